@@ -1,0 +1,1 @@
+"""Lowerdeck: PyTorch models to quantized, delegated ExecuTorch programs for edge processors."""

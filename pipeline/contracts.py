@@ -1,0 +1,315 @@
+"""What modules of the pipeline expect of one another: errors, value types and Protocols.
+
+This module imports nothing of the project, and torch for annotations only, so that configuration can be checked
+without the seconds that torch takes to import.
+
+Shape legend used in docstrings: n number of samples, b batch, c channels or classes, h height, w width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+    from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+class LowerdeckError(Exception):
+    """A condition that the person at the terminal can mend: shown as its message, without a traceback."""
+
+
+class ConfigurationError(LowerdeckError):
+    """The configuration names something that does not exist or cannot be combined."""
+
+
+class UnsupportedQuantizationError(ConfigurationError):
+    """A backend has no quantizer for the wanted scheme; the message lists the schemes that it has."""
+
+
+class ConversionError(LowerdeckError):
+    """A converter crashed, ran out of time or returned something that is no compiled partition."""
+
+
+class SampleOverlapError(LowerdeckError):
+    """A sample serves calibration and evaluation: the accuracy would be measured on data the program has seen."""
+
+
+class GateError(LowerdeckError):
+    """A build was measured and is not good enough for the chosen gates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One example as the model takes it."""
+
+    inputs: tuple[torch.Tensor, ...]
+    """The model's inputs in order, each with its batch dimension, e.g. (float32 [1 x c x h x w],)."""
+    label: int | None
+    """Class index, or None where the dataset has no labels."""
+    digest: str
+    """SHA-256 of the stored sample (before preprocessing), hexadecimal: equal digests mean the same sample."""
+
+
+class Split(Protocol):
+    """An ordered, finite part of a dataset; iterating it twice gives the same samples."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample:
+        """Sample number `index`, 0 <= index < len(self); raises IndexError otherwise."""
+        ...
+
+    def digest(self, index: int) -> str:
+        """`self[index].digest` without decoding or preprocessing the sample."""
+        ...
+
+
+class Dataset(Protocol):
+    """Samples for calibration and evaluation."""
+
+    num_classes: int | None
+    """Number of classes, or None where the samples have no labels."""
+    structural: bool
+    """True for random data: it shows that a program runs, and no figure of accuracy made with it means anything."""
+    calibration: Split
+    evaluation: Split
+
+
+class DatasetSource(Protocol):
+    """A module `pipeline/datasets/NAME.py`, chosen by `dataset.source: NAME`."""
+
+    Options: type
+    """Frozen keyword-only dataclass: what may stand under `dataset.options`."""
+
+    def fingerprint(self, options: Any) -> str:
+        """SHA-256 over all content that `load` would read; must not import torch."""
+        ...
+
+    def load(self, options: Any, input_shapes: Sequence[Sequence[int]], seed: int) -> Dataset:
+        """The dataset, its samples shaped for a model with these input shapes (each with its batch dimension)."""
+        ...
+
+
+class ModelSource(Protocol):
+    """A module `pipeline/models/NAME.py`, chosen by `model.source: NAME`."""
+
+    Options: type
+    """Frozen keyword-only dataclass: what may stand under `model.options`."""
+
+    def check(self, options: Any, weights: str | None, plugins: Sequence[str]) -> None:
+        """Raise ConfigurationError for a value that `build` would refuse; quick, so without building the model."""
+        ...
+
+    def build(self, options: Any, weights: str | None) -> torch.nn.Module:
+        """The model in eval mode with its weights loaded."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationScheme:
+    """How weights and activations are represented; see conf/quantization."""
+
+    name: str
+    """`int8` (static, PT2E) or `float32` (left as it is)."""
+    weight_granularity: str = "backend_default"
+    """`per_tensor`, `per_channel`, or `backend_default`: the granularity that the backend's vendor recommends."""
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether calibration and conversion have anything to do."""
+        return self.name != "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverState:
+    """What calibration has found out."""
+
+    tensors: dict[str, torch.Tensor]
+    """Every observer's buffers, `OBSERVER.BUFFER` -> tensor."""
+    layout: str
+    """SHA-256 over the names and classes of the observers, in graph order: only the same layout can take the tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converter:
+    """The converter build that turns partitions into device code."""
+
+    flavor: str
+    """Name of the chosen conf/flavor option."""
+    name: str
+    """Product, e.g. `ethos-u-vela`."""
+    version: str
+    """Version as the product itself states it."""
+    host_only: bool = False
+    """True where its output cannot execute on the device."""
+
+    @property
+    def caveat(self) -> str | None:
+        """What every table, tag and page has to say beside results of this converter, if anything."""
+        return f"{self.flavor} flavor: runs on the host only, not on the NPU" if self.host_only else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledPartition:
+    """What a backend's compiler made of one partition."""
+
+    payload: bytes
+    """The delegate's processed bytes as they stand in the `.pte`."""
+    twin: bytes | None = None
+    """Portable form of the partition that a host can execute with the device's integer arithmetic."""
+    twin_format: str | None = None
+    """`litert` or `tosa`."""
+    estimates: Mapping[str, float] = field(default_factory=dict)
+    """What the compiler predicts; every key ends in its unit: `npu_cycles`, `inference_time_ms`, `sram_bytes`."""
+
+
+@dataclass(kw_only=True)
+class Lowering:
+    """All that ExecuTorch must be told to lower one program for a backend."""
+
+    partitioner: Partitioner
+    transform_passes: Any = None
+    """Passes over the edge program before partitioning, as `to_edge_transform_and_lower` takes them."""
+    edge_config: EdgeCompileConfig | None = None
+    executorch_config: ExecutorchBackendConfig | None = None
+    finish: Callable[[EdgeProgramManager], EdgeProgramManager] | None = None
+    """Applied to the lowered edge program before `to_executorch`."""
+    reasons: Callable[[], AbstractContextManager[Callable[[torch.fx.Node], str | None]]] | None = None
+    """Opened around `partitioner.partition`; afterwards its value tells why a node was not delegated."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """All that is peculiar to one delegate."""
+
+    name: ClassVar[str]
+
+    def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
+        """The quantizer for `scheme`, None where the scheme leaves the program as it is.
+
+        Raises:
+            UnsupportedQuantizationError: the backend lacks the scheme.
+        """
+        ...
+
+    def lowering(self, program: ExportedProgram) -> Lowering:
+        """Partitioner and configuration to lower `program` (the quantized ATen program)."""
+        ...
+
+    def compiling(self, workdir: Path) -> AbstractContextManager[Sequence[CompiledPartition]]:
+        """Opened around `to_backend`: the value gains one entry for every partition compiled, in order.
+
+        Converters run below `workdir`, which exists and is empty.
+
+        Raises:
+            ConversionError: when the converter fails; raised out of `to_backend`.
+        """
+        ...
+
+    def converter(self) -> Converter:
+        """Name and version of what `compiling` uses.
+
+        Raises:
+            LowerdeckError: it is not installed; the message says how to get it.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendDeclaration:
+    """What configuration must know about a backend before anything heavy is imported.
+
+    `pipeline/backends/NAME/__init__.py` holds one as `DECLARATION`, chosen by `target.backend: NAME`.
+    """
+
+    device: type
+    """Frozen keyword-only dataclass for `target.device`: what the quantizer must know about the hardware."""
+    options: type
+    """Frozen keyword-only dataclass for `target.options`: partitioner and compiler options."""
+    schemes: Mapping[str, Sequence[str]]
+    """Quantization schemes that it has, each with its weight granularities."""
+    converters: Sequence[str]
+    """Values of `flavor.converter` that it can drive."""
+    check: Callable[[Any, Any], Iterator[tuple[str, str]]]
+    """(device, options) -> pairs (key below `target`, what is wrong with its value)."""
+    create: Callable[..., Backend]
+    """(device=, options=, flavor=, converter_name=, timeout_s=) -> Backend; imports what is heavy.
+
+    Only `device` has to be given, for the quantizer alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """What the programs answered on the same evaluation samples."""
+
+    labels: npt.NDArray[np.int64] | None
+    """int64 [n], or None where the dataset has no labels."""
+    logits: Mapping[str, npt.NDArray[np.float32]]
+    """float32 [n x c] for each program that was executed: `float`, `quantized` and, where measured, `delegated`."""
+    structural: bool = False
+    """True where the samples are random: no accuracy is computed then."""
+
+
+class Metric(Protocol):
+    """A module `pipeline/metrics/NAME.py`, chosen in `evaluation.metrics`."""
+
+    def compute(self, outputs: Outputs) -> Mapping[str, float]:
+        """Figures by name, each with its unit in the name; empty where the metric does not apply."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedNode:
+    """One node of the edge program and what becomes of it."""
+
+    name: str
+    """Name in the edge program's graph."""
+    operator: str
+    """E.g. `aten.convolution.default`."""
+    compute: bool
+    """False for what only moves or converts between number formats: getitem, quantize and dequantize."""
+    partition: str | None
+    """Delegation tag, None where the node stays on the CPU."""
+    module: str
+    """Path of the module that it comes from, e.g. `features.0.conv`; empty where unknown."""
+    reason: str | None = None
+    """Why it is not delegated, in the backend's words, where the backend says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelegationPlan:
+    """For every node of the edge program whether it is delegated, and in which partition."""
+
+    backend: str
+    nodes: tuple[PlannedNode, ...]
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """Delegation tags in order of their first node."""
+        return tuple(dict.fromkeys(node.partition for node in self.nodes if node.partition is not None))
+
+    @property
+    def compute_nodes(self) -> int:
+        """Number of nodes that compute."""
+        return sum(node.compute for node in self.nodes)
+
+    @property
+    def delegated_compute_nodes(self) -> int:
+        """Number of nodes that compute and are delegated."""
+        return sum(node.compute and node.partition is not None for node in self.nodes)
+
+    @property
+    def summary(self) -> str:
+        """One line for the terminal."""
+        partitions = "1 partition" if len(self.partitions) == 1 else f"{len(self.partitions)} partitions"
+        return f"{self.delegated_compute_nodes} of {self.compute_nodes} compute nodes delegated in {partitions}"
