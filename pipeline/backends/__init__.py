@@ -1,0 +1,40 @@
+"""Backends by name: every folder here is one, with its BackendDeclaration as `DECLARATION` in its `__init__.py`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pipeline.contracts import Backend, BackendDeclaration
+
+
+def available() -> tuple[str, ...]:
+    """Names of the backends that this version has."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg))
+
+
+def source(name: str) -> BackendDeclaration:
+    """What the backend `name` declares; imports nothing of ExecuTorch."""
+    declaration = importlib.import_module(f"{__name__}.{name}").DECLARATION
+    assert isinstance(declaration, BackendDeclaration)
+    return declaration
+
+
+def create(name: str, *, device: dict[str, Any], options: dict[str, Any] | None = None, **flavor: Any) -> Backend:
+    """The backend `name`.
+
+    Args:
+        name: A folder of pipeline/backends.
+        device: `target.device` of the resolved configuration.
+        options: `target.options`; not needed for the quantizer.
+        flavor: `flavor` (its name), `converter_name` and `timeout_s`; not needed for the quantizer.
+    """
+    declaration = source(name)
+    return declaration.create(
+        device=TypeAdapter(declaration.device).validate_python(device),
+        **({} if options is None else {"options": TypeAdapter(declaration.options).validate_python(options)}),
+        **flavor,
+    )

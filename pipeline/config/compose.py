@@ -1,0 +1,307 @@
+"""params.yaml and conf/ -> one validated, fully resolved configuration.
+
+Hydra composes; what it would let pass (unknown keys, wrong types, combinations that cannot exist) is refused here, before
+anything runs, all problems at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline import backends, datasets, metrics, models
+from pipeline.config.problems import Problem, raise_problems, validated
+from pipeline.config.schema import GROUPS, Config
+from pipeline.contracts import BackendDeclaration, ConfigurationError, LowerdeckError
+
+_PARAMS = (*GROUPS, "plugins", "overrides")
+
+
+def compose(params_path: Path, conf_dir: Path) -> Config:
+    """The configuration that `params_path` selects from `conf_dir`.
+
+    Raises:
+        ConfigurationError: listing every problem found, each with its full key, the value and what is allowed.
+    """
+    params = _read_params(params_path)
+    raise_problems(_selection_problems(params, conf_dir))
+    values = _composed(params, conf_dir)
+    config, problems = validated(Config, values)
+    raise_problems(problems)
+    assert isinstance(config, Config)
+    return _resolved(config, conf_dir)
+
+
+def render(config: Config) -> str:
+    """`config` as YAML that YAML 1.1 (OmegaConf) and 1.2 (DVC) read alike: every string is quoted."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def represent_mapping(self, *arguments: Any, **options: Any) -> Any:
+            node = super().represent_mapping(*arguments, **options)
+            for key, _ in node.value:
+                key.style = None  # keys are names of fields and need no quotes
+            return node
+
+    Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+    body = yaml.dump(dataclasses.asdict(config), Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
+    return "# Written by the stage `compose` from params.yaml and conf/. Do not edit: the next compose replaces it.\n" + body
+
+
+def _read_params(path: Path) -> dict[str, Any]:
+    from ruamel.yaml import YAML  # YAML 1.2, as DVC reads params.yaml
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        params = YAML(typ="safe", pure=True).load(path.read_text())
+    except YAMLError as error:
+        raise ConfigurationError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(params, dict):
+        raise ConfigurationError(f"{path} has to hold a mapping of {', '.join(_PARAMS)}")
+    return params
+
+
+def _options_of(group: str, conf_dir: Path) -> list[str]:
+    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
+
+
+def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Problem]:
+    """What is wrong with the keys and the chosen options of params.yaml."""
+    for key, value in params.items():
+        if key not in _PARAMS:
+            yield Problem(
+                key=str(key),
+                message="there is no such key in params.yaml (single values go under `overrides`)",
+                received=value,
+                allowed=_PARAMS,
+                guess_from=str(key),
+            )
+        elif key in GROUPS:
+            options = _options_of(key, conf_dir)
+            if value not in options:
+                yield Problem(
+                    key=key,
+                    message=f"there is no conf/{key}/{value}.yaml",
+                    received=value,
+                    allowed=options,
+                    guess_from=str(value),
+                )
+    sections = [field.name for field in dataclasses.fields(Config)]
+    overrides = params.get("overrides") or {}
+    if not isinstance(overrides, dict):
+        yield Problem(key="overrides", message="a mapping has to stand here", received=overrides)
+        return
+    for section, values in overrides.items():
+        if section not in sections:
+            yield Problem(
+                key=f"overrides.{section}",
+                message="there is no such section",
+                received=values,
+                allowed=sections,
+                guess_from=str(section),
+            )
+        elif not isinstance(values, dict):
+            where = f"to choose another option write `{section}: NAME` at the top" if section in GROUPS else ""
+            yield Problem(
+                key=f"overrides.{section}",
+                message=f"a mapping of single values has to stand here; {where}".rstrip("; "),
+                received=values,
+            )
+
+
+def _composed(params: dict[str, Any], conf_dir: Path) -> dict[str, Any]:
+    """The chosen options of conf/ with the overrides merged in, as plain containers."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    chosen = {group: params[group] for group in GROUPS if group in params}
+    try:
+        with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+            config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in chosen.items()])
+            if config.flavor.name == "default":
+                flavor = config.target.default_flavor
+                if flavor not in _options_of("flavor", conf_dir):
+                    raise ConfigurationError(f"target.default_flavor: there is no conf/flavor/{flavor}.yaml")
+                chosen["flavor"] = flavor
+                config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in chosen.items()])
+            if params.get("plugins") is not None:
+                OmegaConf.update(config, "build.plugins", params["plugins"], force_add=True)
+        values: Any = OmegaConf.to_container(config, resolve=False)
+        _merge(values, params.get("overrides") or {})
+        _refuse_missing(values)
+        values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        raise ConfigurationError(f"conf/ cannot be composed: {' '.join(str(cause).split())}") from None
+    return dict(values)
+
+
+def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Put `overrides` into `values`; mappings are merged, everything else is replaced."""
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(values.get(key), dict):
+            _merge(values[key], value)
+        else:
+            values[key] = value
+
+
+def _refuse_missing(values: Any, prefix: str = "") -> None:
+    """Name the keys that conf/ marks `???`, to be given by the user."""
+    missing: list[str] = []
+
+    def walk(value: Any, key: str) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                walk(inner, f"{key}.{name}" if key else str(name))
+        elif value == "???":
+            missing.append(key)
+
+    walk(values, prefix)
+    raise_problems(
+        Problem(key=key, message="has to be given by you; write it under `overrides` in params.yaml") for key in missing
+    )
+
+
+def _resolved(config: Config, conf_dir: Path) -> Config:
+    """`config` with the options of plug points checked and completed, combinations checked and fingerprints added."""
+    problems: list[Problem] = []
+
+    def options(schema: type, values: dict[str, Any], prefix: str) -> Any:
+        checked, found = validated(schema, values, prefix)
+        problems.extend(found)
+        return checked
+
+    model_source = _found(problems, "model.source", models, config.model.source)
+    dataset_source = _found(problems, "dataset.source", datasets, config.dataset.source)
+    for name in config.evaluation.metrics:
+        _found(problems, "evaluation.metrics", metrics, name)
+    declaration = _found(problems, "target.backend", backends, config.target.backend)
+    raise_problems(problems)
+
+    model_options = options(model_source.Options, config.model.options, "model.options")
+    dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options")
+    device = options(declaration.device, config.target.device, "target.device")
+    target_options = options(declaration.options, config.target.options, "target.options")
+    raise_problems(problems)
+
+    problems += _combination_problems(config, declaration, conf_dir)
+    problems += [
+        Problem(key=f"target.{key}", message=message) for key, message in declaration.check(device, target_options)
+    ]
+    problems += _shape_problems(config)
+    _collect(problems, "model", lambda: model_source.check(model_options, config.model.weights, config.build.plugins))
+    fingerprint = _collect(problems, "dataset", lambda: dataset_source.fingerprint(dataset_options))
+    raise_problems(problems)
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(
+            config.model,
+            options=dataclasses.asdict(model_options),
+            fingerprint=_model_fingerprint(config.model.weights, model_options),
+        ),
+        dataset=dataclasses.replace(
+            config.dataset, options=dataclasses.asdict(dataset_options), fingerprint=fingerprint
+        ),
+        target=dataclasses.replace(
+            config.target, device=dataclasses.asdict(device), options=dataclasses.asdict(target_options)
+        ),
+    )
+
+
+def _found(problems: list[Problem], key: str, package: Any, name: str) -> Any:
+    """The plug-in `name` of `package`, None and a problem where there is none."""
+    if name not in package.available():
+        problems.append(
+            Problem(
+                key=key,
+                message=f"there is no such module in {package.__name__.replace('.', '/')}/",
+                received=name,
+                allowed=package.available(),
+                guess_from=name,
+            )
+        )
+        return None
+    return package.source(name)
+
+
+def _collect(problems: list[Problem], key: str, call: Any) -> Any:
+    try:
+        return call()
+    except LowerdeckError as error:
+        problems.append(Problem(key=key, message=str(error)))
+        return None
+
+
+def _combination_problems(config: Config, declaration: BackendDeclaration, conf_dir: Path) -> Iterator[Problem]:
+    """Choices that are fine each by itself but not together."""
+    target, flavor, quantization = config.target, config.flavor, config.quantization
+    if flavor.backend != target.backend:
+        import yaml
+
+        fitting = [
+            name
+            for name in _options_of("flavor", conf_dir)
+            if (yaml.safe_load((conf_dir / "flavor" / f"{name}.yaml").read_text()) or {}).get("backend")
+            == target.backend
+        ]
+        yield Problem(
+            key="flavor",
+            message=f"converts for the backend {flavor.backend}, while target {target.name} needs {target.backend}",
+            received=flavor.name,
+            allowed=["default", *fitting],
+        )
+    elif flavor.converter not in declaration.converters:
+        yield Problem(
+            key="flavor.converter",
+            message=f"the backend {target.backend} has no such converter",
+            received=flavor.converter,
+            allowed=declaration.converters,
+            guess_from=flavor.converter,
+        )
+    granularities = declaration.schemes.get(quantization.scheme)
+    if granularities is None:
+        yield Problem(
+            key="quantization.scheme",
+            message=f"the backend {target.backend} of target {target.name} does not have it",
+            received=quantization.scheme,
+            allowed=list(declaration.schemes),
+        )
+    elif quantization.weight_granularity not in granularities:
+        yield Problem(
+            key="quantization.weight_granularity",
+            message=f"the backend {target.backend} does not have it for {quantization.scheme}",
+            received=quantization.weight_granularity,
+            allowed=granularities,
+        )
+
+
+def _shape_problems(config: Config) -> Iterator[Problem]:
+    for index, shape in enumerate(config.model.input_shapes):
+        if not shape or shape[0] != 1:
+            yield Problem(
+                key=f"model.input_shapes.{index}",
+                message="the first number is the batch dimension and has to be 1: programs run one sample at a time",
+                received=shape,
+            )
+
+
+def _model_fingerprint(weights: str | None, options: Any) -> str:
+    """SHA-256 over the checkpoint and the source file of the factory, as far as they are files."""
+    import importlib.util
+
+    digest = hashlib.sha256()
+    if weights is not None:
+        path = Path(weights)
+        digest.update(path.read_bytes() if path.is_file() else weights.encode())
+    factory = getattr(options, "factory", None)
+    if factory is not None:
+        spec = importlib.util.find_spec(factory.partition(":")[0])
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            digest.update(Path(spec.origin).read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,49 @@
+"""Reading build/config.yaml in a stage: each stage names the sections that it depends on, and gets no other."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.config.problems import raise_problems, validated
+from pipeline.config.schema import Config
+from pipeline.contracts import ConfigurationError
+
+Section = TypeVar("Section")
+
+
+def read_section(path: Path, schema: type[Section]) -> Section:
+    """The section of the resolved configuration whose dataclass is `schema`.
+
+    Raises:
+        ConfigurationError: compose has not run, or the file was edited by hand.
+    """
+    section, problems = validated(schema, _values(path)[section_name(schema)], section_name(schema))
+    raise_problems(problems)
+    return typing.cast(Section, section)
+
+
+def read_config(path: Path) -> Config:
+    """The whole resolved configuration; only `track` and what stands above it may depend on all of it."""
+    config, problems = validated(Config, _values(path))
+    raise_problems(problems)
+    assert isinstance(config, Config)
+    return config
+
+
+def section_name(schema: type) -> str:
+    """The key of build/config.yaml that holds a `schema`."""
+    hints = typing.get_type_hints(Config)
+    return next(name for name, hint in hints.items() if hint is schema)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    import yaml
+
+    if not path.is_file():
+        raise ConfigurationError(f"{path} does not exist yet; `dvc repro compose` makes it")
+    values = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` makes it anew")
+    return values

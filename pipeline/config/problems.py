@@ -1,0 +1,122 @@
+"""What is wrong with a configuration, said so that it can be mended without opening the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from pipeline.contracts import ConfigurationError
+
+_UNSET = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing to mend."""
+
+    key: str
+    """Full dotted key, e.g. `target.options.memory_mode`."""
+    message: str
+    """What is wrong."""
+    received: Any = _UNSET
+    """The offending value, where there is one."""
+    allowed: Sequence[str] = ()
+    """What may stand there instead, where that is a closed list."""
+    guess_from: str | None = None
+    """The name that may be a misspelling of one of `allowed`."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.key}: {self.message}"]
+        if self.received is not _UNSET:
+            lines.append(f"    received: {_shown(self.received)}")
+        if self.allowed:
+            lines.append(f"    allowed: {', '.join(self.allowed)}")
+        guess = difflib.get_close_matches(self.guess_from or "", self.allowed, n=1)
+        if guess:
+            lines.append(f"    did you mean {guess[0]!r}?")
+        return "\n".join(lines)
+
+
+def raise_problems(problems: Iterable[Problem]) -> None:
+    """Raise one ConfigurationError for all `problems`; nothing happens where there are none."""
+    found = list(problems)
+    if found:
+        count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+        listed = "\n".join("  " + str(problem).replace("\n", "\n  ") for problem in found)
+        raise ConfigurationError(f"{count} in the configuration, nothing was built:\n{listed}")
+
+
+def validated(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Problem]]:
+    """`values` as an instance of the dataclass `schema`, or None and all that is wrong with them.
+
+    Args:
+        schema: Frozen dataclass with annotations that pydantic understands.
+        values: What YAML gave: mappings, sequences and scalars.
+        prefix: Dotted key under which `values` stand.
+    """
+    try:
+        text = json.dumps(values)
+    except (TypeError, ValueError) as error:  # dates, sets and other YAML specials
+        return None, [Problem(key=prefix or "configuration", message=f"only plain values may stand here: {error}")]
+    if not isinstance(values, dict):
+        return None, [Problem(key=prefix, message="a mapping has to stand here", received=values)]
+    # JSON mode takes lists for tuples and mappings for dataclasses, yet is strict about scalars.
+    config = getattr(schema, "__pydantic_config__", None)
+    adapter = TypeAdapter(schema) if config else TypeAdapter(_with_strict_config(schema))
+    try:
+        return adapter.validate_json(text, strict=True), []
+    except ValidationError as error:
+        return None, [_problem(schema, details, prefix) for details in error.errors(include_url=False)]
+
+
+def _with_strict_config(schema: type) -> type:
+    # Options dataclasses of plug-ins need not know pydantic: the project's strictness is put on them here.
+    schema.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
+    return schema
+
+
+def _problem(schema: type, details: Any, prefix: str) -> Problem:
+    location = [str(part) for part in details["loc"]]
+    key = ".".join([prefix, *location] if prefix else location)
+    kind = details["type"]
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        allowed = _fields_at(schema, details["loc"][:-1])
+        return Problem(
+            key=key,
+            message="there is no such key" if allowed else "nothing can be set here",
+            received=details["input"],
+            allowed=allowed,
+            guess_from=location[-1],
+        )
+    if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return Problem(key=key, message="is missing; give it under `overrides` in params.yaml or in the conf/ file")
+    if kind == "literal_error":
+        allowed = [part.strip().strip("'") for part in details["ctx"]["expected"].replace(" or ", ",").split(",")]
+        received = details["input"]
+        return Problem(
+            key=key, message="not one of the values", received=received, allowed=allowed, guess_from=str(received)
+        )
+    message = details["msg"].replace("Input should be", "has to be")
+    return Problem(key=key, message=message, received=details["input"])
+
+
+def _fields_at(schema: Any, location: Sequence[str | int]) -> list[str]:
+    """Names of the fields of the dataclass that stands at `location` below `schema`."""
+    import typing
+
+    for part in location:
+        if not dataclasses.is_dataclass(schema):
+            return []
+        schema = typing.get_type_hints(schema).get(str(part))
+    return [field.name for field in dataclasses.fields(schema)] if dataclasses.is_dataclass(schema) else []
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 120 else text[:117] + "..."

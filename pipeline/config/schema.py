@@ -1,0 +1,175 @@
+"""The configuration, one frozen dataclass a section; compose.py fills it from conf/ and params.yaml.
+
+Values are checked in strict mode: an int is no float's place taker the other way round, a number in quotes is a string.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the model is called in tables and in MLflow."""
+    source: Name
+    """Where it comes from: a module of pipeline/models (`factory`, `torchvision`)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the source needs; its `Options` dataclass says which keys there are."""
+    weights: str | None = None
+    """Path of a safetensors or weights-only checkpoint, torchvision's name of its weights, or null for random ones."""
+    input_shapes: Annotated[list[list[Positive]], Field(min_length=1)]
+    """Shape of every input with its batch dimension, e.g. [[1, 3, 224, 224]]; all inputs are float32."""
+    fingerprint: str | None = None
+    """SHA-256 of the checkpoint and of the factory's source file. Written by compose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the dataset is called in tables and in MLflow."""
+    source: Name
+    """Where it comes from: a module of pipeline/datasets (`digits`, `image_folder`, `arrays`, `random` ...)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the source needs; its `Options` dataclass says which keys there are."""
+    fingerprint: str | None = None
+    """SHA-256 over everything that the source reads. Written by compose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the scheme is called in tables and in MLflow."""
+    scheme: Literal["int8", "float32"]
+    """`int8`: static 8-bit activations and weights (PT2E); `float32`: not quantized."""
+    weight_granularity: Literal["backend_default", "per_tensor", "per_channel"] = "backend_default"
+    """One scale a weight tensor, one a channel, or what the backend's vendor recommends for each operator."""
+    num_calibration_samples: Positive | None = None
+    """How many samples of the calibration split the observers see, from its start; null for all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the target is called in tables and in MLflow."""
+    backend: Name
+    """A folder of pipeline/backends (`neutron`, `ethos_u`, `xnnpack`)."""
+    default_flavor: Name
+    """The conf/flavor option that `flavor: default` in params.yaml stands for."""
+    device: dict[str, Any] = field(default_factory=dict)
+    """What the quantizer has to know of the hardware; a change reruns calibrate."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Partitioner and compiler options; a change reruns partition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlavorConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the converter build is called in tables and in MLflow."""
+    backend: Name
+    """The backend that it converts for."""
+    converter: Name
+    """How the backend reaches it; each backend lists the values it knows."""
+    timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
+    """Seconds after which the conversion of one partition is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this way of evaluating is called."""
+    metrics: Annotated[list[Name], Field(min_length=1)]
+    """Modules of pipeline/metrics."""
+    max_samples: Positive | None = None
+    """Upper bound of samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatesConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this set of gates is called. Null switches a gate off."""
+    min_quantized_accuracy: Fraction | None = None
+    """Least top-1 of the quantized program, as a fraction."""
+    min_delegated_accuracy: Fraction | None = None
+    """Least top-1 of the `.pte`; fails as well where that was not measured."""
+    max_quantization_drop: NonNegative | None = None
+    """Most top-1 that quantization may cost, float minus quantized, as a fraction."""
+    min_delegated_share: Fraction | None = None
+    """Least share of compute nodes that the delegate takes."""
+    max_program_bytes: Positive | None = None
+    """Largest `.pte`."""
+    max_planned_memory_bytes: Positive | None = None
+    """Most memory that ExecuTorch plans for activations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this way of tracking is called."""
+    enabled: bool = True
+    """Whether `track` records a run; lineage.json is written either way."""
+    experiment: Name = "lowerdeck"
+    """MLflow experiment."""
+    uri: Name = "sqlite:///mlflow/mlflow.db"
+    """Tracking database or server; the variable MLFLOW_TRACKING_URI takes precedence."""
+    artifact_location: Name | None = "mlflow/artifacts"
+    """Where a new experiment in a local database keeps files; a server chooses by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildConfig:
+    __pydantic_config__ = _STRICT
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seeds random weights, random data and the choice of evaluation samples."""
+    num_threads: Positive = 1
+    """Threads of PyTorch in every stage. More than one makes the last bits of observed ranges vary."""
+    plugins: list[Name] = field(default_factory=list)
+    """Import prefixes outside the project that model.options.factory may name, e.g. [my_models]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The whole resolved configuration, as build/config.yaml holds it."""
+
+    __pydantic_config__ = _STRICT
+
+    build: BuildConfig
+    model: ModelConfig
+    dataset: DatasetConfig
+    quantization: QuantizationConfig
+    target: TargetConfig
+    flavor: FlavorConfig
+    evaluation: EvaluationConfig
+    gates: GatesConfig
+    tracking: TrackingConfig
+
+
+GROUPS = ("model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "tracking")
+"""Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""
