@@ -1,0 +1,48 @@
+"""NXP eIQ Neutron: NeutronQuantizer -> NeutronPartitioner -> LiteRT -> Neutron converter. What configuration must know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.contracts import Backend, BackendDeclaration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    target: Literal["imxrt700"]
+    """NPU as NXP's converter names it. ExecuTorch's backend supports Neutron-C with N3 hardware, which is this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    use_neutron_for_format_conversion: bool = True
+    """Let the NPU transpose between channels-first and channels-last, instead of operators on the CPU around it."""
+    fetch_constants_to_sram: bool = False
+    """Prefetch weights from flash, for models that do not fit into SRAM."""
+    allow_no_op_partitions: bool = False
+    """Delegate partitions that consist of operators without effect on the NPU; the converter may refuse them."""
+
+
+def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
+    """Every combination is possible."""
+    yield from ()
+
+
+def create(**arguments: Any) -> Backend:
+    """The backend itself, which imports ExecuTorch."""
+    from pipeline.backends.neutron.backend import Neutron
+
+    return Neutron(**arguments)
+
+
+DECLARATION = BackendDeclaration(
+    device=Device,
+    options=Options,
+    # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
+    schemes={"int8": ("backend_default",)},
+    converters=("reference", "eiq_neutron_sdk"),
+    check=check,
+    create=create,
+)
