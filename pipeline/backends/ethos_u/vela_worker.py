@@ -1,0 +1,66 @@
+"""Child process that runs Vela on one TOSA graph: `python vela_worker.py JOB.json`, current folder = job folder.
+
+Vela is native code that may crash, and it keeps its files in one folder under fixed names: a process and a folder for each
+partition keep both from reaching the pipeline. The module `arm_vela` of ExecuTorch, which packs Vela's output for the
+device, is loaded from its file, because importing its package takes seconds for things that are not needed here.
+"""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class _RegorRecorder:
+    """Vela's compiler core, with what it reports of the last compilation kept."""
+
+    def __init__(self, regor: Any) -> None:
+        self._regor = regor
+        self.report: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._regor, name)
+
+    def compile(self, *arguments: Any, **options: Any) -> Any:
+        compiled = self._regor.compile(*arguments, **options)
+        self.report = compiled.perf_report
+        return compiled
+
+
+def main() -> None:
+    from ethosu.vela import vela
+
+    job = json.loads(Path(sys.argv[1]).read_text())
+    recorder = vela.regor = _RegorRecorder(vela.regor)
+    spec = importlib.util.spec_from_file_location("arm_vela", job["arm_vela"])
+    assert spec is not None and spec.loader is not None
+    arm_vela = importlib.util.module_from_spec(spec)
+    sys.modules["arm_vela"] = arm_vela  # its dataclasses look their module up
+    spec.loader.exec_module(arm_vela)
+
+    result = arm_vela.vela_compile(Path("model.tosa").read_bytes(), job["flags"], intermediate_path=".")
+    assert not result.external_blocks, "external blocks are not configured"
+    Path("payload.bin").write_bytes(result.processed_bytes)
+    Path("report.json").write_text(json.dumps(_estimates(recorder.report)))
+
+
+def _estimates(report: Any) -> dict[str, float]:
+    """Vela's performance estimate; bytes and cycles as whole numbers."""
+    estimates: dict[str, float] = {
+        "total_cycles": int(report.totalCycles),
+        "npu_cycles": int(report.npuCycles),
+        "cpu_cycles": int(report.cpuCycles),
+        "macs": int(report.macCount),
+        "npu_operators": int(report.npuOps),
+        "cpu_operators": int(report.cpuOps),
+    }
+    for name, memory in report.memories.items():
+        snake_case = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        estimates[f"{snake_case}_bytes"] = int(memory.peakUsage)
+    return estimates
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""XNNPACK on CPUs: XNNPACKQuantizer -> XnnpackPartitioner -> ExecuTorch's serializer. What configuration has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.contracts import Backend, BackendDeclaration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A CPU needs no description: XNNPACK chooses its kernels when the program is loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    per_op_mode: bool = False
+    """One delegate call for every operator: less memory for a little more time."""
+
+
+def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
+    """Every combination is possible."""
+    yield from ()
+
+
+def create(**arguments: Any) -> Backend:
+    """The backend itself, which imports ExecuTorch."""
+    from pipeline.backends.xnnpack.backend import Xnnpack
+
+    return Xnnpack(**arguments)
+
+
+DECLARATION = BackendDeclaration(
+    device=Device,
+    options=Options,
+    schemes={"int8": ("backend_default", "per_channel", "per_tensor"), "float32": ("backend_default",)},
+    converters=("xnnpack_serializer",),
+    check=check,
+    create=create,
+)

@@ -1,0 +1,115 @@
+"""The XNNPACK backend behind contracts.Backend."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
+
+from pipeline.backends.xnnpack import Device, Options
+from pipeline.contracts import (
+    CompiledPartition,
+    Converter,
+    Lowering,
+    QuantizationScheme,
+    UnsupportedQuantizationError,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xnnpack:
+    """Lowers to XNNPACK with ExecuTorch's own delegate."""
+
+    name: ClassVar[str] = "xnnpack"
+    device: Device = field(default_factory=Device)
+    options: Options = field(default_factory=Options)
+    flavor: str = "xnnpack_serializer"
+    converter_name: str = "xnnpack_serializer"
+    timeout_s: float = 600.0
+
+    def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
+        """XNNPACKQuantizer with symmetric 8-bit weights for the whole model; None for float32.
+
+        Raises:
+            UnsupportedQuantizationError: any scheme but int8 and float32.
+        """
+        from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+            XNNPACKQuantizer,
+            get_symmetric_quantization_config,
+        )
+
+        if scheme.name == "float32":
+            return None
+        if scheme.name != "int8":
+            raise UnsupportedQuantizationError(f"xnnpack has no quantizer for {scheme.name!r}; it has: int8, float32")
+        config = get_symmetric_quantization_config(is_per_channel=scheme.weight_granularity != "per_tensor")
+        quantizer: Quantizer = XNNPACKQuantizer().set_global(config)
+        return quantizer
+
+    def lowering(self, program: ExportedProgram) -> Lowering:
+        """XnnpackPartitioner over all operators and precisions."""
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+        return Lowering(partitioner=XnnpackPartitioner(per_op_mode=self.options.per_op_mode), reasons=_rejections)
+
+    @contextmanager
+    def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
+        """Keep every serialized partition; it needs no twin, ExecuTorch's runtime executes it on the host."""
+        from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+
+        compiled: list[CompiledPartition] = []
+        original = XnnpackBackend.preprocess
+
+        def preprocess(*arguments: Any) -> Any:
+            result = original(*arguments)
+            compiled.append(CompiledPartition(payload=result.processed_bytes))
+            return result
+
+        XnnpackBackend.preprocess = staticmethod(preprocess)
+        try:
+            yield compiled
+        finally:
+            XnnpackBackend.preprocess = staticmethod(original)
+
+    def converter(self) -> Converter:
+        """The serializer is part of ExecuTorch and has its version."""
+        return Converter(
+            flavor=self.flavor, name="executorch-xnnpack", version=importlib.metadata.version("executorch")
+        )
+
+
+@contextmanager
+def _rejections() -> Iterator[Callable[[torch.fx.Node], str | None]]:
+    """Listen to the partitioner's configs, which log a WhyNoPartition(node, reason) object at level DEBUG."""
+    import executorch.backends.xnnpack.partition as partition
+    from executorch.exir.backend.utils import WhyNoPartition
+
+    reasons: dict[str, str] = {}
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if isinstance(record.msg, WhyNoPartition) and record.msg.node is not None:
+                reasons.setdefault(record.msg.node.name, record.msg.reason)
+
+    logger = logging.getLogger(partition.__name__)
+    handler, level, propagate = Collector(), logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield lambda node: reasons.get(node.name)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate

@@ -1,0 +1,35 @@
+"""Step calibrate: representative samples through the prepared model -> state of the observers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from tqdm import tqdm
+
+from pipeline.contracts import ObserverState
+from pipeline.pt2e import observer_state, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.export import ExportedProgram
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+def calibrate(
+    program: ExportedProgram, quantizer: Quantizer, samples: Iterable[tuple[torch.Tensor, ...]], num_samples: int
+) -> ObserverState:
+    """Let the observers see `samples`.
+
+    Args:
+        program: ATen program of the float model.
+        quantizer: The backend's quantizer.
+        samples: Inputs of the model, each with its batch dimension.
+        num_samples: How many there are, for the progress bar.
+    """
+    prepared = prepare(program, quantizer)
+    with torch.no_grad():
+        for inputs in tqdm(samples, total=num_samples, desc="calibrate", unit="sample", disable=None):
+            prepared(*inputs)
+    return observer_state(prepared)

@@ -1,0 +1,112 @@
+"""Step convert: edge program -> `.pte`, with the backend's compiler run on every partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# Registers the out variants of quantize and dequantize, without which undelegated ones stop to_executorch.
+import executorch.extension.pybindings.portable_lib  # noqa: F401
+import executorch.kernels.quantized  # noqa: F401
+from executorch.exir import ExecutorchBackendConfig
+
+from pipeline.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, LowerdeckError
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+    from torch.export import ExportedProgram
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """A program that ExecuTorch can load, and what is known about it."""
+
+    program: bytes
+    """The `.pte`."""
+    delegates: tuple[str, ...]
+    """Backend ids of its delegates, in order, one for each partition."""
+    operators: tuple[str, ...]
+    """Kernels that the runtime must have for what is not delegated."""
+    planned_memory_bytes: int
+    """Memory that ExecuTorch plans for mutable tensors, over all arenas."""
+    partitions: Sequence[CompiledPartition]
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """What the compiler predicts for the whole program: peaks of working memory, sums of everything else."""
+        total: dict[str, float] = {}
+        for partition in self.partitions:
+            for key, value in partition.estimates.items():
+                # Partitions run one after the other and share their working memory, while constants stay.
+                total[key] = max(total.get(key, 0), value) if key.endswith("ram_bytes") else total.get(key, 0) + value
+        return total
+
+
+def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend, workdir: Path) -> Converted:
+    """Lower an edge program as `plan` says.
+
+    Args:
+        manager: Edge program that partition made.
+        plan: What partition decided; the partitioner runs again and has to decide the same.
+        backend: The backend that partition used.
+        workdir: Empty folder for the converter's files.
+
+    Raises:
+        ConversionError: the converter failed.
+        LowerdeckError: the partitioner decided differently than in partition.
+    """
+    lowering = backend.lowering(manager.exported_program())
+    _hold_to_plan(lowering.partitioner, plan)
+    with backend.compiling(workdir) as partitions:
+        lowered = manager.to_backend(lowering.partitioner)
+    if lowering.finish is not None:
+        lowered = lowering.finish(lowered)
+    executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
+    method = executorch_program.executorch_program.execution_plan[0]
+    if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
+        raise ConversionError(
+            f"{len(plan.partitions)} partitions were planned, {len(partitions)} compiled and {len(method.delegates)} "
+            "stand in the program"
+        )
+    return Converted(
+        program=executorch_program.buffer,
+        delegates=tuple(delegate.id for delegate in method.delegates),
+        operators=tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators})),
+        planned_memory_bytes=sum(method.non_const_buffer_sizes),
+        partitions=tuple(partitions),
+    )
+
+
+def _hold_to_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:
+    """Make `partitioner` fail when it does not tag exactly the nodes that `plan` has."""
+    decide = partitioner.partition
+    planned = {node.name: node.partition for node in plan.nodes}
+
+    def partition_as_planned(program: ExportedProgram) -> PartitionResult:
+        result = decide(program)
+        tags = {
+            node.name: node.meta.get("delegation_tag")
+            for node in result.tagged_exported_program.graph.nodes
+            if node.op == "call_function"
+        }
+        if _groups(tags) != _groups(planned):
+            different = sorted(name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name)))
+            raise LowerdeckError(
+                f"{plan.backend} partitioned the program differently than in the stage partition "
+                f"({', '.join(different[:5]) or 'other groups'}); `dvc repro -f partition` plans it anew"
+            )
+        return result
+
+    partitioner.partition = partition_as_planned  # type: ignore[method-assign]
+
+
+def _groups(tags: dict[str, str | None]) -> set[frozenset[str]]:
+    """The partitions as sets of nodes: how they are numbered does not matter."""
+    groups: dict[str, set[str]] = {}
+    for name, tag in tags.items():
+        if tag is not None:
+            groups.setdefault(tag, set()).add(name)
+    return {frozenset(group) for group in groups.values()}

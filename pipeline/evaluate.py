@@ -1,0 +1,156 @@
+"""Step evaluate: float, quantized and delegated program on the same evaluation samples -> figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from pipeline.contracts import Dataset, DelegationPlan, GateError, LowerdeckError, Metric, Outputs, Sample, Split
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
+"""Inputs of one sample -> float32 outputs [1 x c]."""
+
+NOT_MEASURED = "not measured"
+"""Stands in place of a figure of a program that this host cannot execute."""
+STRUCTURAL = "meaningless: random data"
+"""Stands in place of an accuracy on a dataset that shows only that a program runs."""
+
+
+def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int]:
+    """Indices of the samples to evaluate, ascending: all, or at most `max_samples`, stratified by class.
+
+    Args:
+        split: Evaluation split.
+        max_samples: Upper bound, None for all.
+        seed: Decides which samples of a class are taken.
+    """
+    if max_samples is None or max_samples >= len(split):
+        return list(range(len(split)))
+    generator = np.random.default_rng(seed)
+    classes: dict[int | None, list[int]] = {}
+    for index in generator.permutation(len(split)):
+        classes.setdefault(split[int(index)].label, []).append(int(index))
+    # Dealt out class by class, so that the shares of classes that are large enough differ by one sample at most.
+    dealt = [index for rank in range(len(split)) for members in classes.values() for index in members[rank : rank + 1]]
+    return sorted(dealt[:max_samples])
+
+
+def torch_program(program: ExportedProgram) -> Program:
+    """An exported program, executed by PyTorch."""
+    module = program.module(check_guards=False)
+
+    def run(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        outputs = module(*inputs)
+        first: torch.Tensor = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+        return first
+
+    return run
+
+
+def evaluate(programs: Mapping[str, Program], samples: Sequence[int], dataset: Dataset) -> Outputs:
+    """Run every program on every sample.
+
+    Args:
+        programs: By name: `float`, `quantized` and, where the host can execute it, `delegated`.
+        samples: Indices into the evaluation split.
+        dataset: Where the samples come from.
+
+    Raises:
+        LowerdeckError: outputs are no class scores, or fewer than the dataset has classes.
+    """
+    logits: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in programs}
+    labels = []
+    with torch.no_grad():
+        for index in tqdm(samples, desc="evaluate", unit="sample", disable=None):
+            sample = dataset.evaluation[index]
+            labels.append(sample.label)
+            for name, program in programs.items():
+                logits[name].append(_class_scores(name, program, sample, dataset.num_classes))
+    known = [label for label in labels if label is not None]
+    labelled = len(known) == len(labels) and not dataset.structural
+    return Outputs(
+        labels=np.array(known, dtype=np.int64) if labelled else None,
+        logits={name: np.concatenate(rows) for name, rows in logits.items()},
+        structural=dataset.structural,
+    )
+
+
+def _class_scores(
+    name: str, program: Program, sample: Sample, num_classes: int | None
+) -> npt.NDArray[np.float32]:
+    scores = program(sample.inputs)
+    if scores.ndim != 2 or scores.shape[0] != 1:
+        raise LowerdeckError(
+            f"the {name} program answers with shape {list(scores.shape)}; class scores of shape [1, classes] are expected"
+        )
+    if num_classes is not None and scores.shape[1] < num_classes:
+        raise LowerdeckError(
+            f"the {name} program has {scores.shape[1]} outputs and the dataset {num_classes} classes; "
+            "choose a dataset that fits the model, or set the model's number of classes"
+        )
+    array: npt.NDArray[np.float32] = scores.to(torch.float32).numpy()
+    return array
+
+
+def summarize(
+    outputs: Outputs, metrics: Iterable[Metric], plan: DelegationPlan, manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All figures of a build; every name ends in its unit, fractions and counts excepted.
+
+    Args:
+        outputs: What the programs answered.
+        metrics: Computed on the outputs.
+        plan: Gives delegated and total compute nodes.
+        manifest: Of the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
+    """
+    figures: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
+    for program in ("float", "quantized", "delegated"):
+        measured = program in outputs.logits
+        missing = STRUCTURAL if outputs.structural else "no labels"
+        figures[f"{program}_accuracy"] = missing if measured else NOT_MEASURED
+    for metric in metrics:
+        figures.update(metric.compute(outputs))
+    if outputs.labels is not None and isinstance(figures["quantized_accuracy"], float):
+        figures["quantization_drop"] = figures["float_accuracy"] - figures["quantized_accuracy"]
+    figures |= {
+        "compute_nodes": plan.compute_nodes,
+        "delegated_compute_nodes": plan.delegated_compute_nodes,
+        "delegated_share": plan.delegated_compute_nodes / plan.compute_nodes,
+        "partitions": len(plan.partitions),
+        "program_bytes": manifest["program"]["bytes"],
+        "planned_memory_bytes": manifest["planned_memory_bytes"],
+    }
+    return figures | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}
+
+
+def hold_gates(bounds: Mapping[str, float | None], figures: Mapping[str, Any]) -> None:
+    """Check the gates that are on.
+
+    Args:
+        bounds: `min_FIGURE` and `max_FIGURE` with their bounds; None switches a gate off.
+        figures: As `summarize` gives them.
+
+    Raises:
+        GateError: names every gate that fails, its bound and the value; a figure that was not measured fails.
+    """
+    failed = []
+    for gate, bound in bounds.items():
+        if bound is None:
+            continue
+        side, _, name = gate.partition("_")
+        value = figures.get(name, NOT_MEASURED)
+        if not isinstance(value, (int, float)):
+            failed.append(f"gates.{gate}: {name} is {value!r}, the bound is {bound:g}")
+        elif (value < bound) if side == "min" else (value > bound):
+            relation = "less" if side == "min" else "more"
+            failed.append(f"gates.{gate}: {name} is {value:g}, {relation} than the bound {bound:g}")
+    if failed:
+        raise GateError(f"{len(failed)} of the chosen gates failed:\n  " + "\n  ".join(failed))

@@ -1,0 +1,125 @@
+"""Step partition: quantized program -> edge program and delegation plan, without the backend's compiler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir.backend.partitioner import PartitionResult
+
+from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+
+_TAG = "delegation_tag"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partitioned:
+    """An edge program and what the partitioner decided about it."""
+
+    program: ExportedProgram
+    """Edge-dialect program after the backend's passes, before lowering."""
+    edge_config: EdgeCompileConfig
+    """What it was made with."""
+    plan: DelegationPlan
+
+
+def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
+    """Run the backend's partitioner on `program` and keep its decisions instead of compiling them.
+
+    Args:
+        program: ATen program, quantized as the backend wants it.
+        backend: What to lower to.
+
+    Raises:
+        LowerdeckError: no node would be delegated; lists the reasons.
+    """
+    lowering = backend.lowering(program)
+    edge_config = lowering.edge_config or EdgeCompileConfig()
+    nodes: list[PlannedNode] = []
+    with lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
+        _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
+        manager = to_edge_transform_and_lower(
+            program,
+            transform_passes=lowering.transform_passes,
+            partitioner=[lowering.partitioner],
+            compile_config=edge_config,
+        )
+    plan = DelegationPlan(backend=backend.name, nodes=tuple(nodes))
+    if not plan.delegated_compute_nodes:
+        raise LowerdeckError(_nothing_delegated(plan))
+    return Partitioned(program=manager.exported_program(), edge_config=edge_config, plan=plan)
+
+
+def _plan_only(partitioner: Partitioner, keep: Callable[[torch.fx.Graph], None]) -> None:
+    """Make `partitioner` show its tags to `keep` and then delegate nothing.
+
+    The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
+    """
+    decide = partitioner.partition
+
+    def partition_nothing(program: ExportedProgram) -> PartitionResult:
+        result = decide(program)
+        graph = result.tagged_exported_program.graph
+        keep(graph)
+        for node in graph.nodes:
+            node.meta.pop(_TAG, None)
+        # ExecuTorch checks last that no operator kept whole is left; here all are left, for convert to lower.
+        partitioner.ops_to_not_decompose = lambda program: ([], None)  # type: ignore[method-assign]
+        return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags={})
+
+    partitioner.partition = partition_nothing  # type: ignore[method-assign]
+
+
+def _planned(graph: torch.fx.Graph, reason: Callable[[torch.fx.Node], str | None]) -> list[PlannedNode]:
+    planned = []
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        tag = node.meta.get(_TAG)
+        planned.append(
+            PlannedNode(
+                name=node.name,
+                operator=_operator_name(node),
+                compute=is_compute(node),
+                partition=tag,
+                module=_module_path(node),
+                reason=None if tag else reason(node),
+            )
+        )
+    return planned
+
+
+def is_compute(node: torch.fx.Node) -> bool:
+    """Whether `node` computes: getitem, quantize and dequantize only unpack or change the number format."""
+    name = _operator_name(node)
+    return node.op == "call_function" and name != "getitem" and not name.startswith("quantized_decomposed.")
+
+
+def _operator_name(node: torch.fx.Node) -> str:
+    operator: Any = getattr(node.target, "_op", node.target)  # edge operators wrap those of ATen
+    return str(getattr(operator, "__name__", operator)) if not hasattr(operator, "_schema") else str(operator)
+
+
+def _module_path(node: torch.fx.Node) -> str:
+    """Where in the model the node comes from; quantization hides the outer levels of the stack it re-exports."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values() if path]
+    return str(paths[-1]) if paths else ""
+
+
+def _nothing_delegated(plan: DelegationPlan) -> str:
+    reasons = Counter((node.operator, node.reason or "no reason given") for node in plan.nodes if node.compute)
+    listed = "\n".join(f"  {count} x {operator}: {why}" for (operator, why), count in reasons.most_common(10))
+    return (
+        f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the CPU "
+        f"alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."
+    )

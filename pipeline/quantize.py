@@ -1,0 +1,90 @@
+"""Step quantize: exported program and observer state -> quantized exported program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_parameters_pass
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+
+from pipeline.contracts import ObserverState
+from pipeline.pt2e import prepare, restore_observers
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedTensor:
+    """One tensor that is held in integers, as its dequantize node describes it."""
+
+    name: str
+    """The dequantize node."""
+    source: str
+    """Node or parameter that it takes its integers from."""
+    dtype: str
+    quant_min: int
+    quant_max: int
+    scales: tuple[float, ...]
+    """One, or one a channel."""
+    zero_points: tuple[int, ...]
+    axis: int | None
+    """Channel axis, None for one scale a tensor."""
+
+
+def quantize(
+    program: ExportedProgram, quantizer: Quantizer, state: ObserverState
+) -> tuple[ExportedProgram, tuple[QuantizedTensor, ...]]:
+    """Convert `program` with the ranges that calibration found.
+
+    Returns:
+        The quantized ATen program, and all tensors that are integers in it.
+    """
+    prepared = prepare(program, quantizer)
+    restore_observers(prepared, state)
+    converted = convert_pt2e(prepared)
+    assert program.example_inputs is not None
+    with torch.no_grad():
+        quantized = torch.export.export(converted, *program.example_inputs)
+    # The float weights are dead after conversion, yet would be stored and read by every later stage.
+    quantized = remove_unused_parameters_pass(quantized)
+    return quantized, quantized_tensors(quantized)
+
+
+def quantized_tensors(program: ExportedProgram) -> tuple[QuantizedTensor, ...]:
+    """All tensors of a quantized program that are held in integers."""
+    found = []
+    buffers = program.graph_signature.inputs_to_buffers | program.graph_signature.inputs_to_parameters
+
+    def numbers(argument: object) -> list[float]:
+        if isinstance(argument, torch.fx.Node):
+            name = buffers[argument.name]
+            tensor = program.state_dict.get(name, program.constants.get(name))
+            assert tensor is not None
+            return [float(value) for value in tensor.flatten().tolist()]
+        return [float(argument)]  # type: ignore[arg-type]
+
+    for node in program.graph.nodes:
+        name = str(node.target)
+        if node.op != "call_function" or not name.startswith("quantized_decomposed.dequantize_per_"):
+            continue
+        per_channel = "per_channel" in name
+        source, scales, zero_points = node.args[:3]
+        axis = node.args[3] if per_channel else None
+        quant_min, quant_max, dtype = node.args[4:7] if per_channel else node.args[3:6]
+        found.append(
+            QuantizedTensor(
+                name=node.name,
+                source=str(buffers.get(source.name, source.name)),
+                dtype=str(dtype).removeprefix("torch."),
+                quant_min=int(quant_min),
+                quant_max=int(quant_max),
+                scales=tuple(numbers(scales)),
+                zero_points=tuple(int(value) for value in numbers(zero_points)),
+                axis=None if axis is None else int(axis),
+            )
+        )
+    return tuple(found)
