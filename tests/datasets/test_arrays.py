@@ -1,0 +1,152 @@
+"""pipeline.datasets.arrays: both formats, several inputs, dtypes, and every way a file can be wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from pipeline.contracts import ConfigurationError, LowerdeckError
+from pipeline.datasets import arrays
+
+
+def inputs(num_samples: int = 5, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((num_samples, 4)).astype(np.float32)
+
+
+def write(folder: Path, suffix: str = ".npz", calibration: dict | None = None, **evaluation: Any) -> dict[str, str]:
+    """Two files, the calibration one with good content unless given; returns the options that name them."""
+    contents = {"calibration": calibration or {"inputs": inputs(seed=1)}, "evaluation": evaluation}
+    for name, content in contents.items():
+        path = folder / f"{name}{suffix}"
+        np.savez(path, **content) if suffix == ".npz" else save_file(content, path)
+    return {name: str(folder / f"{name}{suffix}") for name in contents}
+
+
+def load(options: dict[str, Any], shapes: list[list[int]] | None = None) -> Any:
+    return arrays.load(arrays.Options(**options), shapes or [[1, 4]], seed=0)
+
+
+@pytest.mark.parametrize("suffix", arrays.SUFFIXES)
+def test_values_and_labels_come_back(tmp_path: Path, suffix: str) -> None:
+    stored, labels = inputs(), np.array([2, 0, 1, 2, 2])
+    dataset = load({**write(tmp_path, suffix, inputs=stored, labels=labels), "num_classes": 3})
+    assert dataset.num_classes == 3
+    expected = {row.tobytes(): label for row, label in zip(stored, labels, strict=True)}
+    assert {x.inputs[0][0].numpy().tobytes(): x.label for x in dataset.evaluation} == expected
+    assert [sample.label for sample in dataset.calibration] == [None] * 5
+
+
+@pytest.mark.parametrize("dtype", arrays.DTYPES)
+def test_dtype_is_kept(tmp_path: Path, dtype: str) -> None:
+    stored = np.array([[0, 1, 2, 3]]).astype(dtype)
+    (sample,) = load(write(tmp_path, inputs=stored)).evaluation
+    assert sample.inputs[0].dtype == getattr(torch, dtype)
+    assert torch.equal(sample.inputs[0], torch.from_numpy(stored))
+
+
+def test_pixels_are_scaled_and_normalised(tmp_path: Path) -> None:
+    stored = np.array([[0, 51, 102, 255]], dtype=np.uint8)
+    options = {**write(tmp_path, inputs=stored), "scale": 1 / 255, "mean": [0.2], "std": [0.4]}
+    (sample,) = load(options).evaluation
+    assert sample.inputs[0].dtype == torch.float32
+    assert torch.allclose(sample.inputs[0], torch.tensor([[-0.5, 0.0, 0.5, 2.0]]), atol=1e-6)
+
+
+def test_several_inputs(tmp_path: Path) -> None:
+    first, second = inputs(), np.arange(10, dtype=np.int64).reshape(5, 2)
+    both = {"input_0": first, "input_1": second}
+    options = write(tmp_path, calibration=both, **both)
+    dataset = load(options, [[1, 4], [1, 2]])
+    for sample in dataset.evaluation:
+        row = int(sample.inputs[1][0, 0]) // 2
+        assert torch.equal(sample.inputs[0][0], torch.from_numpy(first[row]))
+    with pytest.raises(ConfigurationError, match=r"scale, mean or std, but the model has 2 inputs"):
+        load({**options, "scale": 0.5}, [[1, 4], [1, 2]])
+
+
+def test_digest_tells_samples_apart_by_every_input(tmp_path: Path) -> None:
+    both = {"input_0": np.zeros((2, 4), np.float32), "input_1": np.array([[1.0], [2.0]], np.float32)}
+    split = load(write(tmp_path, calibration=both, **both), [[1, 4], [1, 1]]).evaluation
+    assert split.digest(0) != split.digest(1)
+
+
+BAD_CONTENT: dict[str, tuple[dict[str, Any], str]] = {
+    "another shape": ({"inputs": np.zeros((5, 3), np.float32)}, r"samples of shape \[3\], the model takes \[4\]"),
+    "no samples": ({"inputs": np.zeros((0, 4), np.float32)}, "at least one"),
+    "a scalar": ({"inputs": np.float32(1)}, "at least one"),
+    "another name": ({"images": inputs()}, "holds images; for this model it must hold `inputs`"),
+    "one name too many": ({"inputs": inputs(), "weights": inputs()}, "nothing else"),
+    "float64": ({"inputs": inputs().astype(np.float64)}, r"float64; allowed are float32.*astype\('float32'\)"),
+    "text": ({"inputs": np.full((5, 4), "x")}, "allowed are float32"),
+    "too few labels": ({"inputs": inputs(), "labels": np.zeros(4, np.int64)}, r"labels of .* are int64 \[4\]"),
+    "one-hot labels": ({"inputs": inputs(), "labels": np.zeros((5, 3), np.int64)}, "one class index a sample"),
+    "float labels": ({"inputs": inputs(), "labels": np.zeros(5)}, r"float64 \[5\]; store them as integers"),
+    "label too high": (
+        {"inputs": inputs(), "labels": np.array([0, 1, 2, 3, 3])},
+        "2 labels .* 0 ... 2, .* is 3 at row 3",
+    ),
+    "label below 0": ({"inputs": inputs(), "labels": np.array([0, -1, 2, 0, 1])}, "first is -1 at row 1"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_CONTENT.values(), ids=BAD_CONTENT)
+def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    with pytest.raises(LowerdeckError, match=message):
+        load({**write(tmp_path, **content), "num_classes": 3})
+
+
+def test_inputs_of_different_length(tmp_path: Path) -> None:
+    uneven = {"input_0": inputs(5), "input_1": inputs(4)}
+    with pytest.raises(
+        LowerdeckError, match=r"input_0 \[5, 4\], input_1 \[4, 4\]; every input must hold the same number"
+    ):
+        load(write(tmp_path, calibration=uneven, **uneven), [[1, 4], [1, 4]])
+
+
+def test_labels_need_the_number_of_classes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"set dataset.options.num_classes"):
+        load(write(tmp_path, inputs=inputs(), labels=np.zeros(5, np.int64)))
+    with pytest.raises(ValueError, match=r"num_classes is 0"):
+        arrays.Options(calibration="a", evaluation="b", num_classes=0)
+
+
+class Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_object_arrays_are_never_unpickled(tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    options = write(tmp_path, inputs=np.array([Malicious(marker)] * 2, dtype=object))
+    with pytest.raises(LowerdeckError, match=r"evaluation\.npz cannot be read"):
+        load(options)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("suffix", arrays.SUFFIXES)
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\x03\x04 cut off"])
+def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
+    options = write(tmp_path, suffix, inputs=inputs())
+    Path(options["calibration"]).write_bytes(content)
+    with pytest.raises(LowerdeckError, match=r"calibration.* cannot be read as"):
+        load(options)
+
+
+def test_missing_file_and_other_formats(tmp_path: Path) -> None:
+    options = write(tmp_path, inputs=inputs())
+    Path(options["evaluation"]).unlink()
+    with pytest.raises(LowerdeckError, match=r"evaluation.npz does not exist"):
+        load(options)
+    with pytest.raises(LowerdeckError, match=r"cannot read .*evaluation.npz: No such file"):
+        arrays.fingerprint(arrays.Options(**options))
+    with pytest.raises(ConfigurationError, match=r"suffix '.npy'; allowed are .npz, .safetensors"):
+        load({**options, "calibration": "a.npy"})

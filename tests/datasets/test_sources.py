@@ -1,0 +1,234 @@
+"""Contract: every dataset source fits contracts.DatasetSource, and its datasets fit contracts.Dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from pydantic import ConfigDict, TypeAdapter
+
+from data import prepare_digits
+from pipeline import datasets
+from pipeline.contracts import ConfigurationError
+from pipeline.datasets.overlap import check_disjoint
+
+SHAPES = [[1, 3, 32, 32]]
+
+
+def make_digits(folder: Path) -> dict[str, Any]:
+    prepare_digits.prepare(folder / "digits")
+    return {"root": str(folder / "digits")}
+
+
+def make_image_folder(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    for split in ("calibration", "evaluation"):
+        for name in ("cat", "dog"):
+            (folder / "images" / split / name).mkdir(parents=True)
+            for index in range(5):
+                pixels = generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / "images" / split / name / f"{index}.png")
+    return {"root": str(folder / "images")}
+
+
+def make_arrays(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    for split in ("calibration", "evaluation"):
+        inputs = generator.standard_normal((6, 3, 32, 32)).astype(np.float32)
+        np.savez(folder / f"{split}.npz", inputs=inputs, labels=np.arange(6) % 4)
+    return {**{split: str(folder / f"{split}.npz") for split in ("calibration", "evaluation")}, "num_classes": 4}
+
+
+def make_mnist(folder: Path) -> dict[str, Any]:
+    """Files in MNIST's IDX format, which torchvision reads without comparing checksums."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for split, num_samples in (("train", 12), ("t10k", 8)):
+        images = generator.integers(0, 256, (num_samples, 28, 28), dtype=np.uint8)
+        labels = (np.arange(num_samples) % 10).astype(np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+            (raw / f"{split}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    return {"name": "MNIST", "root": str(folder)}
+
+
+def make_random(folder: Path) -> dict[str, Any]:
+    return {"num_calibration": 3, "num_evaluation": 4}
+
+
+MAKERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "arrays": make_arrays,
+    "digits": make_digits,
+    "image_folder": make_image_folder,
+    "random": make_random,
+    "torchvision": make_mnist,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Options by source, with real files behind them."""
+    return {name: make(tmp_path_factory.mktemp(name)) for name, make in MAKERS.items()}
+
+
+def validated(name: str, options: dict[str, Any]) -> Any:
+    """Options as the configuration makes them: from JSON, strictly, without unknown keys."""
+    cls = datasets.source(name).Options
+    forbidding = type(cls.__name__, (cls,), {"__pydantic_config__": ConfigDict(extra="forbid")})
+    return TypeAdapter(forbidding).validate_json(json.dumps(options), strict=True)
+
+
+def test_every_source_is_listed_and_no_helper() -> None:
+    assert datasets.available() == tuple(sorted(MAKERS)), "a source without contract test: add it to MAKERS"
+
+
+def test_unknown_source() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown dataset source 'digit'.*Did you mean digits\?"):
+        datasets.source("digit")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_source_fits_the_protocol(name: str) -> None:
+    source = datasets.source(name)
+    assert source.Options.__dataclass_params__.frozen
+    assert all(field.kw_only for field in dataclasses.fields(source.Options))
+    assert list(inspect.signature(source.fingerprint).parameters) == ["options"]
+    assert list(inspect.signature(source.load).parameters) == ["options", "input_shapes", "seed"]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_samples(name: str, made: dict[str, dict[str, Any]]) -> None:
+    dataset = datasets.source(name).load(validated(name, made[name]), SHAPES, seed=3)
+    assert dataset.structural is (name == "random")
+    for split in (dataset.calibration, dataset.evaluation):
+        assert len(split) > 0
+        samples = list(split)
+        assert len(samples) == len(split), "plain iteration has to end"
+        for index, sample in enumerate(samples):
+            (x,) = sample.inputs
+            assert x.dtype == torch.float32
+            assert list(x.shape) == SHAPES[0]
+            assert x.is_contiguous()
+            assert torch.isfinite(x).all()
+            assert sample.label is None or 0 <= sample.label < dataset.num_classes
+            assert sample.digest == split.digest(index)
+            assert len(bytes.fromhex(sample.digest)) == 32
+        assert len({sample.digest for sample in samples}) == len(samples)
+        for index in (-1, len(split)):
+            with pytest.raises(IndexError):
+                split[index]
+            with pytest.raises(IndexError):
+                split.digest(index)
+    check_disjoint(dataset.calibration, dataset.evaluation)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_samples_are_the_same_every_time_and_owned(name: str, made: dict[str, dict[str, Any]]) -> None:
+    source, options = datasets.source(name), validated(name, made[name])
+    first, second = (source.load(options, SHAPES, seed=3).evaluation for _ in range(2))
+    before = second[1].inputs[0].clone()
+    first[1].inputs[0].zero_()
+    assert torch.equal(first[1].inputs[0], before), "a sample that its user overwrites must not change the next one"
+    assert torch.equal(second[1].inputs[0], before)
+    assert first[1].label == second[1].label
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_seed_chooses_the_order_or_the_draw(name: str, made: dict[str, dict[str, Any]]) -> None:
+    source, options = datasets.source(name), validated(name, made[name])
+    orders = []
+    for seed in (3, 4):
+        split = source.load(options, SHAPES, seed=seed).evaluation
+        orders.append([split.digest(index) for index in range(len(split))])
+    assert orders[0] != orders[1]
+    assert (set(orders[0]) == set(orders[1])) is (name != "random")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_fingerprint_is_stable(name: str, made: dict[str, dict[str, Any]]) -> None:
+    source, options = datasets.source(name), validated(name, made[name])
+    assert source.fingerprint(options) == source.fingerprint(options)
+    assert len(bytes.fromhex(source.fingerprint(options))) == 32
+
+
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random", "digits"}))
+def test_fingerprint_follows_content_not_place(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    source = datasets.source(name)
+    here, there = (validated(name, MAKERS[name](tmp_path / folder)) for folder in ("a", "b"))
+    before = source.fingerprint(there)
+    if name != "arrays":  # .npz carries times, so two are seldom the same bytes
+        assert source.fingerprint(here) == before
+    changed = sorted(path for path in (tmp_path / "b").rglob("*") if path.is_file())[-1]
+    changed.write_bytes(changed.read_bytes()[:-1] + b"\x00\x01")
+    assert source.fingerprint(there) != before
+
+
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"arrays", "random"}))
+@pytest.mark.parametrize("shapes", [[[1, 3, 32]], [[1, 2, 32, 32]], [[1, 3, 32, 32]] * 2, [[4, 3, 32, 32]], []])
+def test_models_that_take_no_single_image(name: str, shapes: list[list[int]], made: dict[str, dict[str, Any]]) -> None:
+    with pytest.raises(ConfigurationError, match=r"model.input_shapes is"):
+        datasets.source(name).load(validated(name, made[name]), shapes, seed=0)
+
+
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random"}))
+def test_normalisation_options(name: str, made: dict[str, dict[str, Any]]) -> None:
+    source = datasets.source(name)
+    plain = source.load(validated(name, made[name]), SHAPES, seed=0).evaluation[0].inputs[0]
+    mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
+    options = validated(name, {**made[name], "mean": mean, "std": std})
+    normalised = source.load(options, SHAPES, seed=0).evaluation[0].inputs[0]
+    expected = (plain - torch.tensor(mean).reshape(1, 3, 1, 1)) / torch.tensor(std).reshape(1, 3, 1, 1)
+    assert torch.allclose(normalised, expected, atol=1e-6)
+    two = validated(name, {**made[name], "mean": [0.0, 0.5], "std": [1.0, 1.0]})
+    with pytest.raises(ConfigurationError, match=r"mean has 2 values, the model's input has 3 channels"):
+        source.load(two, SHAPES, seed=0)
+    with pytest.raises(ValueError, match=r"every value must be above 0"):
+        validated(name, {**made[name], "std": [0.0]})
+    with pytest.raises(ValueError, match=r"mean has 3 values and std has 1"):
+        validated(name, {**made[name], "mean": mean})
+
+
+@pytest.mark.parametrize("path", sorted(Path("conf/dataset").glob("*.yaml")), ids=lambda path: path.stem)
+def test_conf_fits_its_source(path: Path) -> None:
+    conf = yaml.safe_load(path.read_text())
+    assert set(conf) == {"name", "source", "options"}
+    assert conf["name"] == path.stem
+    options = {key: "given" if value == "???" else value for key, value in conf["options"].items()}
+    assert set(options) <= {field.name for field in dataclasses.fields(datasets.source(conf["source"]).Options)}
+    validated(conf["source"], options)
+
+
+def test_unknown_option_is_refused_by_strict_validation(made: dict[str, dict[str, Any]]) -> None:
+    """Guards `validated` itself: were it lenient, the tests that use it would prove nothing."""
+    with pytest.raises(ValueError, match=r"extra|unexpected"):
+        validated("random", {"num_calibratoin": 3})
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_fingerprint_imports_no_torch(name: str, made: dict[str, dict[str, Any]]) -> None:
+    script = f"""
+import json, sys
+from pipeline import datasets
+assert {name!r} in datasets.available()
+source = datasets.source({name!r})
+source.fingerprint(source.Options(**json.loads(sys.argv[1])))
+print(json.dumps(sorted({{"torch", "torchvision"}} & set(sys.modules))))
+"""
+    arguments = [sys.executable, "-c", script, json.dumps(made[name])]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,126 @@
+"""pipeline.models.checkpoints: every accepted way to hold a state dict, and readable refusals of all else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from pipeline.contracts import ConfigurationError, LowerdeckError
+from pipeline.models import checkpoints
+
+State = dict[str, torch.Tensor]
+
+
+def network(num_outputs: int = 2) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, num_outputs))
+
+
+def prefixed(state: State, prefix: str) -> State:
+    return {f"{prefix}{name}": value for name, value in state.items()}
+
+
+WAYS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
+    "safetensors": (".safetensors", lambda state, path: save_file(state, path)),
+    "pt": (".pt", lambda state, path: torch.save(state, path)),
+    "pth": (".pth", lambda state, path: torch.save(state, path)),
+    "legacy": (".pth", lambda state, path: torch.save(state, path, _use_new_zipfile_serialization=False)),
+    "under state_dict": (".pt", lambda state, path: torch.save({"state_dict": state, "epoch": 3}, path)),
+    "under model": (".pt", lambda state, path: torch.save({"model": state, "epoch": 3}, path)),
+    "data parallel": (".pt", lambda state, path: torch.save(prefixed(state, "module."), path)),
+    "compiled": (".safetensors", lambda state, path: save_file(prefixed(state, "_orig_mod."), path)),
+}
+
+
+@pytest.mark.parametrize(("suffix", "save"), WAYS.values(), ids=WAYS)
+def test_every_way_to_save_loads_exactly(tmp_path: Path, suffix: str, save: Callable[[State, Path], None]) -> None:
+    torch.manual_seed(1)
+    trained, loaded = network(), network()
+    path = tmp_path / f"weights{suffix}"
+    save(trained.state_dict(), path)
+    assert not torch.equal(loaded[3].weight, trained[3].weight)
+    checkpoints.load_into(loaded, str(path))
+    for name, value in trained.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+
+
+def test_counters_that_old_checkpoints_lack_are_not_missed(tmp_path: Path) -> None:
+    state = {name: value for name, value in network().state_dict().items() if "num_batches" not in name}
+    save_file(state, tmp_path / "old.safetensors")
+    model = network()
+    checkpoints.load_into(model, str(tmp_path / "old.safetensors"))
+    assert torch.equal(model[0].weight, state["0.weight"])
+
+
+def test_names_that_differ_are_counted_and_some_named(tmp_path: Path) -> None:
+    state = {f"other.{i}": torch.zeros(1) for i in range(7)}
+    save_file(state, tmp_path / "a.safetensors")
+    with pytest.raises(ConfigurationError) as raised:
+        checkpoints.load_into(network(), str(tmp_path / "a.safetensors"))
+    message = str(raised.value)
+    assert "8 missing (0.weight, 0.bias, 1.weight, and 5 more)" in message
+    assert "7 unexpected (other.0, other.1, other.2, and 4 more)" in message
+
+
+def test_shapes_that_differ_are_named(tmp_path: Path) -> None:
+    save_file(network(5).state_dict(), tmp_path / "a.safetensors")
+    with pytest.raises(
+        ConfigurationError, match=r"3.weight is \[5, 4\] in the file and \[2, 4\] in the model.*num_classes"
+    ):
+        checkpoints.load_into(network(), str(tmp_path / "a.safetensors"))
+
+
+class Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
+def test_pickles_are_never_executed(tmp_path: Path, save: Callable[[object, Path], None]) -> None:
+    marker, path = tmp_path / "executed", tmp_path / "weights.pt"
+    save({"state_dict": Malicious(marker)}, path)
+    with pytest.raises(LowerdeckError, match=r"save model.state_dict\(\) instead|cannot be read"):
+        checkpoints.load_into(network(), str(path))
+    assert not marker.exists()
+
+
+def test_a_whole_model_is_refused(tmp_path: Path) -> None:
+    torch.save(network(), tmp_path / "model.pt")
+    with pytest.raises(LowerdeckError, match=r"refers to torch.nn.*save model.state_dict\(\) instead") as raised:
+        checkpoints.load_into(network(), str(tmp_path / "model.pt"))
+    assert "weights_only" not in str(raised.value), "torch's advice to switch the protection off"
+
+
+def test_other_content_is_described(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "loss": 0.1}, tmp_path / "a.pt")
+    with pytest.raises(LowerdeckError, match=r"holds a dictionary with epoch, loss; allowed is a state dict"):
+        checkpoints.load_into(network(), str(tmp_path / "a.pt"))
+    torch.save([torch.zeros(1)], tmp_path / "b.pt")
+    with pytest.raises(LowerdeckError, match=r"holds a list"):
+        checkpoints.load_into(network(), str(tmp_path / "b.pt"))
+
+
+@pytest.mark.parametrize("suffix", checkpoints.SUFFIXES)
+@pytest.mark.parametrize("content", [b"", b"no weights at all", b"PK\x03\x04 cut off"])
+def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(LowerdeckError, match=r"weights"):
+        checkpoints.load_into(network(), str(path))
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [("DEFAULT", False), ("IMAGENET1K_V1", False), ("a.pt", True), ("dir/name", True), ("x.safetensors", True)],
+)
+def test_what_counts_as_a_path(weights: str, expected: bool) -> None:
+    assert checkpoints.is_path(weights) is expected

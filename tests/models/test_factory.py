@@ -1,0 +1,160 @@
+"""pipeline.models.factory: what may be named, what is refused and how that is said."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.contracts import ConfigurationError
+from pipeline.models import factory
+
+RESNET8 = "pipeline.models.networks.resnet8:ResNet8"
+Plugin = Callable[[str], str]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
+    """Writes the source of my_models/nets.py and returns the module's name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(source: str) -> str:
+        (tmp_path / "my_models").mkdir(exist_ok=True)
+        (tmp_path / "my_models" / "__init__.py").write_text("")
+        (tmp_path / "my_models" / "nets.py").write_text(source)
+        return "my_models.nets"
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_models"]:
+        del sys.modules[name]
+
+
+def check(path: str, plugins: tuple[str, ...] = ("my_models",), weights: str | None = None, **kwargs: Any) -> None:
+    factory.check(factory.Options(factory=path, kwargs=kwargs), weights, plugins)
+
+
+def test_builds_in_eval_mode_with_kwargs() -> None:
+    model = factory.build(factory.Options(factory=RESNET8, kwargs={"num_classes": 7}), None)
+    assert not model.training
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("path", ["os:system", "subprocess:run", "pipeline.config:x", "pipeline.modelsx:y"])
+def test_other_packages_are_refused_with_the_line_to_add(path: str) -> None:
+    top = path.partition(":")[0].partition(".")[0]
+    with pytest.raises(ConfigurationError, match=rf"params\.yaml say `plugins: \[{top}\]`"):
+        check(path, plugins=())
+
+
+def test_the_line_to_add_keeps_present_plugins() -> None:
+    with pytest.raises(ConfigurationError, match=r"plugins: \[my_models, os\]"):
+        check("os:system")
+
+
+def test_a_plugin_permits_itself_and_what_is_below_only(plugin: Plugin) -> None:
+    module = plugin("def net():\n    pass\n")
+    check(f"{module}:net", plugins=("my_models",))
+    check(f"{module}:net", plugins=("my_models.nets",))
+    for other in ("my", "my_models.net", "my_models.nets.deeper"):
+        with pytest.raises(ConfigurationError, match=r"you trust"):
+            check(f"{module}:net", plugins=(other,))
+
+
+@pytest.mark.parametrize("path", ["resnet8", "a.b", "a:b:c", "a.b:", ":b", "a b:c", "a..b:c", "a.b:c.d", "../x:y"])
+def test_malformed_paths(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be package.module:attribute"):
+        check(path)
+
+
+def test_names_that_do_not_exist_get_a_suggestion() -> None:
+    with pytest.raises(ConfigurationError, match=r"has no Resnet8\. Did you mean ResNet8\?"):
+        check("pipeline.models.networks.resnet8:Resnet8")
+    with pytest.raises(ConfigurationError, match=r"has no module resnet9\. Did you mean resnet8\?"):
+        check("pipeline.models.networks.resnet9:ResNet8")
+    with pytest.raises(ConfigurationError, match=r"there is no module my_models"):
+        check("my_models.nets:Net")
+
+
+def test_something_that_cannot_be_called(plugin: Plugin) -> None:
+    with pytest.raises(ConfigurationError, match=r"is a int; name a class or a function"):
+        check(f"{plugin('net = 3')}:net")
+
+
+SIGNATURES = {
+    "function": "def net(width, depth=2, *, bias): pass",
+    "class": "class net:\n    def __init__(self, width, depth=2, *, bias): pass",
+    "decorated": "import functools\n@functools.cache\ndef net(width, depth=2, *, bias): pass",
+    "assigned": "def _net(width, depth=2, *, bias): pass\nnet = _net",
+    "inherited": "class Base:\n    def __init__(self, width, depth=2, *, bias): pass\nclass net(Base): pass",
+}
+
+
+@pytest.mark.parametrize("source", SIGNATURES.values(), ids=SIGNATURES)
+def test_kwargs_must_fit_the_signature(plugin: Plugin, source: str) -> None:
+    path = f"{plugin(source)}:net"
+    check(path, width=1, bias=True)
+    check(path, width=1, depth=3, bias=True)
+    with pytest.raises(ConfigurationError, match=r"has widht, .* it takes width, depth, bias\. Did you mean width\?"):
+        check(path, widht=1, bias=True)
+    with pytest.raises(ConfigurationError, match=r"lacks width, bias, .* add them"):
+        check(path, depth=1)
+
+
+def test_any_keyword_is_accepted_where_the_signature_says_so(plugin: Plugin) -> None:
+    check(f"{plugin('def net(**options): pass')}:net", whatever=1)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import not_installed_anywhere\ndef net(): pass", "it imports not_installed_anywhere"),
+        ("from not_installed_anywhere.x import y\ndef net(): pass", "it imports not_installed_anywhere.x"),
+        ("def net(: pass", "invalid syntax"),
+        ("net = 1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_import_errors_name_their_cause_in_one_line(plugin: Plugin, source: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be imported") as raised:
+        check(f"{plugin(source)}:net")
+    assert reason in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_checking_runs_nothing_of_a_module_that_can_be_read(plugin: Plugin) -> None:
+    module = plugin("raise SystemExit('ran')\ndef net(): pass")
+    check(f"{module}:net")
+    assert module not in sys.modules
+
+
+def test_factory_that_fails_or_returns_something_else(plugin: Plugin) -> None:
+    module = plugin("def net(kind):\n    return {'list': [1]}[kind]")
+    with pytest.raises(ConfigurationError, match=r"raised KeyError: 'tuple'"):
+        factory.build(factory.Options(factory=f"{module}:net", kwargs={"kind": "tuple"}), None)
+    with pytest.raises(ConfigurationError, match=r"returned a list; it must return a torch\.nn\.Module"):
+        factory.build(factory.Options(factory=f"{module}:net", kwargs={"kind": "list"}), None)
+
+
+def test_weights_file_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"does not exist; correct the path"):
+        check(RESNET8, weights=str(tmp_path / "a.safetensors"))
+    with pytest.raises(ConfigurationError, match=r"suffix '.onnx'; allowed are .safetensors, .pt, .pth"):
+        check(RESNET8, weights="model.onnx")
+
+
+def test_the_bundled_weights_load() -> None:
+    weights = "data/checkpoints/resnet8_digits.safetensors"
+    model = factory.build(factory.Options(factory=RESNET8), weights)
+    untrained = factory.build(factory.Options(factory=RESNET8), None)
+    assert not torch.equal(model.classifier.weight, untrained.classifier.weight)
+
+
+def test_weights_of_another_size_say_how_to_mend() -> None:
+    options = factory.Options(factory=RESNET8, kwargs={"num_classes": 3})
+    with pytest.raises(
+        ConfigurationError, match=r"classifier.weight is \[10, 64\] in the file and \[3, 64\] in the model"
+    ):
+        factory.build(options, "data/checkpoints/resnet8_digits.safetensors")

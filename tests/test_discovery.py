@@ -1,0 +1,28 @@
+"""pipeline.discovery: modules are found by what they define, without running them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline import discovery
+from pipeline.contracts import ConfigurationError
+
+
+def test_modules_are_listed_by_their_definitions_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "b_source.py").write_text("raise SystemExit\nclass Options: pass\ndef load(): pass")
+    (tmp_path / "a_source.py").write_text("class Options: pass\ndef load(): pass")
+    (tmp_path / "helper.py").write_text("def load(): pass")
+    (tmp_path / "inner.py").write_text("class Options:\n    def load(self): pass")
+    assert discovery.modules_defining(str(tmp_path), frozenset({"Options", "load"})) == ("a_source", "b_source")
+
+
+def test_nothing_outside_the_list_is_imported() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown thing 'x'; there are: a, b"):
+        discovery.load("pipeline", "x", ("a", "b"), "thing")
+
+
+def test_suggestions_keep_the_spelling() -> None:
+    assert discovery.did_you_mean("resnet8", ["ResNet8", "Other"]) == " Did you mean ResNet8?"
+    assert discovery.did_you_mean("zzz", ["ResNet8"]) == ""
