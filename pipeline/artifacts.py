@@ -1,0 +1,239 @@
+"""Files that stages hand to one another: the only module that knows their names and formats.
+
+Everything is written to a temporary name beside its place and moved there, so that a stage that fails or is killed leaves
+what was there before. JSON is written with sorted keys and no time stamps: the same build gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.contracts import Converter, DelegationPlan, LowerdeckError, ObserverState, Outputs, PlannedNode
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeCompileConfig, EdgeProgramManager
+    from torch.export import ExportedProgram
+
+    from pipeline.convert import Converted
+
+BUILD = Path("build")
+CONFIG = BUILD / "config.yaml"
+EXPORTED = BUILD / "export" / "program.pt2"
+OBSERVERS = BUILD / "calibrate" / "observers.safetensors"
+CALIBRATION_SAMPLES = BUILD / "calibrate" / "samples.json"
+QUANTIZED = BUILD / "quantize" / "program.pt2"
+QUANTIZATION_REPORT = BUILD / "quantize" / "report.json"
+EDGE = BUILD / "partition" / "edge.pt2"
+PLAN = BUILD / "partition" / "plan.json"
+CONVERTED = BUILD / "convert"
+PROGRAM = CONVERTED / "program.pte"
+MANIFEST = CONVERTED / "manifest.json"
+TWINS = CONVERTED / "twins"
+CONVERTER_WORK = BUILD / "converter"
+EVALUATED = BUILD / "evaluate"
+METRICS = EVALUATED / "metrics.json"
+CONFUSION = EVALUATED / "confusion.csv"
+EVALUATION_SAMPLES = EVALUATED / "samples.json"
+LINEAGE = BUILD / "track" / "lineage.json"
+REPORT = BUILD / "report.html"
+
+_TWIN_SUFFIXES = {"litert": ".tflite", "tosa": ".tosa"}
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Put `content` at `path`, all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner can read
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put `text` at `path` in UTF-8, all of it or nothing."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Put `value` at `path` as indented JSON with sorted keys; NaN and infinities are refused."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON at `path`.
+
+    Raises:
+        LowerdeckError: it is not there; names the stage that writes it.
+    """
+    return json.loads(_existing(path).read_text())
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `path` when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        discarded = temporary.with_name(temporary.name + ".old")
+        if path.exists():
+            os.replace(path, discarded)
+        os.replace(temporary, path)
+        shutil.rmtree(discarded, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with _existing(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_program(path: Path, program: ExportedProgram) -> None:
+    """An ATen exported program, in bytes that depend on nothing else."""
+    from pipeline import pt2
+
+    buffer = io.BytesIO()
+    pt2.save(program, buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def read_program(path: Path) -> ExportedProgram:
+    """The ATen exported program at `path`."""
+    from pipeline import pt2
+
+    return pt2.load(_existing(path))
+
+
+def write_observers(state: ObserverState) -> None:
+    """What calibration found: the buffers of observers, and the layout that they belong to."""
+    from safetensors.torch import save
+
+    write_bytes(OBSERVERS, save(dict(sorted(state.tensors.items())), metadata={"layout": state.layout}))
+
+
+def read_observers() -> ObserverState:
+    """The state that `write_observers` wrote."""
+    from safetensors import safe_open
+
+    with safe_open(_existing(OBSERVERS), framework="pt") as file:
+        layout = (file.metadata() or {}).get("layout", "")
+        return ObserverState(tensors={name: file.get_tensor(name) for name in file.keys()}, layout=layout)  # noqa: SIM118
+
+
+def write_edge_program(program: ExportedProgram, config: EdgeCompileConfig) -> None:
+    """The edge program between partition and convert."""
+    from pipeline import pt2
+
+    buffer = io.BytesIO()
+    pt2.save_edge(program, config, buffer)
+    write_bytes(EDGE, buffer.getvalue())
+
+
+def read_edge_program() -> EdgeProgramManager:
+    """The edge program that `write_edge_program` wrote."""
+    from pipeline import pt2
+
+    return pt2.load_edge(_existing(EDGE))
+
+
+def write_plan(plan: DelegationPlan) -> None:
+    """The delegation plan."""
+    write_json(PLAN, dataclasses.asdict(plan))
+
+
+def read_plan() -> DelegationPlan:
+    """The delegation plan that `write_plan` wrote."""
+    stored = read_json(PLAN)
+    return DelegationPlan(backend=stored["backend"], nodes=tuple(PlannedNode(**node) for node in stored["nodes"]))
+
+
+@contextmanager
+def converter_folder() -> Iterator[Path]:
+    """An empty folder for converters to work in; it stays where the block fails, so that messages can point into it."""
+    shutil.rmtree(CONVERTER_WORK, ignore_errors=True)
+    CONVERTER_WORK.mkdir(parents=True)
+    yield CONVERTER_WORK
+    shutil.rmtree(CONVERTER_WORK)
+
+
+def write_converted(converted: Converted, converter: Converter) -> None:
+    """The program, its host twins, and the manifest that binds them by digest; the manifest is written last."""
+    partitions = []
+    with replaced_folder(TWINS) as folder:
+        for index, partition in enumerate(converted.partitions):
+            twin = None
+            if partition.twin is not None and partition.twin_format is not None:
+                twin = f"partition_{index}{_TWIN_SUFFIXES[partition.twin_format]}"
+                write_bytes(folder / twin, partition.twin)
+            partitions.append(
+                {
+                    "payload_sha256": hashlib.sha256(partition.payload).hexdigest(),
+                    "payload_bytes": len(partition.payload),
+                    "twin": twin,
+                    "twin_sha256": hashlib.sha256(partition.twin).hexdigest() if partition.twin is not None else None,
+                    "estimates": dict(partition.estimates),
+                }
+            )
+    write_bytes(PROGRAM, converted.program)
+    write_json(
+        MANIFEST,
+        {
+            "program": {"sha256": hashlib.sha256(converted.program).hexdigest(), "bytes": len(converted.program)},
+            "converter": dataclasses.asdict(converter) | {"caveat": converter.caveat},
+            "delegates": list(converted.delegates),
+            "operators": list(converted.operators),
+            "planned_memory_bytes": converted.planned_memory_bytes,
+            "estimates": converted.estimates,
+            "partitions": partitions,
+            "versions": {name: importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")},
+        },
+    )
+
+
+def write_evaluation(figures: dict[str, Any], outputs: Outputs, digests: Sequence[str]) -> None:
+    """Figures, confusion pairs of the most real program measured, and the digests of the samples used."""
+    write_json(METRICS, figures)
+    rows: list[tuple[str, str]] = []
+    if outputs.labels is not None:
+        program = "delegated" if "delegated" in outputs.logits else "quantized"
+        predicted = outputs.logits[program].argmax(axis=1)
+        rows = [(str(actual), str(guess)) for actual, guess in zip(outputs.labels, predicted, strict=True)]
+    write_table(CONFUSION, ("actual", "predicted"), rows)
+    write_json(EVALUATION_SAMPLES, list(digests))
+
+
+def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A CSV file, as `dvc plots` reads it."""
+    import csv
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        stage = path.parent.name if path != CONFIG else "compose"
+        raise LowerdeckError(f"{path} is missing; `dvc repro {stage}` makes it")
+    return path

@@ -1,0 +1,1 @@
+"""Entries of the DVC stages: each reads its configuration and inputs, calls one step and writes what it returns."""

@@ -1,0 +1,15 @@
+"""Stage compose: params.yaml and conf/ -> build/config.yaml, validated and fully resolved."""
+
+from pathlib import Path
+
+from pipeline import artifacts, stage
+from pipeline.config.compose import compose, render
+
+
+def main() -> None:
+    config = compose(Path("params.yaml"), Path("conf"))
+    artifacts.write_text(artifacts.CONFIG, render(config))
+    print(f"compose: {config.model.name} on {config.dataset.name}, {config.quantization.name}, {config.target.name}")
+
+
+stage.run(__name__, main)

@@ -1,0 +1,29 @@
+"""Stage evaluate: float, quantized and delegated program on the evaluation set -> build/evaluate/."""
+
+from pipeline import artifacts, stage
+from pipeline.config.schema import EvaluationConfig
+
+
+def main() -> None:
+    build = stage.fix_arithmetic()
+    from pipeline import metrics
+    from pipeline.evaluate import choose_samples, evaluate, hold_gates, summarize, torch_program
+    from pipeline.runtime import open_program
+
+    config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)
+    plan, manifest = artifacts.read_plan(), artifacts.read_json(artifacts.MANIFEST)
+    programs = {
+        "float": torch_program(artifacts.read_program(artifacts.EXPORTED)),
+        "quantized": torch_program(artifacts.read_program(artifacts.QUANTIZED)),
+    }
+    delegated = open_program(artifacts.PROGRAM, manifest["delegates"])
+    if delegated is not None:
+        programs["delegated"] = delegated
+    samples = choose_samples(dataset.evaluation, config.max_samples, build.seed)
+    outputs = evaluate(programs, samples, dataset)
+    figures = summarize(outputs, [metrics.source(name) for name in config.metrics], plan, manifest)
+    artifacts.write_evaluation(figures, outputs, [dataset.evaluation.digest(index) for index in samples])
+    hold_gates(stage.gates(), figures)  # last: what was measured stays, whether it is good enough or not
+
+
+stage.run(__name__, main)

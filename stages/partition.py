@@ -1,0 +1,17 @@
+"""Stage partition: quantized program -> build/partition/, the edge program and its delegation plan."""
+
+from pipeline import artifacts, stage
+
+
+def main() -> None:
+    stage.fix_arithmetic()
+    backend = stage.lowering_backend()
+    from pipeline.partition import partition
+
+    partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
+    artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
+    artifacts.write_plan(partitioned.plan)
+    print(f"partition: {partitioned.plan.summary}")
+
+
+stage.run(__name__, main)

@@ -1,0 +1,22 @@
+"""Stage quantize: exported program and observers -> build/quantize/."""
+
+from dataclasses import asdict
+
+from pipeline import artifacts, stage
+
+
+def main() -> None:
+    stage.fix_arithmetic()
+    quantizer = stage.quantizing_backend().quantizer(stage.scheme())
+    program = artifacts.read_program(artifacts.EXPORTED)
+    report = []
+    if quantizer is not None:
+        from pipeline.quantize import quantize
+
+        program, tensors = quantize(program, quantizer, artifacts.read_observers())
+        report = [asdict(tensor) for tensor in tensors]
+    artifacts.write_program(artifacts.QUANTIZED, program)
+    artifacts.write_json(artifacts.QUANTIZATION_REPORT, report)
+
+
+stage.run(__name__, main)
