@@ -1,7 +1,7 @@
 """Files that stages hand to one another: the only module that knows their names and formats.
 
-Everything is written to a temporary name beside its place and moved there, so that a stage that fails or is killed leaves
-what was there before. JSON is written with sorted keys and no time stamps: the same build gives the same bytes.
+Everything is written to a temporary name beside its place and moved there, so that a stage that fails or is killed
+leaves what was there before. JSON has sorted keys and no time stamps: the same build gives the same bytes.
 """
 
 from __future__ import annotations

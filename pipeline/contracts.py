@@ -137,7 +137,7 @@ class ObserverState:
     tensors: dict[str, torch.Tensor]
     """Every observer's buffers, `OBSERVER.BUFFER` -> tensor."""
     layout: str
-    """SHA-256 over the names and classes of the observers, in graph order: only the same layout can take the tensors."""
+    """SHA-256 over names and classes of the observers, in graph order: only the same layout can take the tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 # Registers the out variants of quantize and dequantize, without which undelegated ones stop to_executorch.
-import executorch.extension.pybindings.portable_lib  # noqa: F401
+import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
@@ -100,7 +100,7 @@ def _hold_to_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:
             )
         return result
 
-    partitioner.partition = partition_as_planned  # type: ignore[method-assign]
+    partitioner.partition = partition_as_planned
 
 
 def _groups(tags: dict[str, str | None]) -> set[frozenset[str]]:

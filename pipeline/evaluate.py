@@ -83,13 +83,11 @@ def evaluate(programs: Mapping[str, Program], samples: Sequence[int], dataset: D
     )
 
 
-def _class_scores(
-    name: str, program: Program, sample: Sample, num_classes: int | None
-) -> npt.NDArray[np.float32]:
+def _class_scores(name: str, program: Program, sample: Sample, num_classes: int | None) -> npt.NDArray[np.float32]:
     scores = program(sample.inputs)
     if scores.ndim != 2 or scores.shape[0] != 1:
         raise LowerdeckError(
-            f"the {name} program answers with shape {list(scores.shape)}; class scores of shape [1, classes] are expected"
+            f"the {name} program answers with shape {list(scores.shape)}; class scores [1, classes] are expected"
         )
     if num_classes is not None and scores.shape[1] < num_classes:
         raise LowerdeckError(

@@ -73,10 +73,10 @@ def _plan_only(partitioner: Partitioner, keep: Callable[[torch.fx.Graph], None])
         for node in graph.nodes:
             node.meta.pop(_TAG, None)
         # ExecuTorch checks last that no operator kept whole is left; here all are left, for convert to lower.
-        partitioner.ops_to_not_decompose = lambda program: ([], None)  # type: ignore[method-assign]
+        partitioner.ops_to_not_decompose = lambda program: ([], None)
         return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags={})
 
-    partitioner.partition = partition_nothing  # type: ignore[method-assign]
+    partitioner.partition = partition_nothing
 
 
 def _planned(graph: torch.fx.Graph, reason: Callable[[torch.fx.Node], str | None]) -> list[PlannedNode]:
@@ -120,6 +120,6 @@ def _nothing_delegated(plan: DelegationPlan) -> str:
     reasons = Counter((node.operator, node.reason or "no reason given") for node in plan.nodes if node.compute)
     listed = "\n".join(f"  {count} x {operator}: {why}" for (operator, why), count in reasons.most_common(10))
     return (
-        f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the CPU "
-        f"alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."
+        f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the "
+        f"CPU alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."
     )

@@ -6,9 +6,9 @@ ids are renumbered in order of appearance, paths are cut to what follows `site-p
 the root is always `archive`. The provenance itself is kept: XNNPACK's lowering depends on it.
 
 Edge-dialect programs (the result of `to_edge` and its passes) are stored in the same format, although ExecuTorch has no
-file format of its own for them: their operators are registered with torch's serializer, and what the serializer drops is
-restored on loading. That relies on semi-private interfaces of the pinned versions; tests hold the `.pte` made through
-the file against the one made without it.
+file format of its own for them: their operators are registered with torch's serializer, and what the serializer drops
+is restored on loading. That relies on semi-private interfaces of the pinned versions; tests hold the `.pte` made
+through the file against the one made without it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
 def load(path: Path) -> ExportedProgram:
     """The ATen program stored at `path`, quantized or not."""
     import torch
-    import torch.ao.quantization.fx._decomposed  # noqa: F401  registers the quantized_decomposed operators
+    import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed operators
 
     return torch.export.load(path)
 
@@ -196,7 +196,7 @@ def _register_edge_operators() -> None:
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
     from torch._export.serde import serialize
 
-    if EdgeOpOverload in serialize._registered_extension_types():
+    if EdgeOpOverload in serialize._serialization_registry:
         return
 
     class EdgeOperatorHandler(serialize.ExtensionHandler):

@@ -59,8 +59,8 @@ def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:
 def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> None:
     """Give a freshly prepared model the state that calibration found.
 
-    The buffers are assigned and not loaded with load_state_dict: that wants the shapes of observers that have seen data,
-    and resets `eps` where the dict lacks version metadata.
+    The buffers are assigned and not loaded with load_state_dict: that wants the shapes of observers that have seen
+    data, and resets `eps` where the dict lacks version metadata.
 
     Raises:
         LowerdeckError: the state belongs to another model, quantizer or version.

@@ -1,6 +1,7 @@
 """What every stage entry does around its work: one process, one stage, errors as messages.
 
-Stage entries cannot be imported, so that no logic can hide in them; `run` is their last line.
+Stage entries cannot be imported, so that no logic can hide in them; `run` is their last line. Nothing heavy is imported
+at the top: a stage may hand itself over to a process that has everything imported (preload.py).
 """
 
 from __future__ import annotations
@@ -12,64 +13,83 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from pipeline import artifacts, backends, datasets
-from pipeline.config import load
-from pipeline.config.schema import (
-    BuildConfig,
-    Config,
-    DatasetConfig,
-    FlavorConfig,
-    GatesConfig,
-    ModelConfig,
-    QuantizationConfig,
-    TargetConfig,
-)
-from pipeline.contracts import Backend, Dataset, LowerdeckError, QuantizationScheme
+from pipeline import preload
+
+if TYPE_CHECKING:
+    from pipeline.config.schema import BuildConfig, Config
+    from pipeline.contracts import Backend, Dataset, QuantizationScheme
 
 Section = TypeVar("Section")
 
+# Variables that have to stand before Python or PyTorch start: the order of sets, and the instruction set by which
+# oneDNN chooses its kernels, would otherwise vary between processes and machines, and with them ranges and programs.
+_FIXED_ENVIRONMENT = {"PYTHONHASHSEED": "0", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
-def run(module: str, main: Callable[[], None]) -> None:
+_VERBOSE = "LOWERDECK_VERBOSE"
+"""Set to 1 it shows what libraries warn of."""
+
+
+def run(module: str, main: Callable[[], None], *, preloaded_within_s: float | None = None) -> None:
     """Run `main` as the stage of this process; raises ImportError where the entry is imported.
 
     The process ends with 0, with 1 and a message where the user can mend something, with 130 after Ctrl-C, and with a
     traceback on an error of the project itself.
+
+    Args:
+        module: `__name__` of the entry.
+        main: The stage.
+        preloaded_within_s: Run in the preloading server if it answers within so many seconds; None: run here.
     """
     if module != "__main__":
         raise ImportError(f"{module} is a stage entry and cannot be imported; run it with `python -m`")
-    _die_with_parent()
-    _quiet_libraries()
+    name = f"stages.{Path(sys.argv[0]).stem}"
     try:
-        main()
-    except LowerdeckError as error:
-        name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-        print(f"\n{name}: {error}", file=sys.stderr)
-        sys.exit(1)
+        _die_with_parent()
+        _fix_environment(name)
+        code = None if preloaded_within_s is None else preload.run(name, preloaded_within_s)
+        sys.exit(_main(name, main) if code is None else code)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
+def _main(name: str, main: Callable[[], None]) -> int:
+    from pipeline.contracts import LowerdeckError
+
+    _quiet_libraries()
+    try:
+        main()
+    except LowerdeckError as error:
+        print(f"\n{name.removeprefix('stages.')}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def section(schema: type[Section]) -> Section:
     """The section of the resolved configuration that `schema` describes."""
+    from pipeline import artifacts
+    from pipeline.config import load
+
     return load.read_section(artifacts.CONFIG, schema)
 
 
 def whole_config() -> Config:
     """The whole resolved configuration."""
+    from pipeline import artifacts
+    from pipeline.config import load
+
     return load.read_config(artifacts.CONFIG)
 
 
 def fix_arithmetic() -> BuildConfig:
-    """Make PyTorch's results depend on nothing but its inputs: number of threads, seed, instruction set.
-
-    Threads change the order of sums, oneDNN chooses kernels by instruction set: both show in observed ranges.
-    """
-    build = section(BuildConfig)
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+    """Make PyTorch's results depend on nothing but its inputs: sums are ordered by the number of threads."""
     import torch
+
+    from pipeline.config.schema import BuildConfig
+
+    build = section(BuildConfig)
 
     torch.set_num_threads(build.num_threads)
     torch.manual_seed(build.seed)
@@ -78,18 +98,27 @@ def fix_arithmetic() -> BuildConfig:
 
 def quantizing_backend() -> Backend:
     """The backend of the chosen target, for its quantizer: depends on the device and not on compiler options."""
+    from pipeline import backends
+    from pipeline.config.schema import TargetConfig
+
     target = section(TargetConfig)
     return backends.create(target.backend, device=target.device)
 
 
 def scheme() -> QuantizationScheme:
     """The chosen quantization."""
+    from pipeline.config.schema import QuantizationConfig
+    from pipeline.contracts import QuantizationScheme
+
     config = section(QuantizationConfig)
     return QuantizationScheme(name=config.scheme, weight_granularity=config.weight_granularity)
 
 
 def lowering_backend() -> Backend:
     """The backend of the chosen target with its options and its converter flavor."""
+    from pipeline import backends
+    from pipeline.config.schema import FlavorConfig, TargetConfig
+
     target, flavor = section(TargetConfig), section(FlavorConfig)
     return backends.create(
         target.backend,
@@ -103,6 +132,9 @@ def lowering_backend() -> Backend:
 
 def dataset(seed: int) -> Dataset:
     """The chosen dataset, its samples shaped for the chosen model."""
+    from pipeline import datasets
+    from pipeline.config.schema import DatasetConfig, ModelConfig
+
     config = section(DatasetConfig)
     source = datasets.source(config.source)
     return source.load(source.Options(**config.options), section(ModelConfig).input_shapes, seed)
@@ -110,6 +142,10 @@ def dataset(seed: int) -> Dataset:
 
 def gates() -> dict[str, float | None]:
     """The chosen gates: bounds by name, None where a gate is off."""
+    from dataclasses import asdict
+
+    from pipeline.config.schema import GatesConfig
+
     config = asdict(section(GatesConfig))
     del config["name"]
     return config
@@ -122,12 +158,20 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
+def _fix_environment(module: str) -> None:
+    """Start this process again with the variables that cannot be set later, unless they are."""
+    fixed = dict(_FIXED_ENVIRONMENT)
+    if not os.environ.get(_VERBOSE):
+        fixed["TORCH_LOGS"] = os.environ.get("TORCH_LOGS", "-all")
+    if any(os.environ.get(key) != value for key, value in fixed.items()):
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | fixed)  # noqa: S606
+
+
 def _quiet_libraries() -> None:
-    """Keep deprecation notes of libraries off the terminal; LOWERDECK_VERBOSE=1 shows them."""
-    if os.environ.get("LOWERDECK_VERBOSE"):
+    """Keep deprecation notes of libraries off the terminal."""
+    if os.environ.get(_VERBOSE):
         return
     warnings.filterwarnings("ignore")
     logging.basicConfig()
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.ERROR)
-    os.environ.setdefault("TORCH_LOGS", "-all")

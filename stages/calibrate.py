@@ -1,13 +1,15 @@
 """Stage calibrate: representative samples through the prepared model -> build/calibrate/."""
 
-from pipeline import artifacts, stage
-from pipeline.config.schema import QuantizationConfig
-from pipeline.contracts import ObserverState
-from pipeline.datasets.overlap import check_disjoint
+from pipeline import stage
 
 
 def main() -> None:
     build = stage.fix_arithmetic()
+    from pipeline import artifacts
+    from pipeline.config.schema import QuantizationConfig
+    from pipeline.contracts import ObserverState
+    from pipeline.datasets.overlap import check_disjoint
+
     dataset = stage.dataset(build.seed)
     check_disjoint(dataset.calibration, dataset.evaluation)
     split = dataset.calibration
@@ -23,4 +25,4 @@ def main() -> None:
     artifacts.write_observers(state)
 
 
-stage.run(__name__, main)
+stage.run(__name__, main, preloaded_within_s=60)

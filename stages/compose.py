@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
-from pipeline import artifacts, stage
-from pipeline.config.compose import compose, render
+from pipeline import preload, stage
 
 
 def main() -> None:
+    preload.start()  # composing goes on while it imports
+    from pipeline import artifacts
+    from pipeline.config.compose import compose, render
+
     config = compose(Path("params.yaml"), Path("conf"))
     artifacts.write_text(artifacts.CONFIG, render(config))
     print(f"compose: {config.model.name} on {config.dataset.name}, {config.quantization.name}, {config.target.name}")

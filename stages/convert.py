@@ -1,10 +1,12 @@
 """Stage convert: edge program -> build/convert/, the `.pte` with its manifest and host twins."""
 
-from pipeline import artifacts, stage
+from pipeline import stage
 
 
 def main() -> None:
     stage.fix_arithmetic()
+    from pipeline import artifacts
+
     backend = stage.lowering_backend()
     converter = backend.converter()
     from pipeline.convert import convert
@@ -18,4 +20,4 @@ def main() -> None:
         print(f"convert: {converter.caveat}")
 
 
-stage.run(__name__, main)
+stage.run(__name__, main, preloaded_within_s=60)

@@ -1,12 +1,12 @@
 """Stage evaluate: float, quantized and delegated program on the evaluation set -> build/evaluate/."""
 
-from pipeline import artifacts, stage
-from pipeline.config.schema import EvaluationConfig
+from pipeline import stage
 
 
 def main() -> None:
     build = stage.fix_arithmetic()
-    from pipeline import metrics
+    from pipeline import artifacts, metrics
+    from pipeline.config.schema import EvaluationConfig
     from pipeline.evaluate import choose_samples, evaluate, hold_gates, summarize, torch_program
     from pipeline.runtime import open_program
 
@@ -26,4 +26,4 @@ def main() -> None:
     hold_gates(stage.gates(), figures)  # last: what was measured stays, whether it is good enough or not
 
 
-stage.run(__name__, main)
+stage.run(__name__, main, preloaded_within_s=60)

@@ -1,10 +1,12 @@
 """Stage partition: quantized program -> build/partition/, the edge program and its delegation plan."""
 
-from pipeline import artifacts, stage
+from pipeline import stage
 
 
 def main() -> None:
     stage.fix_arithmetic()
+    from pipeline import artifacts
+
     backend = stage.lowering_backend()
     from pipeline.partition import partition
 
@@ -14,4 +16,4 @@ def main() -> None:
     print(f"partition: {partitioned.plan.summary}")
 
 
-stage.run(__name__, main)
+stage.run(__name__, main, preloaded_within_s=60)

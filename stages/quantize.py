@@ -1,12 +1,14 @@
 """Stage quantize: exported program and observers -> build/quantize/."""
 
-from dataclasses import asdict
-
-from pipeline import artifacts, stage
+from pipeline import stage
 
 
 def main() -> None:
     stage.fix_arithmetic()
+    from dataclasses import asdict
+
+    from pipeline import artifacts
+
     quantizer = stage.quantizing_backend().quantizer(stage.scheme())
     program = artifacts.read_program(artifacts.EXPORTED)
     report = []
@@ -19,4 +21,4 @@ def main() -> None:
     artifacts.write_json(artifacts.QUANTIZATION_REPORT, report)
 
 
-stage.run(__name__, main)
+stage.run(__name__, main, preloaded_within_s=60)

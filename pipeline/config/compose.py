@@ -1,7 +1,7 @@
 """params.yaml and conf/ -> one validated, fully resolved configuration.
 
-Hydra composes; what it would let pass (unknown keys, wrong types, combinations that cannot exist) is refused here, before
-anything runs, all problems at once.
+Hydra composes; what it would let pass (unknown keys, wrong types, combinations that cannot exist) is refused here,
+before anything runs, all problems at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def render(config: Config) -> str:
 
     Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
     body = yaml.dump(dataclasses.asdict(config), Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
-    return "# Written by the stage `compose` from params.yaml and conf/. Do not edit: the next compose replaces it.\n" + body
+    return (
+        "# Written by the stage `compose` from params.yaml and conf/. Do not edit: the next compose replaces it.\n"
+        + body
+    )
 
 
 def _read_params(path: Path) -> dict[str, Any]:

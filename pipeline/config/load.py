@@ -43,7 +43,7 @@ def _values(path: Path) -> dict[str, Any]:
 
     if not path.is_file():
         raise ConfigurationError(f"{path} does not exist yet; `dvc repro compose` makes it")
-    values = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    values = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` makes it anew")
     return values

@@ -68,7 +68,7 @@ def validated(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pr
         return None, [Problem(key=prefix, message="a mapping has to stand here", received=values)]
     # JSON mode takes lists for tuples and mappings for dataclasses, yet is strict about scalars.
     config = getattr(schema, "__pydantic_config__", None)
-    adapter = TypeAdapter(schema) if config else TypeAdapter(_with_strict_config(schema))
+    adapter: TypeAdapter[Any] = TypeAdapter(schema if config else _with_strict_config(schema))
     try:
         return adapter.validate_json(text, strict=True), []
     except ValidationError as error:

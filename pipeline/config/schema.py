@@ -20,6 +20,8 @@ Name = Annotated[str, Field(min_length=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
+    """The model, its weights and the shapes of its inputs."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -38,6 +40,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig:
+    """Samples for calibration and evaluation."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -52,6 +56,8 @@ class DatasetConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationConfig:
+    """How weights and activations are represented."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -66,6 +72,8 @@ class QuantizationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig:
+    """What the program is for: a backend with its options."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -82,6 +90,8 @@ class TargetConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FlavorConfig:
+    """Which converter build turns partitions into device code."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -96,6 +106,8 @@ class FlavorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
+    """What is measured, on how many samples."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -108,6 +120,8 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GatesConfig:
+    """Bounds that a build has to keep."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -128,6 +142,8 @@ class GatesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
+    """Where MLflow runs are recorded."""
+
     __pydantic_config__ = _STRICT
 
     name: Name
@@ -144,6 +160,8 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig:
+    """What concerns the whole build."""
+
     __pydantic_config__ = _STRICT
 
     seed: Annotated[int, Field(ge=0)] = 0

@@ -43,12 +43,16 @@ MemoryMode = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
+    """The accelerator."""
+
     accelerator: Accelerator
     """NPU and its MACs a cycle, as Vela names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
+    """What Vela compiles for."""
+
     system_config: SystemConfig
     """Section of vela.ini that describes clock and memories of the system around the NPU."""
     memory_mode: MemoryMode

@@ -124,12 +124,13 @@ class EthosU:
             tail = "\n".join((folder / "vela.log").read_text(errors="replace").strip().splitlines()[-5:])
             ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise ConversionError(
-                f"Vela {ended} on {folder.name}:\n{tail}\n"
-                f"Reproduce it alone, in {folder}: {' '.join(command)}"
+                f"Vela {ended} on {folder.name}:\n{tail}\nReproduce it alone, in {folder}: {' '.join(command)}"
             )
         estimates: dict[str, float] = json.loads((folder / "report.json").read_text())
         if self.options is not None:
-            estimates["inference_time_ms"] = 1e3 * estimates["total_cycles"] / _core_clock_hz(self.options.system_config)
+            estimates["inference_time_ms"] = (
+                1e3 * estimates["total_cycles"] / _core_clock_hz(self.options.system_config)
+            )
         return (folder / "payload.bin").read_bytes(), estimates
 
 

@@ -1,8 +1,8 @@
 """Child process that runs Vela on one TOSA graph: `python vela_worker.py JOB.json`, current folder = job folder.
 
-Vela is native code that may crash, and it keeps its files in one folder under fixed names: a process and a folder for each
-partition keep both from reaching the pipeline. The module `arm_vela` of ExecuTorch, which packs Vela's output for the
-device, is loaded from its file, because importing its package takes seconds for things that are not needed here.
+Vela is native code that may crash, and it keeps its files in one folder under fixed names: a process and a folder for
+each partition keep both from reaching the pipeline. The module `arm_vela` of ExecuTorch, which packs Vela's output for
+the device, is loaded from its file, because importing its package takes seconds for things that are not needed here.
 """
 
 import importlib.util
@@ -30,12 +30,14 @@ class _RegorRecorder:
 
 
 def main() -> None:
+    """Compile `model.tosa` of the current folder; leaves payload.bin and report.json there."""
     from ethosu.vela import vela
 
     job = json.loads(Path(sys.argv[1]).read_text())
     recorder = vela.regor = _RegorRecorder(vela.regor)
     spec = importlib.util.spec_from_file_location("arm_vela", job["arm_vela"])
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     arm_vela = importlib.util.module_from_spec(spec)
     sys.modules["arm_vela"] = arm_vela  # its dataclasses look their module up
     spec.loader.exec_module(arm_vela)

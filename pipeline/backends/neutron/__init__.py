@@ -1,4 +1,4 @@
-"""NXP eIQ Neutron: NeutronQuantizer -> NeutronPartitioner -> LiteRT -> Neutron converter. What configuration must know."""
+"""NXP eIQ Neutron: NeutronQuantizer -> NeutronPartitioner -> LiteRT -> converter. What configuration has to know."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from pipeline.contracts import Backend, BackendDeclaration
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
+    """The NPU."""
+
     target: Literal["imxrt700"]
     """NPU as NXP's converter names it. ExecuTorch's backend supports Neutron-C with N3 hardware, which is this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
+    """Partitioner and compile spec."""
+
     use_neutron_for_format_conversion: bool = True
     """Let the NPU transpose between channels-first and channels-last, instead of operators on the CPU around it."""
     fetch_constants_to_sram: bool = False

@@ -97,7 +97,7 @@ class Neutron:
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
-        """Run the converter for every partition in a process and folder of its own; the LiteRT model is the host twin."""
+        """Run the converter for every partition in its own process and folder; the LiteRT model is the host twin."""
         sdk.provide_sdk(self._converter_flavor)
         from executorch.backends.nxp.nxp_backend import PayloadComposer
 
@@ -112,7 +112,9 @@ class Neutron:
 
         PayloadComposer.get_binary_payload = compose_and_keep
         try:
-            with sdk.converting(self._converter_flavor, workdir, lambda tag, litert, neutron, log: models.append(litert)):
+            with sdk.converting(
+                self._converter_flavor, workdir, lambda tag, litert, neutron, log: models.append(litert)
+            ):
                 yield compiled
         finally:
             PayloadComposer.get_binary_payload = compose

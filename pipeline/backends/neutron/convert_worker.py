@@ -58,7 +58,7 @@ def main(folder: Path) -> int:
         sys.path[:1] = job.get("sys_path", [])
         result = convert(job, folder) if job["action"] == "convert" else describe(job)
         result["ok"] = True
-    except Exception as error:  # noqa: BLE001 - whatever an SDK raises is its report, passed on whole
+    except Exception as error:  # whatever an SDK raises is its report, passed on whole
         traceback.print_exc()
         kind = error.kind if isinstance(error, WorkerError) else "converter"
         text = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"

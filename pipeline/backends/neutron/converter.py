@@ -294,7 +294,7 @@ def _why_not_one_neutron_graph(converted: bytes) -> str | None:
         return None
     found = ", ".join(f"{name} x {count}" for name, count in Counter(operators).items()) or "none"
     return (
-        f"must turn the partition into exactly one {NEUTRON_GRAPH} operator and left these: {found}. Keep the operators "
+        f"must turn the partition into exactly one {NEUTRON_GRAPH} operator and left: {found}. Keep the operators "
         "that it cannot convert off the NPU (`operators_not_to_delegate`)."
     )
 

@@ -1,4 +1,4 @@
-"""XNNPACK on CPUs: XNNPACKQuantizer -> XnnpackPartitioner -> ExecuTorch's serializer. What configuration has to know."""
+"""XNNPACK on CPUs: XNNPACKQuantizer -> XnnpackPartitioner -> serializer. What configuration has to know."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
+    """Partitioner options."""
+
     per_op_mode: bool = False
     """One delegate call for every operator: less memory for a little more time."""
 

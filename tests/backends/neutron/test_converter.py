@@ -230,7 +230,7 @@ def test_leftover_operators_are_named(tmp_path: Path) -> None:
     codes = schema.BuiltinOperator
     left = litert_model(NEUTRON_GRAPH, codes.SOFTMAX, codes.SOFTMAX)
     flavor = fake_sdk(tmp_path, f"return bytes.fromhex('{left.hex()}')")
-    with pytest.raises(ConversionError, match=r"left these: NeutronGraph x 1, SOFTMAX x 2\. Keep the operators"):
+    with pytest.raises(ConversionError, match=r"left: NeutronGraph x 1, SOFTMAX x 2\. Keep the operators"):
         convert(flavor, RELU, "imxrt700", DEFAULTS, tmp_path / "tag0")
 
 

@@ -1,0 +1,57 @@
+# `make repro` sets everything up and builds; `make test` runs the tests. Both can be interrupted and started again.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+# The environment's tools come first for everything that DVC starts.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+READY := $(VENV)/.installed
+DEV_READY := $(VENV)/.installed-dev
+
+.PHONY: repro test test-all lint ui report benchmark clean help
+
+repro: $(READY)  ## set up, build what params.yaml says, show the figures
+	dvc repro
+	lowerdeck report
+
+test: $(DEV_READY)  ## lint, types, import contracts and the tests that take seconds
+	ruff check .
+	mypy
+	lint-imports --no-cache
+	pytest -m "not slow"
+
+test-all: $(DEV_READY)  ## all tests, also those that take minutes
+	pytest
+
+lint: $(DEV_READY)  ## lint, types and import contracts
+	ruff check .
+	mypy
+	lint-imports --no-cache
+
+ui: $(READY)  ## MLflow on the runs that were tracked
+	lowerdeck ui
+
+report: $(READY)  ## the figures of the last build again
+	lowerdeck report
+
+benchmark: $(READY)  ## cold builds against one process that makes the same calls (half an hour)
+	python -m benchmarks.cold_build
+
+clean:  ## remove what builds made; the environment and DVC's cache stay
+	rm -rf build/* mlflow .pytest_cache .mypy_cache .ruff_cache
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+# The stamps are written last: an interrupted installation is taken up again.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): requirements.lock pyproject.toml | $(VENV)/bin/python
+	python -m pip install --quiet -r requirements.lock
+	python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	lowerdeck plots-template
+	@touch $@
+
+$(DEV_READY): requirements-dev.lock $(READY)
+	python -m pip install --quiet -r requirements-dev.lock
+	@touch $@

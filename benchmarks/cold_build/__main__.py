@@ -1,0 +1,146 @@
+"""Wall time and peak memory of `dvc repro` from nothing against one process that makes the same calls.
+
+python -m benchmarks.cold_build [--targets a,b] [--rounds N]
+
+Every round builds in a fresh clone of HEAD, pipeline and peer in turn; the ratio is taken pair by pair. Prints a table
+a target, with the seconds of every stage.
+"""
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TARGETS = "neutron_imxrt700,ethos_u55_128,xnnpack_cpu"
+NUM_CALIBRATION, NUM_EVALUATION = 8, 16
+PARAMS = """model: mobilenet_v2
+dataset: random
+quantization: int8
+target: {target}
+flavor: default
+evaluation: default
+gates: none
+tracking: local
+plugins: []
+overrides:
+  dataset:
+    options:
+      num_calibration: {num_calibration}
+      num_evaluation: {num_evaluation}
+"""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", default=TARGETS)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    for target in arguments.targets.split(","):
+        rounds = [measure(target) for _ in range(arguments.rounds)]
+        report(target, rounds)
+
+
+def measure(target: str) -> dict[str, float]:
+    """One pair: seconds and MiB of both, and the pipeline's seconds stage by stage."""
+    folder = Path(tempfile.mkdtemp(prefix="cold-build-"))
+    try:
+        clone = folder / "clone"
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+        (clone / "params.yaml").write_text(
+            PARAMS.format(target=target, num_calibration=NUM_CALIBRATION, num_evaluation=NUM_EVALUATION)
+        )
+        for stale in ("dvc.lock", "build"):
+            if (clone / stale).exists():
+                shutil.rmtree(clone / stale) if (clone / stale).is_dir() else (clone / stale).unlink()
+        stop_preloading()  # cold: nothing may be imported already
+        started = time.perf_counter()
+        stages = run_pipeline(clone)
+        pipeline_s = time.perf_counter() - started
+        noop_started = time.perf_counter()
+        output = subprocess.run(
+            ["dvc", "repro"], cwd=clone, env=environment(), capture_output=True, text=True, check=True
+        )
+        noop_s = time.perf_counter() - noop_started
+        assert "Running stage" not in output.stdout, output.stdout
+        peer_s, peer_mib = run_peer(clone, target)
+        return {
+            "pipeline_s": pipeline_s,
+            "peer_s": peer_s,
+            "ratio": pipeline_s / peer_s,
+            "noop_s": noop_s,
+            "peer_mib": peer_mib,
+            "memory_ratio": max(value for key, value in stages.items() if key.endswith("_mib")) / peer_mib,
+            **stages,
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
+def run_pipeline(clone: Path) -> dict[str, float]:
+    """`dvc repro`, with seconds and peak MiB of every stage as a wrapper of `python` sees them."""
+    tools = clone.parent / "bin"
+    tools.mkdir()
+    log = clone.parent / "stages.log"
+    wrapper = tools / "python"
+    wrapper.write_text(
+        f"#!{sys.executable}\n"
+        "import os, resource, sys, time\n"
+        "start = time.perf_counter()\n"
+        f"code = os.spawnv(os.P_WAIT, {sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
+        "mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024\n"
+        f"open({str(log)!r}, 'a').write(f'{{sys.argv[2]}} {{time.perf_counter() - start}} {{mib}}\\n')\n"
+        "sys.exit(code)\n"
+    )
+    wrapper.chmod(0o755)
+    subprocess.run(["dvc", "repro"], cwd=clone, env=environment(tools), stdout=subprocess.DEVNULL, check=True)
+    figures = {}
+    for line in log.read_text().splitlines():
+        module, seconds, mib = line.split()
+        name = re.sub(r"^(stages|data)\.", "", module)
+        figures[f"{name}_s"], figures[f"{name}_mib"] = float(seconds), float(mib)
+    return figures
+
+
+def stop_preloading() -> None:
+    """End preloading servers: the next build has to start its own."""
+    subprocess.run(["pkill", "-f", "pipeline/preload.py"], check=False)
+    time.sleep(1.0)
+
+
+def run_peer(clone: Path, target: str) -> tuple[float, float]:
+    """Seconds and peak MiB of the single process."""
+    command = [sys.executable, "-m", "benchmarks.cold_build.single_process", target]
+    command += [str(NUM_CALIBRATION), str(NUM_EVALUATION), str(clone.parent / "peer.pte")]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=clone, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, f"the peer failed with status {status}"
+    return time.perf_counter() - started, usage.ru_maxrss / 1024
+
+
+def environment(*first: Path) -> dict[str, str]:
+    """This process's environment with its interpreter's tools first on PATH."""
+    path = [*map(str, first), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return os.environ | {"PATH": os.pathsep.join(path), "GIT_TERMINAL_PROMPT": "0"}
+
+
+def report(target: str, rounds: list[dict[str, float]]) -> None:
+    """Median, minimum and maximum of every figure."""
+    print(f"\n{target}, {len(rounds)} rounds: median (min ... max)")
+    for name in rounds[0]:
+        values = [figures[name] for figures in rounds]
+        print(f"  {name:22} {statistics.median(values):9.2f}  ({min(values):.2f} ... {max(values):.2f})")
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    main()

@@ -1,0 +1,138 @@
+"""The peer: one Python process that makes the same ExecuTorch calls in a row, as a tutorial would.
+
+python -m benchmarks.cold_build.single_process TARGET NUM_CALIBRATION NUM_EVALUATION OUTPUT.pte
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torchvision
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+
+def main(target: str, num_calibration: int, num_evaluation: int, output: Path) -> None:
+    """Export, quantize, lower, write and evaluate MobileNetV2 with random weights at 224x224."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # as the pipeline does, for the sake of reproducible ranges
+    model = torchvision.models.mobilenet_v2(weights=None).eval()
+    samples = [(torch.randn(1, 3, 224, 224),) for _ in range(num_calibration + num_evaluation)]
+    strict = target == "neutron_imxrt700"  # NeutronQuantizer annotates nothing otherwise
+    quantizer, lower = {
+        "neutron_imxrt700": neutron,
+        "ethos_u55_128": ethos_u,
+        "ethos_u85_256": ethos_u,
+        "xnnpack_cpu": xnnpack,
+    }[target](target)
+
+    exported = torch.export.export(model, samples[0], strict=strict)
+    prepared = prepare_pt2e(exported.module(check_guards=False), quantizer)
+    with torch.no_grad():
+        for inputs in samples[:num_calibration]:
+            prepared(*inputs)
+    quantized = convert_pt2e(prepared)
+    program = lower(torch.export.export(quantized, samples[0], strict=strict))
+    output.write_bytes(program)
+    evaluate(model, quantized, output if target == "xnnpack_cpu" else None, samples[num_calibration:])
+
+
+def neutron(target: str):
+    """NXP's flow, with the project's reference converter in place of the SDK that cannot be had here."""
+    from pipeline.backends.neutron.converter import REFERENCE
+    from pipeline.backends.neutron.sdk import provide_sdk
+
+    provide_sdk(REFERENCE)
+    from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
+    from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
+    from executorch.backends.nxp.edge_passes.remove_additional_quantize_dequantize_nodes_pass import (
+        RemoveAdditionalQDQClustersPass,
+    )
+    from executorch.backends.nxp.neutron_partitioner import NeutronPartitioner
+    from executorch.backends.nxp.nxp_backend import core_aten_ops_exception_list, generate_neutron_compile_spec
+    from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
+
+    spec = NeutronTargetSpec("imxrt700")
+
+    def lower(program: torch.export.ExportedProgram) -> bytes:
+        partitioner = NeutronPartitioner(
+            generate_neutron_compile_spec("imxrt700"),
+            spec,
+            post_quantization_state_dict=program.state_dict,
+            preserve_ops=[
+                torch.ops.aten.prelu.default,
+                torch.ops.aten.pad.default,
+                torch.ops.aten.hardswish.default,
+            ],
+        )
+        manager = to_edge_transform_and_lower(
+            program,
+            transform_passes=NeutronEdgePassManager(),
+            partitioner=[partitioner],
+            compile_config=EdgeCompileConfig(
+                _check_ir_validity=False, _core_aten_ops_exception_list=core_aten_ops_exception_list
+            ),
+        )
+        manager = manager.transform(NeutronEdgePassManager([RemoveAdditionalQDQClustersPass()]))
+        load_quantized_kernels()
+        return manager.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False)).buffer
+
+    return NeutronQuantizer(spec), lower
+
+
+def ethos_u(target: str):
+    """Arm's flow, Vela called in this process."""
+    from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
+    from executorch.backends.arm.quantizer import EthosUQuantizer, get_symmetric_quantization_config
+
+    system, memory = {
+        "ethos_u55_128": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
+        "ethos_u85_256": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB"),
+    }[target]
+    spec = EthosUCompileSpec(target.replace("_", "-"), system_config=system, memory_mode=memory)
+
+    def lower(program: torch.export.ExportedProgram) -> bytes:
+        manager = to_edge_transform_and_lower(program, partitioner=[EthosUPartitioner(spec)])
+        load_quantized_kernels()
+        return manager.to_executorch().buffer
+
+    return EthosUQuantizer(spec).set_global(get_symmetric_quantization_config(is_per_channel=True)), lower
+
+
+def xnnpack(target: str):
+    """ExecuTorch's XNNPACK flow."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+
+    def lower(program: torch.export.ExportedProgram) -> bytes:
+        manager = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+        return manager.to_executorch().buffer
+
+    return XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True)), lower
+
+
+def load_quantized_kernels() -> None:
+    """Out variants for the quantize and dequantize nodes at the program's border."""
+    import executorch.extension.pybindings.portable_lib
+    import executorch.kernels.quantized  # noqa: F401
+
+
+def evaluate(model, quantized, program: Path | None, samples) -> None:
+    """Top-1 of all programs that this host can execute, on the same samples."""
+    runners = [model, quantized]
+    if program is not None:
+        from executorch.extension.pybindings.portable_lib import _load_for_executorch
+
+        module = _load_for_executorch(str(program))
+        runners.append(lambda *inputs: module.run_method("forward", inputs)[0])
+    with torch.no_grad():
+        for inputs in samples:
+            for run in runners:
+                run(*inputs).argmax()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,91 @@
+"""The command `lowerdeck`: what is done with builds; building itself is `dvc repro`."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+from pipeline.contracts import LowerdeckError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: As typed after `lowerdeck`; None for those of the process.
+
+    Returns:
+        Exit status: 0, or 1 with a message for what the user can mend. A command that does not exist ends the process
+        with the usage and status 2.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except LowerdeckError as error:
+        print(f"lowerdeck {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    report = commands.add_parser("report", help="print the figures of the build in build/ and write build/report.html")
+    report.set_defaults(run=_report)
+    ui = commands.add_parser("ui", help="open MLflow on the recorded builds")
+    ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
+    ui.set_defaults(run=_ui)
+    template = commands.add_parser("plots-template", help="make `dvc plots show` work without a network in this clone")
+    template.set_defaults(run=_plots_template)
+    return parser
+
+
+def _report(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from pipeline import artifacts
+    from pipeline.report import page, read_build, terminal
+
+    build = read_build()
+    artifacts.write_text(artifacts.REPORT, page.render(build))
+    terminal.print_table(build, Console())
+
+
+def _ui(options: argparse.Namespace) -> None:
+    from pipeline import artifacts
+    from pipeline.config import load
+    from pipeline.tracking import ui
+
+    location = ui.locate(load.read_config(artifacts.CONFIG).tracking)
+    address = location.address(options.host, options.port)
+    if location.has_server:
+        print(f"The builds are recorded on a server: {address}")
+        return
+    _refuse_taken(options.host, options.port)
+    print(f"In a few seconds: {address}   (Ctrl-C ends it)", flush=True)
+    ui.serve(location, options.host, options.port)
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    try:
+        with closing(socket.socket()) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        raise LowerdeckError(f"cannot listen on {host}, port {port}: {error}; choose another with `--port`") from None
+
+
+def _plots_template(options: argparse.Namespace) -> None:
+    from pipeline import plots_template
+
+    print(f"`dvc plots show` works without a network now: {plots_template.install()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""A process that has PyTorch and ExecuTorch imported, and runs stages in forks of itself.
+
+Importing them takes six to eight seconds, and each of five stages needs them: more than half of a small build. The
+first stage starts this server in the background; later ones hand themselves over to it and get a fork that has
+everything imported. It imports no code of the project, so that a fork always runs the sources as they are now. It ends
+by itself after two idle minutes. LOWERDECK_PRELOAD=0 does without it, and so does everything that goes wrong here.
+
+Only the standard library is imported at the top: the client's side has to cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+IDLE_S = 120.0
+SWITCH = "LOWERDECK_PRELOAD"
+_MODULES = (
+    "torch",
+    "executorch.exir",  # before the quantizers: they import two seconds faster after it
+    "torchao.quantization.pt2e.quantize_pt2e",
+    "executorch.exir.passes.remove_unused_parameters_pass",
+    "torch.ao.quantization.fx._decomposed",
+    "executorch.backends.xnnpack.quantizer.xnnpack_quantizer",
+    "executorch.backends.xnnpack.partition.xnnpack_partitioner",
+    "executorch.backends.arm.ethosu",
+    "executorch.backends.arm.quantizer",
+    "safetensors.torch",
+    "pydantic",
+    "yaml",
+    "tqdm",
+)
+# What these variables say takes effect while libraries are imported: a server serves only clients that agree with it.
+_IMPORT_TIME_VARIABLES = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "TORCH", "PYTORCH")
+
+
+def start() -> None:
+    """Start the server for this environment unless it runs; returns at once."""
+    address = _address()
+    if address is None:
+        return
+    with contextlib.suppress(OSError), _connected(address):
+        return
+    log = address.with_suffix(".log")
+    with contextlib.suppress(OSError), log.open("ab") as output:
+        subprocess.Popen(
+            [sys.executable, "-P", __file__, str(address)],  # -P: this folder's modules are no libraries
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=address.parent,
+            start_new_session=True,
+        )
+
+
+def run(module: str, patience_s: float) -> int | None:
+    """Run `python -m module` with this process's arguments in the server; its exit code, None where there is no server.
+
+    Args:
+        module: Module to run as `__main__`, looked up from the current folder as `python -m` does.
+        patience_s: How long to wait for a server that is still importing.
+    """
+    address = _address()
+    if address is None:
+        return None
+    try:
+        connection = _connected(address)
+    except OSError:
+        return None
+    with connection:
+        request = {"module": module, "argv": sys.argv, "cwd": str(Path.cwd()), "env": dict(os.environ)}
+        try:
+            connection.settimeout(patience_s)
+            socket.send_fds(connection, [len(body := json.dumps(request).encode()).to_bytes(4, "big")], [0, 1, 2])
+            connection.sendall(body)
+            if connection.recv(1) != b"+":
+                return None
+            connection.settimeout(None)
+            answer = connection.recv(4)
+        except OSError:
+            return None
+        if len(answer) < 4:
+            print(f"{module}: the preloading server was ended while it ran this stage", file=sys.stderr)
+            return 1
+        return int.from_bytes(answer, "big", signed=True)
+
+
+def _address() -> Path | None:
+    """Socket of the server for this interpreter, its packages and its environment; None where preloading is off."""
+    if os.environ.get(SWITCH) == "0" or not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
+        return None
+    folder = Path(tempfile.gettempdir()) / f"lowerdeck-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        return None  # somebody else's folder: whoever listens there could run code as this user
+    packages = Path(sysconfig.get_paths()["purelib"])
+    variables = {key: value for key, value in os.environ.items() if key.startswith(_IMPORT_TIME_VARIABLES)}
+    key = [sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns, sorted(variables.items())]
+    source = Path(__file__).read_bytes()  # another version of this module speaks another protocol
+    digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
+    return folder / f"{digest}.sock"
+
+
+def _connected(address: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(address))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def serve(address: Path) -> None:
+    """Listen at `address`, import, and run what clients ask for, until nobody has asked for IDLE_S seconds."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    lock = os.open(address.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # another server was quicker
+    address.unlink(missing_ok=True)
+    listener.bind(str(address))
+    listener.listen()
+    for module in _MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    import gc
+
+    gc.freeze()  # forks then copy fewer pages, and collect less
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library undoes what Python sets; a client may be gone any time
+    try:
+        _accept_until_idle(listener)
+    finally:
+        address.unlink(missing_ok=True)
+
+
+def _accept_until_idle(listener: socket.socket) -> None:
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    wakeup, wakeup_writer = socket.socketpair()
+    wakeup_writer.setblocking(False)
+    signal.set_wakeup_fd(wakeup_writer.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector.register(wakeup, selectors.EVENT_READ)
+    running: dict[int, socket.socket] = {}
+    while True:
+        events = selector.select(None if running else IDLE_S)
+        if not events and not running:
+            return
+        for key, _ in events:
+            if key.fileobj is listener:
+                connection, _ = listener.accept()
+                pid = _fork_stage(connection, listener)
+                if pid is not None:
+                    running[pid] = connection
+                    selector.register(connection, selectors.EVENT_READ)
+            elif key.fileobj is wakeup:
+                wakeup.recv(4096)
+                for pid, code in _ended(running):
+                    connection = running.pop(pid)
+                    selector.unregister(connection)
+                    with contextlib.suppress(OSError), connection:
+                        connection.sendall(code.to_bytes(4, "big", signed=True))
+            else:  # a client says nothing more: this is its end
+                pid = next(pid for pid, connection in running.items() if connection is key.fileobj)
+                selector.unregister(key.fileobj)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+
+
+def _ended(running: dict[int, socket.socket]) -> list[tuple[int, int]]:
+    ended = []
+    for pid in list(running):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            ended.append((pid, os.waitstatus_to_exitcode(status)))
+    return ended
+
+
+def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | None:
+    """Read a request and run it in a fork; the fork's process id, None where the client has gone."""
+    connection.settimeout(5.0)
+    fds: list[int] = []
+    try:
+        header, fds, _, _ = socket.recv_fds(connection, 4, 3)
+        remaining, body = int.from_bytes(header, "big"), b""
+        while remaining > len(body):
+            chunk = connection.recv(remaining - len(body))
+            if not chunk:
+                raise ConnectionError
+            body += chunk
+        connection.sendall(b"+")
+    except OSError:
+        connection.close()
+        for fd in fds:
+            os.close(fd)
+        return None
+    connection.settimeout(None)
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        listener.close()
+        connection.close()
+        _become(json.loads(body), fds)
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    for fd in fds:
+        os.close(fd)
+    return pid
+
+
+def _become(request: dict[str, object], fds: list[int]) -> NoReturn:
+    """Turn this fork into what `python -m MODULE` would be, and end."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for target, fd in enumerate(fds):
+            os.dup2(fd, target)
+            os.close(fd)
+        os.chdir(str(request["cwd"]))
+        os.environ.clear()
+        os.environ.update({str(key): str(value) for key, value in dict(request["env"]).items()})  # type: ignore[call-overload]
+        os.environ[SWITCH] = "0"  # the stage runs here
+        sys.argv = [str(argument) for argument in request["argv"]]  # type: ignore[attr-defined]
+        sys.path[0] = str(request["cwd"])
+        importlib.invalidate_caches()
+        runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

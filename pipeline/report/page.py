@@ -1,0 +1,207 @@
+"""The report of a build as one HTML file: no script, nothing loaded from anywhere, light and dark."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from pipeline import figures
+from pipeline.contracts import DelegationPlan, PlannedNode
+from pipeline.figures import Confusion
+from pipeline.report import Build
+from pipeline.report.style import STYLE
+
+MAX_MATRIX_CLASSES = 40
+"""With more classes the most frequent mistakes are listed in place of the matrix."""
+NUM_MISTAKES = 30
+NO_REASON = "no reason given"
+
+
+class Markup(str):
+    """Text that is HTML already; everything else is escaped."""
+
+    __slots__ = ()
+
+
+def render(build: Build) -> str:
+    """The page for `build`."""
+    title = f"{build.config.model.name} on {build.config.target.name}"
+    caveat = build.manifest["converter"]["caveat"]
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        # The browser itself holds the page to its word: nothing is loaded, nothing runs.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>{escape(title)} - Lowerdeck</title><style>{STYLE}</style></head><body><main>",
+        f'<header><p class="kind">Lowerdeck build report</p><h1>{escape(title)}</h1></header>',
+        f'<p class="caveat" role="note">{escape(caveat)}</p>' if caveat else "",
+        _section("Figures", _figures(build)),
+        _section(figures.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
+        _section("Delegation plan", _plan(build.plan)),
+        _section("Lineage", _lineage(build.lineage)),
+        _section("Configuration", _configuration(build)),
+        "</main></body></html>",
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _section(title: str, *content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]], style: str = "") -> str:
+    """A table that scrolls by itself where the window is narrow; numbers are set to the right."""
+    rows = list(rows)
+    numeric = [isinstance(value, int) for value in rows[0]] if rows else [False] * len(header)
+    head = "".join(
+        f'<th scope="col"{" class=number" if right else ""}>{escape(cell)}</th>'
+        for cell, right in zip(header, numeric, strict=False)
+    )
+    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
+    thead = f"<thead><tr>{head}</tr></thead>" if header else ""
+    return f'<div class="scroll"><table class="{style}">{thead}<tbody>{body}</tbody></table></div>'
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Markup):
+        return f"<td>{value}</td>"
+    return f'<td class="number">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"
+
+
+def _figures(build: Build) -> str:
+    tiles = "".join(
+        f'<div class="tile"><h3>{escape(name)}</h3><b>{escape(large)}</b><span>{escape(small)}</span></div>'
+        for name, large, small in _tiles(build.figures)
+    )
+    shown = {name for name, _, _ in _tiles(build.figures)}
+    rows = [row for row in figures.rows(build.config, build.figures, build.manifest) if row[0] not in shown]
+    return f'<div class="tiles">{tiles}</div>' + _table((), rows + figures.comparisons(build.figures), "pairs")
+
+
+def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The figures that are looked for first, each as (name, what is set large, what is set small below it)."""
+    tiles = []
+    for program in ("float", "quantized", "delegated"):
+        name, value = f"{program} accuracy", measured.get(f"{program}_accuracy")
+        large, of, small = figures.accuracy(value, measured["num_samples"]).partition(" of ")
+        tiles.append((name, large, (of + small).strip()))
+    nodes, _, partitions = figures.delegation(measured).partition(" in ")
+    size_bytes = measured["program_bytes"]
+    tiles.append(("delegated nodes", nodes, f"in {partitions}"))
+    tiles.append(("size", f"{size_bytes / 1024:,.1f} KiB", f"{size_bytes:,} bytes"))
+    return tiles
+
+
+def _confusion(confusion: Confusion) -> str:
+    if len(confusion.labels) > MAX_MATRIX_CLASSES:
+        return _mistakes(confusion)
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in confusion.labels)
+    body = ""
+    for row, actual in enumerate(confusion.labels):
+        total = max(1, sum(confusion.counts[row]))
+        cells = ""
+        for column, count in enumerate(confusion.counts[row]):
+            # Mistakes are few, hence the root: one of a hundred is to be seen.
+            strength = count / total if row == column else (count / total) ** 0.5
+            kind = "right" if row == column else "wrong"
+            shade = f' class="{kind}" style="--share:{100 * strength:.0f}%"' if count else ' class="zero"'
+            cells += f"<td{shade}>{count}</td>"
+        body += f'<tr><th scope="row">{escape(actual)}</th>{cells}</tr>'
+    return (
+        '<p class="hint">Rows: actual class. Columns: predicted class.</p><div class="scroll"><table class="matrix">'
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _mistakes(confusion: Confusion) -> str:
+    pairs = Counter(
+        {
+            (actual, predicted): confusion.counts[row][column]
+            for row, actual in enumerate(confusion.labels)
+            for column, predicted in enumerate(confusion.labels)
+            if row != column and confusion.counts[row][column]
+        }
+    )
+    rows = [(actual, predicted, count) for (actual, predicted), count in pairs.most_common(NUM_MISTAKES)]
+    hint = f"{len(confusion.labels)} classes; the most frequent mistakes, of {sum(pairs.values()):,} in all."
+    return f'<p class="hint">{hint}</p>' + _table(("actual", "predicted", "samples"), rows)
+
+
+def _plan(plan: DelegationPlan) -> str:
+    left = [node for node in plan.nodes if node.compute and node.partition is None]
+    operators = Counter(node.operator for node in plan.nodes if node.compute)
+    delegated = Counter(node.operator for node in plan.nodes if node.compute and node.partition is not None)
+    by_operator = [(name, count, delegated[name], count - delegated[name]) for name, count in operators.most_common()]
+    content = f"<p>{escape(plan.summary)}.</p>"
+    if left:
+        content += "<h3>Not delegated, by reason</h3>" + _table(
+            ("reason", "operator", "nodes", "where"), _by_reason(left), "wide"
+        )
+    content += "<h3>Operators</h3>" + _table(("operator", "nodes", "delegated", "not delegated"), by_operator)
+    content += "<h3>Partitions</h3>" + _table(("partition", "compute nodes", "operators"), _by_partition(plan), "wide")
+    rows = [
+        (node.name, node.operator, node.partition or f"CPU: {node.reason or NO_REASON}", node.module)
+        for node in plan.nodes
+        if node.compute
+    ]
+    table = _table(("node", "operator", "partition", "module"), rows)
+    return content + f"<details><summary>All {len(rows)} compute nodes</summary>{table}</details>"
+
+
+def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        groups.setdefault((node.reason or NO_REASON, node.operator), []).append(node.module or node.name)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return [(reason, operator, len(where), ", ".join(where)) for (reason, operator), where in ordered]
+
+
+def _by_partition(plan: DelegationPlan) -> list[tuple[str, int, str]]:
+    rows = []
+    for partition in plan.partitions:
+        operators = Counter(node.operator for node in plan.nodes if node.compute and node.partition == partition)
+        listed = ", ".join(f"{count} x {operator}" for operator, count in operators.most_common())
+        rows.append((partition, operators.total(), listed))
+    return rows
+
+
+def _lineage(lineage: Mapping[str, Any] | None) -> str:
+    if lineage is None:
+        return "<p>Not recorded yet: the stage track writes the lineage; <code>dvc repro</code> runs it.</p>"
+    rows = [
+        (link["name"], link["what"], _maker(link), ", ".join(link["from"]), _code(link["sha256"]))
+        for link in lineage["links"]
+    ]
+    versions = [(f"version of {name}", version) for name, version in lineage["versions"].items()]
+    facts = [*versions, ("build key", _code(lineage["build_key"]))]
+    return _table(("link", "what", "made by", "from", "SHA-256"), rows, "chain") + _table((), facts, "pairs")
+
+
+def _maker(link: Mapping[str, Any]) -> str:
+    converter = link.get("converter")
+    return f"{link['made_by']}, {converter['name']} {converter['version']}" if converter else str(link["made_by"])
+
+
+def _code(text: str) -> Markup:
+    return Markup(f"<code>{escape(text)}</code>")
+
+
+def _configuration(build: Build) -> str:
+    rows = [(_code(key), _code(json.dumps(value, ensure_ascii=False))) for key, value in _flat(build.config)]
+    return _table((), rows, "pairs")
+
+
+def _flat(config: Any) -> Iterable[tuple[str, Any]]:
+    pending: list[tuple[str, Any]] = list(dataclasses.asdict(config).items())
+    while pending:
+        key, value = pending.pop(0)
+        if isinstance(value, dict) and value:
+            pending[:0] = [(f"{key}.{name}", inner) for name, inner in value.items()]
+        else:
+            yield key, value

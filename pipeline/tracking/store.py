@@ -1,0 +1,143 @@
+"""The MLflow database or server, and in it the experiment and the one run of a build."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.contracts import LowerdeckError
+from pipeline.tracking.address import artifact_location, database_file, refusal, shown, tracking_uri
+from pipeline.tracking.probe import probe
+
+if TYPE_CHECKING:
+    from mlflow.entities import Experiment, Run
+    from mlflow.tracking import MlflowClient
+
+    from pipeline.config.schema import TrackingConfig
+
+BUILD_KEY_TAG = "lowerdeck.build_key"
+"""The tag by which a build finds its run again."""
+LOCK_TIMEOUT_S = 60.0
+
+# Few words, and seconds where one call to a server that stops answering takes four minutes by MLflow's own defaults.
+# What the user has set stays.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
+}
+_UPLOAD_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A tracking database or server that answers."""
+
+    client: MlflowClient
+    uri: str
+
+
+@contextmanager
+def opened(config: TrackingConfig) -> Iterator[Store]:
+    """The store that `config` and the environment name, made where it is a local database that does not exist yet.
+
+    Raises:
+        LowerdeckError: it cannot be reached or refuses; this holds for what MLflow raises inside the block, too.
+    """
+    uri = tracking_uri(config)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    probe(uri)
+    import sqlalchemy.exc
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        with _lock(uri):  # two processes at once on a new database both create its tables, and one fails
+            client = MlflowClient(tracking_uri=uri)
+        yield Store(client=client, uri=uri)
+    except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        raise LowerdeckError(refusal(uri, str(error))) from error
+
+
+@contextmanager
+def patient_uploads() -> Iterator[None]:
+    """Give a server the time that large files need; only calls that should be answered at once have to be quick."""
+    name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+    before = os.environ[name]
+    if before == _ENVIRONMENT[name]:
+        os.environ[name] = str(_UPLOAD_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        os.environ[name] = before
+
+
+def find_experiment(store: Store, name: str) -> Experiment | None:
+    """The experiment `name`, None where there is none yet.
+
+    Raises:
+        LowerdeckError: it was deleted, so that it can neither be used nor made anew.
+    """
+    experiment = store.client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage != "active":
+        raise LowerdeckError(
+            f"the MLflow experiment {name!r} in {shown(store.uri)} was deleted. Bring it back with `mlflow experiments "
+            f"restore --experiment-id {experiment.experiment_id}`, or choose another name in `tracking.experiment`."
+        )
+    return experiment
+
+
+def find_or_create_run(store: Store, config: TrackingConfig, key: str, name: str) -> tuple[Run, bool]:
+    """The run of the build `key`, and whether it is new; MLFLOW_RUN_ID has no say in it.
+
+    Two processes with the same key get the same run: looking and creating happen under one lock.
+    """
+    with _lock(store.uri):
+        experiment = find_experiment(store, config.experiment)
+        if experiment is not None:
+            experiment_id = experiment.experiment_id
+        else:
+            location = artifact_location(config) if database_file(store.uri) is not None else None
+            experiment_id = store.client.create_experiment(config.experiment, artifact_location=location)
+        found = store.client.search_runs(
+            [experiment_id], f"tags.`{BUILD_KEY_TAG}` = '{key}'", max_results=1, order_by=["attributes.start_time ASC"]
+        )
+        if found:
+            return found[0], False
+        return store.client.create_run(experiment_id, tags={BUILD_KEY_TAG: key}, run_name=name), True
+
+
+@contextmanager
+def _lock(uri: str) -> Iterator[None]:
+    """Keep out other processes: all that share a database file; for a server, those of this user on this machine."""
+    from filelock import FileLock, Timeout
+
+    database = database_file(uri)
+    if database is not None:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        path = database.with_name(f"{database.name}.lock")
+    else:
+        user = os.getuid() if hasattr(os, "getuid") else "user"
+        path = Path(tempfile.gettempdir()) / f"lowerdeck-{user}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+    lock = FileLock(path, timeout=LOCK_TIMEOUT_S)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise LowerdeckError(
+            f"another process has held {path} for {LOCK_TIMEOUT_S:.0f} s; when it has ended, `dvc repro` records this "
+            "build"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,23 @@
+"""Stage track: the build in build/ -> its MLflow run and build/track/lineage.json."""
+
+from pipeline import stage
+
+
+def main() -> None:
+    from pipeline import artifacts
+    from pipeline.tracking import lineage
+
+    config = stage.whole_config()
+    chain = lineage.trace(config)
+    if config.tracking.enabled:
+        from pipeline.tracking.record import record
+
+        recorded = record(config, chain)
+        what = "new run" if recorded.new else "updated run"
+        print(f"track: {what} {recorded.run_name!r} of experiment {recorded.experiment!r}; `make ui` shows it")
+    else:
+        print("track: no MLflow run, as tracking.enabled is false")
+    artifacts.write_json(artifacts.LINEAGE, chain)  # last: where recording failed, the previous one stays
+
+
+stage.run(__name__, main)

@@ -1,0 +1,137 @@
+"""A build folder made by hand, through the module that owns its formats; tests run this file with runpy."""
+
+import copy
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import artifacts
+from pipeline.config.compose import render
+from pipeline.config.load import read_config
+from pipeline.contracts import CompiledPartition, Converter, DelegationPlan, Outputs, PlannedNode
+
+CONFIG = {
+    "build": {"seed": 3, "num_threads": 1, "plugins": []},
+    "model": {
+        "name": "tiny",
+        "source": "factory",
+        "options": {"factory": "my_models:Tiny", "kwargs": {"num_classes": 3, "a@b": 1}},
+        "weights": None,
+        "input_shapes": [[1, 3, 8, 8]],
+        "fingerprint": "f" * 64,
+    },
+    "dataset": {"name": "shapes", "source": "arrays", "options": {"path": "shapes.npz"}, "fingerprint": "d" * 64},
+    "quantization": {
+        "name": "int8",
+        "scheme": "int8",
+        "weight_granularity": "backend_default",
+        "num_calibration_samples": None,
+    },
+    "target": {
+        "name": "neutron_imxrt700",
+        "backend": "neutron",
+        "default_flavor": "reference",
+        "device": {"target": "imxrt700"},
+        "options": {},
+    },
+    "flavor": {"name": "reference", "backend": "neutron", "converter": "reference", "timeout_s": 60.0},
+    "evaluation": {"name": "default", "metrics": ["top1"], "max_samples": None},
+    "gates": {"name": "none"},
+    "tracking": {"name": "local"},
+}
+FIGURES = {
+    "num_samples": 4,
+    "float_accuracy": 1.0,
+    "quantized_accuracy": 0.75,
+    "delegated_accuracy": "not measured",
+    "quantization_drop": 0.25,
+    "quantized_sqnr_db": 31.5,
+    "compute_nodes": 3,
+    "delegated_compute_nodes": 2,
+    "delegated_share": 2 / 3,
+    "partitions": 1,
+    "program_bytes": 2048,
+    "planned_memory_bytes": 512,
+    "estimated_inference_time_ms": 1.25,
+}
+NODES = (
+    PlannedNode(name="conv", operator="aten.convolution.default", compute=True, partition="tag0", module="features.0"),
+    PlannedNode(name="relu", operator="aten.relu.default", compute=True, partition="tag0", module="features.1"),
+    PlannedNode(
+        name="exp", operator="aten.exp.default", compute=True, partition=None, module="head", reason="no such kernel"
+    ),
+    PlannedNode(name="getitem", operator="getitem", compute=False, partition=None, module=""),
+)
+
+
+def configuration(**sections):
+    """The configuration as plain containers, with single values of `sections` in place of its own."""
+    values = copy.deepcopy(CONFIG)
+    for section, changes in sections.items():
+        values[section] |= changes
+    return values
+
+
+def write_config(**sections):
+    """build/config.yaml alone, and what it holds."""
+    from pipeline.config.problems import validated
+    from pipeline.config.schema import Config
+
+    config, problems = validated(Config, configuration(**sections))
+    assert not problems, problems
+    artifacts.write_text(artifacts.CONFIG, render(config))
+    return read_config(artifacts.CONFIG)
+
+
+def write_build(figures=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 2), answers=(0, 1, 2, 1), **sections):
+    """A whole build/ below the current folder; returns its configuration.
+
+    Args:
+        figures: Figures in place of some of FIGURES; None as a value takes one out.
+        nodes: The delegation plan.
+        program: First bytes of the `.pte`.
+        labels: Actual classes of the evaluation samples, None for a dataset without labels.
+        answers: Classes that the quantized program predicts.
+        sections: Values of the configuration by section.
+    """
+    config = write_config(**sections)
+    for path in (artifacts.EXPORTED, artifacts.OBSERVERS, artifacts.QUANTIZED):
+        artifacts.write_bytes(path, path.as_posix().encode())
+    artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [digest("calibration", index) for index in range(2)])
+    artifacts.write_json(artifacts.QUANTIZATION_REPORT, [{"name": "x", "scales": [0.5]}])
+    artifacts.write_plan(DelegationPlan(backend=config.target.backend, nodes=tuple(nodes)))
+    artifacts.write_converted(Conversion(program), converter_of(config))
+    logits = np.eye(max(answers) + 1, dtype=np.float32)[list(answers)]
+    outputs = Outputs(
+        labels=None if labels is None else np.array(labels), logits={"float": logits, "quantized": logits}
+    )
+    merged = {key: value for key, value in (FIGURES | (figures or {})).items() if value is not None}
+    artifacts.write_evaluation(merged, outputs, [digest("evaluation", index) for index in range(len(answers))])
+    return config
+
+
+def digest(*parts):
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def converter_of(config):
+    host_only = config.flavor.name == "reference"
+    return Converter(flavor=config.flavor.name, name="test-converter", version="7.1", host_only=host_only)
+
+
+class Conversion:
+    """What convert returns, as far as artifacts reads it."""
+
+    delegates = ("NeutronBackend",)
+    operators = ("aten::exp.out",)
+    planned_memory_bytes = 512
+    partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert"),)
+
+    def __init__(self, program):
+        self.estimates = {"inference_time_ms": 1.25}
+        self.program = program.ljust(FIGURES["program_bytes"], b"\0")
+
+
+def files_below(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())

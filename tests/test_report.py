@@ -1,0 +1,199 @@
+"""What is said about a build: in the terminal, as a page, and in words shared with MLflow."""
+
+import html.parser
+import io
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline import artifacts, figures
+from pipeline.contracts import LowerdeckError
+from pipeline.report import page, read_build, terminal
+from pipeline.tracking import lineage
+
+HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
+write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
+
+
+@pytest.fixture(autouse=True)
+def _in_new_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(**options):
+    console = Console(file=io.StringIO(), **({"width": 80} | options))
+    terminal.print_table(read_build(), console)
+    return console.file.getvalue()
+
+
+def rows_of(text):
+    """Name -> value of the printed table."""
+    pairs = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in text.splitlines())
+    return dict(pair for pair in pairs if len(pair) == 2)
+
+
+class Page(html.parser.HTMLParser):
+    """Tags of a page, checked for being closed, and its text."""
+
+    VOID = ("meta", "link", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.open = [], "", []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data + "\n"
+
+
+class TestTerminal:
+    def test_every_figure_is_there(self):
+        write_build()
+        table = rows_of(printed())
+        assert table["target"] == "neutron_imxrt700 (neutron)"
+        assert table["flavor"] == "reference (test-converter 7.1)"
+        assert table["float accuracy"] == "100.00 % of 4 samples"
+        assert table["quantized accuracy"] == "75.00 % of 4 samples"
+        assert table["delegated accuracy"] == "not measured"
+        assert table["delegated nodes"] == "2 of 3 in 1 partition"
+        assert table["size"] == "2,048 bytes (2.0 KiB)"
+        assert table["estimated inference time"] == "1.250 ms (Reference's estimate)"
+
+    def test_the_caveat_and_the_ways_on_are_there(self):
+        write_build()
+        text = printed()
+        assert "reference flavor: runs on the host only, not on the NPU" in text
+        for words in ("make ui", "build/report.html", "dvc metrics diff"):
+            assert words in text
+
+    def test_a_device_flavor_has_no_caveat(self):
+        write_build(flavor={"name": "vela"})
+        assert "host only" not in printed()
+        assert "(Vela's estimate)" in printed()
+
+    def test_random_data_is_named_in_place_of_an_accuracy(self):
+        random = "meaningless: random data"
+        write_build(figures={"float_accuracy": random, "quantized_accuracy": random}, labels=None)
+        table = rows_of(printed())
+        assert table["float accuracy"] == table["quantized accuracy"] == random
+        assert table["delegated accuracy"] == "not measured"
+
+    def test_a_pipe_gets_the_same_words_without_colours(self):
+        write_build(model={"name": "[red]model[/red]"})
+        plain = printed()
+        assert "\x1b" not in plain
+        assert "[red]model[/red] on shapes" in plain
+        assert max(map(len, plain.splitlines())) <= 80
+        coloured = printed(force_terminal=True, color_system="standard")
+        assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+
+    def test_what_was_not_recorded_is_said(self):
+        config = write_build()
+        assert "not recorded yet" in printed()
+        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        assert "not recorded yet" not in printed()
+        write_build(program=b"another")
+        assert "not recorded yet" in printed()
+
+
+class TestPage:
+    def test_every_part_is_there(self):
+        config = write_build()
+        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        text = page.render(read_build())
+        shown = Page(text).text
+        for words in (
+            "75.00 %", "not measured", "2 of 3", "2.0 KiB", "runs on the host only", "31.5 dB",
+            "Confusion matrix of the quantized program", "no such kernel", "aten.exp.default", "head",
+            "2 of 3 compute nodes delegated in 1 partition", "tag0", "1 x aten.relu.default",
+            "random, seed 3", "convert, test-converter 7.1", "version of torch", "model.options.kwargs.num_classes",
+        ):  # fmt: skip
+            assert words in shown, words
+        for link in read_build().lineage["links"]:
+            assert link["sha256"] in shown
+
+    def test_nothing_is_loaded_and_nothing_runs(self):
+        write_build()
+        text = page.render(read_build())
+        tags = Page(text).tags
+        assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags}
+        assert not [attributes for _, attributes in tags if "src" in attributes or "href" in attributes]
+        assert "url(" not in text
+        assert "default-src 'none'" in text
+
+    def test_light_and_dark_narrow_and_wide(self):
+        write_build()
+        text = page.render(read_build())
+        assert "prefers-color-scheme: dark" in text
+        assert "width=device-width" in text
+
+    def test_all_text_is_escaped(self):
+        evil = "<script>alert(1)</script>\"'&amp;"
+        node = HANDMADE["PlannedNode"](name=evil, operator=evil, compute=True, partition=None, module=evil, reason=evil)
+        config = write_build(
+            nodes=(*HANDMADE["NODES"], node),
+            figures={"float_accuracy": evil},
+            model={"name": evil, "options": {evil: evil}},
+            dataset={"name": evil},
+        )
+        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        text = page.render(read_build())
+        assert "<script" not in text
+        assert evil in Page(text).text
+
+    def test_a_build_without_labels_has_no_matrix(self):
+        write_build(labels=None)
+        assert "Confusion matrix" not in page.render(read_build())
+
+    def test_many_classes_give_a_list_of_mistakes(self):
+        labels = tuple(range(page.MAX_MATRIX_CLASSES + 1))
+        write_build(labels=labels, answers=(*labels[:-1], 0))
+        text = page.render(read_build())
+        assert 'class="matrix"' not in text
+        assert "41 classes; the most frequent mistakes, of 1 in all." in Page(text).text
+
+    def test_the_same_build_gives_the_same_page(self):
+        write_build()
+        assert page.render(read_build()) == page.render(read_build())
+
+
+class TestReadBuild:
+    def test_a_missing_artifact_names_its_stage(self):
+        write_build()
+        artifacts.METRICS.unlink()
+        with pytest.raises(LowerdeckError, match="dvc repro evaluate"):
+            read_build()
+
+    def test_parts_of_different_builds_are_refused(self):
+        write_build()
+        write_config(flavor={"name": "vela"})
+        with pytest.raises(LowerdeckError, match="parts of different builds"):
+            read_build()
+
+
+class TestFigures:
+    @pytest.mark.parametrize("value", ["not measured", None])
+    def test_what_is_not_measured_is_never_a_number(self, value):
+        assert figures.accuracy(value, 360) == "not measured"
+
+    def test_classes_are_in_the_order_of_numbers(self):
+        artifacts.write_table(artifacts.CONFUSION, ("actual", "predicted"), [(10, 9), (9, 9), (2, 10)])
+        confusion = figures.read_confusion(artifacts.CONFUSION)
+        assert confusion.labels == ("2", "9", "10")
+        assert confusion.counts == ((0, 0, 1), (0, 1, 0), (0, 1, 0))
+
+    def test_the_matrix_is_of_the_most_real_program(self):
+        assert "quantized" in figures.confusion_title({"delegated_accuracy": "not measured"})
+        assert "delegated" in figures.confusion_title({"delegated_accuracy": 0.5})

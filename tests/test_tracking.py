@@ -1,0 +1,340 @@
+"""Recording of builds: a real sqlite database, builds made by hand."""
+
+import json
+import math
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from pipeline import artifacts
+from pipeline.contracts import LowerdeckError
+from pipeline.tracking import address, content, lineage, plots, store
+from pipeline.tracking.record import record
+
+HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
+write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database with MLflow's tables: creating them takes seconds, copying the file nothing."""
+    path = tmp_path_factory.mktemp("database") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}")
+    return path.read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def _in_new_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def _database(tmp_path, empty_database):
+    artifacts.write_bytes(tmp_path / "mlflow" / "mlflow.db", empty_database)
+
+
+def client():
+    return MlflowClient(f"sqlite:///{Path.cwd()}/mlflow/mlflow.db")
+
+
+def runs(name="lowerdeck"):
+    mlflow = client()
+    return mlflow.search_runs([mlflow.get_experiment_by_name(name).experiment_id])
+
+
+def track(config):
+    return record(config, lineage.trace(config))
+
+
+def run_stage(**environment):
+    """The stage as DVC runs it, in the current folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "stages.track"],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+class TestLineage:
+    def test_the_chain_leads_from_the_dataset_to_the_program(self):
+        config = write_build()
+        links = lineage.trace(config)["links"]
+        assert [link["name"] for link in links] == [
+            "dataset", "weights", "exported", "observers", "quantized", "plan", "program",
+        ]  # fmt: skip
+        names = set()
+        for link in links:
+            assert len(link["sha256"]) == 64
+            assert set(link["from"]) <= names
+            names.add(link["name"])
+        assert links[0]["calibration"]["num_samples"] == 2
+        assert links[0]["evaluation"]["num_samples"] == 4
+        assert links[-1]["converter"]["caveat"] == "reference flavor: runs on the host only, not on the NPU"
+        assert links[-1]["sha256"] == artifacts.sha256(artifacts.PROGRAM)
+
+    def test_weights_are_the_checkpoint_or_say_that_they_are_random(self, tmp_path):
+        assert lineage.trace(write_build())["links"][1]["what"] == "random, seed 3"
+        Path("w.safetensors").write_bytes(b"weights")
+        link = lineage.trace(write_build(model={"weights": "w.safetensors"}))["links"][1]
+        assert (link["what"], link["sha256"]) == ("w.safetensors", artifacts.sha256(Path("w.safetensors")))
+        assert lineage.trace(write_build(model={"weights": "IMAGENET1K_V1"}))["links"][1]["what"] == "IMAGENET1K_V1"
+
+    def test_the_same_build_gives_the_same_lineage_anywhere(self, tmp_path, monkeypatch):
+        first = lineage.trace(write_build())
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert lineage.trace(write_build()) == first
+
+    @pytest.mark.parametrize(
+        "changed",
+        [{"build": {"seed": 4}}, {"gates": {"name": "x"}}, {"dataset": {"fingerprint": "e" * 64}}],
+        ids=["seed", "gates", "dataset"],
+    )
+    def test_the_build_key_changes_with_what_goes_in(self, changed):
+        first = lineage.trace(write_build())["build_key"]
+        assert lineage.trace(write_build(**changed))["build_key"] != first
+
+    def test_the_build_key_does_not_change_with_where_it_is_recorded(self):
+        config = write_build()
+        manifest = artifacts.read_json(artifacts.MANIFEST)
+        elsewhere = write_config(tracking={"uri": "sqlite:///other.db", "experiment": "other"})
+        assert lineage.build_key(config, manifest) == lineage.build_key(elsewhere, manifest)
+
+    def test_the_build_key_changes_with_converter_and_versions(self):
+        config = write_build()
+        manifest = artifacts.read_json(artifacts.MANIFEST)
+        keys = {lineage.build_key(config, manifest)}
+        keys.add(lineage.build_key(config, manifest | {"converter": manifest["converter"] | {"version": "8"}}))
+        keys.add(lineage.build_key(config, manifest | {"versions": manifest["versions"] | {"torch": "0"}}))
+        assert len(keys) == 3
+
+    def test_a_program_that_is_not_the_manifests_is_refused(self):
+        config = write_build()
+        artifacts.write_bytes(artifacts.PROGRAM, b"another")
+        with pytest.raises(LowerdeckError, match="dvc repro -f convert"):
+            lineage.trace(config)
+
+
+@pytest.mark.usefixtures("_database")
+class TestRun:
+    def test_everything_can_be_read_back(self, monkeypatch):
+        monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+        assert track(write_build()).new
+        (run,) = runs()
+        assert run.info.status == "FINISHED"
+        assert run.info.run_id != "0" * 32
+        assert run.info.run_name == "tiny neutron_imxrt700 int8 reference"
+        self.check_values(run)
+        assert {dataset.tags[0].value: (dataset.dataset.name, json.loads(dataset.dataset.profile)["num_rows"])
+                for dataset in run.inputs.dataset_inputs} == {
+            "calibration": ("shapes calibration", 2), "evaluation": ("shapes evaluation", 4)
+        }  # fmt: skip
+        folder = Path(run.info.artifact_uri.removeprefix("file://"))
+        assert folder.is_relative_to(Path.cwd() / "mlflow" / "artifacts")
+        assert HANDMADE["files_below"](folder) == [
+            "config.yaml", "confusion.csv", "lineage.json", "manifest.json", "metrics.json", "plan.json",
+            "plots/confusion_matrix.png", "program.pte", "quantization/report.json", "twins/partition_0.tflite",
+        ]  # fmt: skip
+        assert (folder / "program.pte").read_bytes() == artifacts.PROGRAM.read_bytes()
+
+    @staticmethod
+    def check_values(run):
+        params, metrics, tags = run.data.params, run.data.metrics, run.data.tags
+        assert params["model.input_shapes"] == "[[1, 3, 8, 8]]"
+        assert params["model.weights"] == "null"
+        assert [value for key, value in params.items() if key.startswith("model.options.kwargs.a_b-")] == ["1"]
+        assert not [key for key in params if key.startswith("tracking")]
+        assert metrics["quantized_accuracy"] == 0.75
+        assert metrics["estimated_inference_time_ms"] == 1.25
+        assert "delegated_accuracy" not in metrics
+        assert tags["delegated_accuracy"] == "not measured"
+        expected = {
+            "target": "neutron_imxrt700", "backend": "neutron", "model": "tiny", "dataset": "shapes",
+            "quantization": "int8", "flavor": "reference", "converter": "test-converter", "converter_version": "7.1",
+            "converter.caveat": "reference flavor: runs on the host only, not on the NPU", "gates": "none",
+            "git.commit": "none", "git.dirty": "none", "tracking.experiment": "lowerdeck",
+        }  # fmt: skip
+        assert {key: tags.get(key) for key in expected} == expected
+        assert all(tags[f"version.{name}"] for name in ("torch", "executorch", "torchao", "mlflow"))
+        assert "75.00 % of 4 samples" in tags["mlflow.note.content"]
+        assert "runs on the host only" in tags["mlflow.note.content"]
+
+    def test_the_same_build_updates_its_run(self):
+        config = write_build()
+        assert track(config).new
+        assert not track(config).new
+        (run,) = runs()
+        histories = {key: client().get_metric_history(run.info.run_id, key) for key in run.data.metrics}
+        assert {key: len(history) for key, history in histories.items()} == dict.fromkeys(histories, 1)
+        assert len(run.inputs.dataset_inputs) == 2
+
+    @pytest.mark.parametrize("value", [0.5, 0.8], ids=["lower", "higher"])
+    def test_a_changed_value_becomes_the_latest(self, value):
+        track(write_build())
+        track(write_build(figures={"quantized_accuracy": value}))
+        (run,) = runs()
+        assert run.data.metrics["quantized_accuracy"] == value
+        assert run.data.metrics["float_accuracy"] == 1.0
+
+    def test_what_is_measured_no_longer_is_no_number_any_more(self):
+        track(write_build(figures={"delegated_accuracy": 0.75}))
+        (run,) = runs()
+        assert (run.data.metrics["delegated_accuracy"], run.data.tags["delegated_accuracy"]) == (0.75, "measured")
+        client().log_metric(run.info.run_id, "measured_by_hand_ms", 7.0)
+        config = write_build()
+        track(config)
+        track(config)
+        (run,) = runs()
+        assert math.isnan(run.data.metrics["delegated_accuracy"])
+        assert len(client().get_metric_history(run.info.run_id, "delegated_accuracy")) == 2
+        assert run.data.tags["delegated_accuracy"] == "not measured"
+        assert run.data.metrics["measured_by_hand_ms"] == 7.0
+
+    def test_a_figure_in_words_gives_way_to_its_number(self):
+        track(write_build(figures={"float_accuracy": "no labels"}, labels=None))
+        assert runs()[0].data.tags["float_accuracy"] == "no labels"
+        assert "no labels" in runs()[0].data.tags["mlflow.note.content"]
+        track(write_build())
+        (run,) = runs()
+        assert "float_accuracy" not in run.data.tags
+        assert run.data.metrics["float_accuracy"] == 1.0
+
+    def test_another_key_is_another_run(self):
+        track(write_build())
+        assert track(write_build(build={"seed": 4})).new
+        assert len(runs()) == 2
+
+    def test_gates_and_long_values_show_in_tags(self):
+        options = {"classes": [f"class {index}" for index in range(1000)]}
+        track(write_build(gates={"name": "strict", "min_delegated_share": 0.5}, dataset={"options": options}))
+        (run,) = runs()
+        assert run.data.tags["gates"] == "passed"
+        assert len(run.data.params["dataset.options.classes"]) == content.MAX_PARAM_CHARACTERS
+        assert "dataset.options.classes" in run.data.tags["params.cut"]
+
+    def test_a_run_that_broke_off_is_marked_and_repaired(self, monkeypatch):
+        config = write_build()
+        twin = artifacts.QUANTIZATION_REPORT
+        content_before = twin.read_bytes()
+        twin.unlink()
+        with pytest.raises(LowerdeckError, match=r"report\.json is missing"):
+            track(config)
+        assert [run.info.status for run in runs()] == ["FAILED"]
+        twin.write_bytes(content_before)
+        assert not track(config).new
+        assert [run.info.status for run in runs()] == ["FINISHED"]
+
+    def test_a_deleted_experiment_is_named(self):
+        config = write_build()
+        track(config)
+        client().delete_experiment(client().get_experiment_by_name("lowerdeck").experiment_id)
+        with pytest.raises(LowerdeckError, match="mlflow experiments restore"):
+            track(config)
+
+    def test_a_git_repository_gives_commit_and_dirtiness(self):
+        def git(*arguments):
+            subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments], check=True)
+
+        git("init", "-q")
+        Path(".gitignore").write_text("build/\nmlflow/\n")
+        git("add", ".gitignore")
+        git("commit", "-q", "-m", "x")
+        Path("dvc.lock").write_text("written by the build itself")
+        track(write_build())
+        assert runs()[0].data.tags["git.dirty"] == "false"
+        assert len(runs()[0].data.tags["git.commit"]) == 40
+        Path("params.yaml").write_text("x")
+        track(write_build())
+        assert runs()[0].data.tags["git.dirty"] == "true"
+
+
+class TestStage:
+    def test_two_at_once_on_a_new_database_make_one_run(self):
+        write_build()
+        command = [sys.executable, "-m", "stages.track"]
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        processes = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        answers = [process.communicate(timeout=60) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], answers
+        assert len(runs()) == 1
+        assert sorted("new run" in output for output, _ in answers) == [False, True]
+        written = json.loads(artifacts.LINEAGE.read_text())
+        assert written["build_key"] == runs()[0].data.tags[store.BUILD_KEY_TAG]
+        stored = Path(runs()[0].info.artifact_uri.removeprefix("file://")) / "lineage.json"
+        assert stored.read_bytes() == artifacts.LINEAGE.read_bytes()
+
+    def test_without_tracking_only_the_lineage_is_written(self):
+        write_build(tracking={"enabled": False})
+        done = run_stage()
+        assert done.returncode == 0, done.stderr
+        assert artifacts.LINEAGE.is_file()
+        assert not Path("mlflow").exists()
+
+    @pytest.mark.parametrize("answers", [False, True], ids=["closed port", "black hole"])
+    def test_a_server_that_is_down_fails_soon_and_keeps_everything(self, answers):
+        write_build()
+        artifacts.write_text(artifacts.LINEAGE, "the previous one")
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            if answers:
+                listener.listen()
+            uri = f"http://user:secret@127.0.0.1:{listener.getsockname()[1]}"
+            start = time.monotonic()
+            done = run_stage(MLFLOW_TRACKING_URI=uri)
+        assert time.monotonic() - start < 10
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "secret" not in done.stderr
+        for words in ("127.0.0.1", "MLFLOW_TRACKING_URI", "is kept", "only this stage", "tracking: none"):
+            assert words in done.stderr
+        assert artifacts.LINEAGE.read_text() == "the previous one"
+
+
+class TestAddress:
+    def test_a_file_that_is_no_database_is_refused_at_once(self):
+        Path("bad.db").write_text("this is no database at all")
+        start = time.monotonic()
+        with pytest.raises(LowerdeckError, match="not a database"):
+            track(write_build(tracking={"uri": "sqlite:///bad.db"}))
+        assert time.monotonic() - start < 5
+
+    def test_copies_that_dvc_builds_in_record_in_the_project(self, tmp_path, monkeypatch):
+        copy = tmp_path / ".dvc" / "tmp" / "exps" / "tmpabc"
+        copy.mkdir(parents=True)
+        monkeypatch.chdir(copy)
+        config = write_config().tracking
+        assert address.tracking_uri(config) == f"sqlite:///{tmp_path}/mlflow/mlflow.db"
+        assert address.artifact_location(config) == f"file://{tmp_path}/mlflow/artifacts"
+
+    def test_the_environment_takes_precedence(self, monkeypatch):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server:5000")
+        assert address.tracking_uri(write_config().tracking) == "http://server:5000"
+
+    def test_passwords_are_not_shown(self):
+        assert address.shown("https://user:secret@host:5000/x") == "https://host:5000/x"
+        assert address.shown("sqlite:////a@b/mlflow.db") == "sqlite:////a@b/mlflow.db"
+
+
+def test_the_confusion_plot_has_the_same_bytes_every_time():
+    from pipeline.figures import Confusion
+
+    confusion = Confusion(labels=("0", "1"), counts=((5, 1), (0, 4)))
+    picture = plots.confusion_png(confusion, "title")
+    assert picture.startswith(b"\x89PNG")
+    assert picture == plots.confusion_png(confusion, "title")
