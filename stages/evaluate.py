@@ -16,11 +16,13 @@ def main() -> None:
         "float": torch_program(artifacts.read_program(artifacts.EXPORTED)),
         "quantized": torch_program(artifacts.read_program(artifacts.QUANTIZED)),
     }
-    delegated = open_program(artifacts.PROGRAM, manifest["delegates"])
-    if delegated is not None:
-        programs["delegated"] = delegated
+    host = open_program(
+        artifacts.PROGRAM, manifest=artifacts.MANIFEST, twins=artifacts.TWINS, resolver=config.resolver
+    )
+    programs["delegated"] = lambda inputs: host(*inputs)[0]
     samples = choose_samples(dataset.evaluation, config.max_samples, build.seed)
     outputs = evaluate(programs, samples, dataset)
+    print(f"evaluate: the .pte was executed by {host.executor}")
     figures = summarize(outputs, [metrics.source(name) for name in config.metrics], plan, manifest)
     artifacts.write_evaluation(figures, outputs, [dataset.evaluation.digest(index) for index in samples])
     hold_gates(stage.gates(), figures)  # last: what was measured stays, whether it is good enough or not

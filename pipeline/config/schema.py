@@ -116,6 +116,8 @@ class EvaluationConfig:
     """Modules of pipeline/metrics."""
     max_samples: Positive | None = None
     """Upper bound of samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
+    resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
+    """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,33 @@
+"""Keeps what C++ libraries write to standard error, where they say why something failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def captured_messages(*ignored: str) -> Iterator[list[str]]:
+    """Catch what is written to the process's standard error; the list is filled when the block ends.
+
+    What other threads write meanwhile is caught too.
+
+    Args:
+        ignored: Lines that contain one of these are dropped.
+    """
+    lines: list[str] = []
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        original = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+            file.seek(0)
+            text = file.read().decode(errors="replace")
+            lines += [line for line in text.splitlines() if not any(part in line for part in ignored)]

@@ -1,0 +1,118 @@
+"""Takes models through the pipeline's own steps, as a build does, for the tests of the host runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline import artifacts, backends
+from pipeline.contracts import Backend, DelegationPlan, QuantizationScheme
+from pipeline.runtime import open_program
+from pipeline.runtime.program import HostProgram
+
+Inputs = tuple[torch.Tensor, ...]
+
+TARGETS: dict[str, dict[str, Any]] = {
+    "neutron": {"device": {"target": "imxrt700"}, "options": {}, "flavor": "reference", "converter_name": "reference"},
+    "ethos_u": {
+        "device": {"accelerator": "ethos-u55-128"},
+        "options": {"system_config": "Ethos_U55_High_End_Embedded", "memory_mode": "Shared_Sram"},
+        "flavor": "vela",
+        "converter_name": "vela",
+    },
+    "xnnpack": {"device": {}, "options": {}, "flavor": "xnnpack_serializer", "converter_name": "xnnpack_serializer"},
+}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What a build left, in a folder of its own."""
+
+    folder: Path
+    quantized: Callable[..., Any]
+    """The quantized torch program."""
+    samples: Sequence[Inputs]
+    plan: DelegationPlan
+
+    @property
+    def program(self) -> Path:
+        return self.folder / artifacts.PROGRAM
+
+    def open(self, **options: Any) -> HostProgram:
+        return open_program(
+            self.program, manifest=self.folder / artifacts.MANIFEST, twins=self.folder / artifacts.TWINS, **options
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A backend whose lowered programs get one more transformation."""
+
+    backend: Backend
+    transform: Callable[[Any], Any]
+
+    def lowering(self, program: Any) -> Any:
+        lowering = self.backend.lowering(program)
+        first = lowering.finish or (lambda manager: manager)
+        return dataclasses.replace(lowering, finish=lambda manager: self.transform(first(manager)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+
+def lower(
+    model: torch.nn.Module,
+    samples: Sequence[Inputs],
+    target: str,
+    folder: Path,
+    transform: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> Lowered:
+    """Export, calibrate, quantize, partition and convert; the build is left below `folder`."""
+    from pipeline.calibrate import calibrate
+    from pipeline.convert import convert
+    from pipeline.partition import partition
+    from pipeline.quantize import quantize
+
+    chosen = TARGETS[target]
+    backend: Any = backends.create(target, **(chosen | {"options": chosen["options"] | options}))
+    scheme = QuantizationScheme(name="int8")
+    with torch.no_grad():
+        exported = torch.export.export(model.eval(), samples[0])
+    folder.mkdir(parents=True)
+    # Through files, as between stages: preparing leaves marks on program and quantizer.
+    with _inside(folder):
+        artifacts.write_program(artifacts.EXPORTED, exported)
+        state = calibrate(artifacts.read_program(artifacts.EXPORTED), backend.quantizer(scheme), samples, len(samples))
+        quantized, _ = quantize(artifacts.read_program(artifacts.EXPORTED), backend.quantizer(scheme), state)
+    if transform is not None:
+        backend = Finished(backend, transform)
+    with _inside(folder):
+        partitioned = partition(quantized, backend)
+        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
+        with artifacts.converter_folder() as workdir:
+            converted = convert(artifacts.read_edge_program(), partitioned.plan, backend, workdir)
+        artifacts.write_converted(converted, backend.converter())
+    return Lowered(folder, quantized.module(check_guards=False), samples, partitioned.plan)
+
+
+def flattened(outputs: Any) -> Inputs:
+    """What a torch program answers, as a tuple."""
+    return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
