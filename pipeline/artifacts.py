@@ -19,7 +19,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.contracts import Converter, DelegationPlan, LowerdeckError, ObserverState, Outputs, PlannedNode
+from pipeline.contracts import (
+    ClassFigures,
+    Converter,
+    DelegationPlan,
+    LayerFigures,
+    LowerdeckError,
+    ObserverState,
+    Outputs,
+    PlannedNode,
+)
+from pipeline.statistics import HIGH, LOW, wilson_interval
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager
@@ -44,6 +54,8 @@ CONVERTER_WORK = BUILD / "converter"
 EVALUATED = BUILD / "evaluate"
 METRICS = EVALUATED / "metrics.json"
 CONFUSION = EVALUATED / "confusion.csv"
+CLASSES = EVALUATED / "classes.csv"
+LAYERS = EVALUATED / "layers.csv"
 EVALUATION_SAMPLES = EVALUATED / "samples.json"
 LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
@@ -193,6 +205,9 @@ def write_converted(converted: Converted, converter: Converter) -> None:
                     "estimates": dict(partition.estimates),
                 }
             )
+        if not any(partition["twin"] for partition in partitions):
+            # DVC warns of an output that is an empty folder.
+            write_text(folder / "README.txt", "The partitions of this program have no host twins.\n")
     write_bytes(PROGRAM, converted.program)
     write_json(
         MANIFEST,
@@ -209,8 +224,14 @@ def write_converted(converted: Converted, converter: Converter) -> None:
     )
 
 
-def write_evaluation(figures: dict[str, Any], outputs: Outputs, digests: Sequence[str]) -> None:
-    """Figures, confusion pairs of the most real program measured, and the digests of the samples used."""
+def write_evaluation(
+    figures: dict[str, Any],
+    outputs: Outputs,
+    digests: Sequence[str],
+    classes: Sequence[ClassFigures] = (),
+    layers: Sequence[LayerFigures] = (),
+) -> None:
+    """Figures, confusion pairs of the most real program measured, classes, layers, and the samples used by digest."""
     write_json(METRICS, figures)
     rows: list[tuple[str, str]] = []
     if outputs.labels is not None:
@@ -218,7 +239,24 @@ def write_evaluation(figures: dict[str, Any], outputs: Outputs, digests: Sequenc
         predicted = outputs.logits[program].argmax(axis=1)
         rows = [(str(actual), str(guess)) for actual, guess in zip(outputs.labels, predicted, strict=True)]
     write_table(CONFUSION, ("actual", "predicted"), rows)
+    _write_classes(classes, list(outputs.logits))
+    columns = [field.name for field in dataclasses.fields(LayerFigures)]
+    write_table(LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
     write_json(EVALUATION_SAMPLES, list(digests))
+
+
+def _write_classes(classes: Sequence[ClassFigures], programs: Sequence[str]) -> None:
+    """One row a class: its samples, and each program's accuracy on them with the ends of the 95 % interval."""
+    header = ["class", "num_samples"]
+    header += [f"{program}_accuracy{end}" for program in programs for end in ("", LOW, HIGH)]
+    rows = []
+    for figures in classes:
+        row: list[object] = [figures.label, figures.num_samples]
+        for program in programs:
+            correct = figures.correct[program]
+            row += [correct / figures.num_samples, *wilson_interval(correct, figures.num_samples)]
+        rows.append(row)
+    write_table(CLASSES, header, rows)
 
 
 def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -13,6 +13,7 @@ import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
 from pipeline.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, LowerdeckError
+from pipeline.lowering import quick_lowering
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -60,11 +61,12 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     """
     lowering = backend.lowering(manager.exported_program())
     _hold_to_plan(lowering.partitioner, plan)
-    with backend.compiling(workdir) as partitions:
-        lowered = manager.to_backend(lowering.partitioner)
-    if lowering.finish is not None:
-        lowered = lowering.finish(lowered)
-    executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
+    with quick_lowering():
+        with backend.compiling(workdir) as partitions:
+            lowered = manager.to_backend(lowering.partitioner)
+        if lowering.finish is not None:
+            lowered = lowering.finish(lowered)
+        executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
     method = executorch_program.executorch_program.execution_plan[0]
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
         raise ConversionError(

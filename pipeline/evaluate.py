@@ -10,7 +10,17 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from pipeline.contracts import Dataset, DelegationPlan, GateError, LowerdeckError, Metric, Outputs, Sample, Split
+from pipeline.contracts import (
+    ClassFigures,
+    Dataset,
+    DelegationPlan,
+    LayerFigures,
+    LowerdeckError,
+    Metric,
+    Outputs,
+    Sample,
+    Split,
+)
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -55,13 +65,16 @@ def torch_program(program: ExportedProgram) -> Program:
     return run
 
 
-def evaluate(programs: Mapping[str, Program], samples: Sequence[int], dataset: Dataset) -> Outputs:
+def evaluate(
+    programs: Mapping[str, Program], samples: Sequence[int], dataset: Dataset, output_lsb: float | None = None
+) -> Outputs:
     """Run every program on every sample.
 
     Args:
         programs: By name: `float`, `quantized` and, where the host can execute it, `delegated`.
         samples: Indices into the evaluation split.
         dataset: Where the samples come from.
+        output_lsb: One step of the quantization of the output, None where it is not quantized.
 
     Raises:
         LowerdeckError: outputs are no class scores, or fewer than the dataset has classes.
@@ -80,6 +93,7 @@ def evaluate(programs: Mapping[str, Program], samples: Sequence[int], dataset: D
         labels=np.array(known, dtype=np.int64) if labelled else None,
         logits={name: np.concatenate(rows) for name, rows in logits.items()},
         structural=dataset.structural,
+        output_lsb=output_lsb,
     )
 
 
@@ -98,8 +112,33 @@ def _class_scores(name: str, program: Program, sample: Sample, num_classes: int 
     return array
 
 
+def spread(samples: Sequence[int], max_samples: int) -> list[int]:
+    """At most `max_samples` of `samples`, evenly spread over them and so over classes that are stored one by one."""
+    count = min(len(samples), max_samples)
+    return [samples[position * len(samples) // count] for position in range(count)]
+
+
+def class_figures(outputs: Outputs) -> list[ClassFigures]:
+    """How well each program recognizes each class that occurs; empty where no sample has a label."""
+    if outputs.labels is None:
+        return []
+    correct = {program: logits.argmax(axis=1) == outputs.labels for program, logits in outputs.logits.items()}
+    return [
+        ClassFigures(
+            label=int(label),
+            num_samples=int((outputs.labels == label).sum()),
+            correct={program: int(hits[outputs.labels == label].sum()) for program, hits in correct.items()},
+        )
+        for label in np.unique(outputs.labels)
+    ]
+
+
 def summarize(
-    outputs: Outputs, metrics: Iterable[Metric], plan: DelegationPlan, manifest: Mapping[str, Any]
+    outputs: Outputs,
+    metrics: Iterable[Metric],
+    plan: DelegationPlan,
+    manifest: Mapping[str, Any],
+    layers: Sequence[LayerFigures] = (),
 ) -> dict[str, Any]:
     """All figures of a build; every name ends in its unit, fractions and counts excepted.
 
@@ -108,6 +147,7 @@ def summarize(
         metrics: Computed on the outputs.
         plan: Gives delegated and total compute nodes.
         manifest: Of the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
+        layers: Layer by layer, worst first.
     """
     figures: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
     for program in ("float", "quantized", "delegated"):
@@ -116,8 +156,19 @@ def summarize(
         figures[f"{program}_accuracy"] = missing if measured else NOT_MEASURED
     for metric in metrics:
         figures.update(metric.compute(outputs))
-    if outputs.labels is not None and isinstance(figures["quantized_accuracy"], float):
-        figures["quantization_drop"] = figures["float_accuracy"] - figures["quantized_accuracy"]
+    for name, before, after in (
+        ("quantization_drop", "float_accuracy", "quantized_accuracy"),
+        ("delegation_drop", "quantized_accuracy", "delegated_accuracy"),
+    ):
+        if isinstance(figures[before], float) and isinstance(figures[after], float):
+            figures[name] = figures[before] - figures[after]
+    if layers:
+        worst = layers[0]
+        figures |= {
+            "num_layer_samples": worst.num_samples,
+            "worst_layer": f"{worst.node} ({worst.module or worst.operator})",
+            "worst_layer_sqnr_db": worst.sqnr_db,
+        }
     figures |= {
         "compute_nodes": plan.compute_nodes,
         "delegated_compute_nodes": plan.delegated_compute_nodes,
@@ -127,28 +178,3 @@ def summarize(
         "planned_memory_bytes": manifest["planned_memory_bytes"],
     }
     return figures | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}
-
-
-def hold_gates(bounds: Mapping[str, float | None], figures: Mapping[str, Any]) -> None:
-    """Check the gates that are on.
-
-    Args:
-        bounds: `min_FIGURE` and `max_FIGURE` with their bounds; None switches a gate off.
-        figures: As `summarize` gives them.
-
-    Raises:
-        GateError: names every gate that fails, its bound and the value; a figure that was not measured fails.
-    """
-    failed = []
-    for gate, bound in bounds.items():
-        if bound is None:
-            continue
-        side, _, name = gate.partition("_")
-        value = figures.get(name, NOT_MEASURED)
-        if not isinstance(value, (int, float)):
-            failed.append(f"gates.{gate}: {name} is {value!r}, the bound is {bound:g}")
-        elif (value < bound) if side == "min" else (value > bound):
-            relation = "less" if side == "min" else "more"
-            failed.append(f"gates.{gate}: {name} is {value:g}, {relation} than the bound {bound:g}")
-    if failed:
-        raise GateError(f"{len(failed)} of the chosen gates failed:\n  " + "\n  ".join(failed))

@@ -25,6 +25,7 @@ import sys
 import sysconfig
 import tempfile
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -51,7 +52,7 @@ _IMPORT_TIME_VARIABLES = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPE
 
 def start() -> None:
     """Start the server for this environment unless it runs; returns at once."""
-    address = _address()
+    address = socket_address()
     if address is None:
         return
     with contextlib.suppress(OSError), _connected(address):
@@ -75,7 +76,7 @@ def run(module: str, patience_s: float) -> int | None:
         module: Module to run as `__main__`, looked up from the current folder as `python -m` does.
         patience_s: How long to wait for a server that is still importing.
     """
-    address = _address()
+    address = socket_address()
     if address is None:
         return None
     try:
@@ -100,7 +101,7 @@ def run(module: str, patience_s: float) -> int | None:
         return int.from_bytes(answer, "big", signed=True)
 
 
-def _address() -> Path | None:
+def socket_address() -> Path | None:
     """Socket of the server for this interpreter, its packages and its environment; None where preloading is off."""
     if os.environ.get(SWITCH) == "0" or not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
         return None
@@ -130,8 +131,8 @@ def _connected(address: Path) -> socket.socket:
     return connection
 
 
-def serve(address: Path) -> None:
-    """Listen at `address`, import, and run what clients ask for, until nobody has asked for IDLE_S seconds."""
+def serve(address: Path, modules: Sequence[str] = _MODULES, idle_s: float = IDLE_S) -> None:
+    """Listen at `address`, import `modules`, and run what clients ask for, until nobody has asked for `idle_s`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     lock = os.open(address.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
     import fcntl
@@ -143,7 +144,7 @@ def serve(address: Path) -> None:
     address.unlink(missing_ok=True)
     listener.bind(str(address))
     listener.listen()
-    for module in _MODULES:
+    for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     import gc
@@ -151,12 +152,12 @@ def serve(address: Path) -> None:
     gc.freeze()  # forks then copy fewer pages, and collect less
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library undoes what Python sets; a client may be gone any time
     try:
-        _accept_until_idle(listener)
+        _accept_until_idle(listener, idle_s)
     finally:
         address.unlink(missing_ok=True)
 
 
-def _accept_until_idle(listener: socket.socket) -> None:
+def _accept_until_idle(listener: socket.socket, idle_s: float) -> None:
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     wakeup, wakeup_writer = socket.socketpair()
@@ -166,7 +167,7 @@ def _accept_until_idle(listener: socket.socket) -> None:
     selector.register(wakeup, selectors.EVENT_READ)
     running: dict[int, socket.socket] = {}
     while True:
-        events = selector.select(None if running else IDLE_S)
+        events = selector.select(None if running else idle_s)
         if not events and not running:
             return
         for key, _ in events:
@@ -180,14 +181,15 @@ def _accept_until_idle(listener: socket.socket) -> None:
                 wakeup.recv(4096)
                 for pid, code in _ended(running):
                     connection = running.pop(pid)
-                    selector.unregister(connection)
+                    with contextlib.suppress(KeyError):  # where the client went first, it is unregistered already
+                        selector.unregister(connection)
                     with contextlib.suppress(OSError), connection:
                         connection.sendall(code.to_bytes(4, "big", signed=True))
-            else:  # a client says nothing more: this is its end
-                pid = next(pid for pid, connection in running.items() if connection is key.fileobj)
-                selector.unregister(key.fileobj)
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
+            else:  # a client says nothing more: this is its end; none is found where its stage has just ended too
+                for pid in [pid for pid, connection in running.items() if connection is key.fileobj]:
+                    selector.unregister(key.fileobj)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)
 
 
 def _ended(running: dict[int, socket.socket]) -> list[tuple[int, int]]:
@@ -211,8 +213,9 @@ def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | Non
             if not chunk:
                 raise ConnectionError
             body += chunk
+        request = json.loads(body)
         connection.sendall(b"+")
-    except OSError:
+    except (OSError, ValueError):
         connection.close()
         for fd in fds:
             os.close(fd)
@@ -223,7 +226,7 @@ def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | Non
         os.setpgid(0, 0)
         listener.close()
         connection.close()
-        _become(json.loads(body), fds)
+        _become(request, fds)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
     for fd in fds:
@@ -251,6 +254,8 @@ def _become(request: dict[str, object], fds: list[int]) -> NoReturn:
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if not isinstance(error.code, int | None):
+            print(error.code, file=sys.stderr)  # as the interpreter does
     except BaseException:
         traceback.print_exc()
     finally:

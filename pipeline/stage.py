@@ -142,13 +142,10 @@ def dataset(seed: int) -> Dataset:
 
 def gates() -> dict[str, float | None]:
     """The chosen gates: bounds by name, None where a gate is off."""
-    from dataclasses import asdict
-
     from pipeline.config.schema import GatesConfig
+    from pipeline.gates import bounds
 
-    config = asdict(section(GatesConfig))
-    del config["name"]
-    return config
+    return bounds(section(GatesConfig))
 
 
 def _die_with_parent() -> None:

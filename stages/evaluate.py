@@ -7,24 +7,28 @@ def main() -> None:
     build = stage.fix_arithmetic()
     from pipeline import artifacts, metrics
     from pipeline.config.schema import EvaluationConfig
-    from pipeline.evaluate import choose_samples, evaluate, hold_gates, summarize, torch_program
+    from pipeline.evaluate import choose_samples, class_figures, evaluate, spread, summarize, torch_program
+    from pipeline.gates import hold_gates
+    from pipeline.layers import compare_layers, output_lsb
     from pipeline.runtime import open_program
 
     config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)
-    plan, manifest = artifacts.read_plan(), artifacts.read_json(artifacts.MANIFEST)
-    programs = {
-        "float": torch_program(artifacts.read_program(artifacts.EXPORTED)),
-        "quantized": torch_program(artifacts.read_program(artifacts.QUANTIZED)),
-    }
-    host = open_program(
-        artifacts.PROGRAM, manifest=artifacts.MANIFEST, twins=artifacts.TWINS, resolver=config.resolver
-    )
+    exported, quantized = artifacts.read_program(artifacts.EXPORTED), artifacts.read_program(artifacts.QUANTIZED)
+    host = open_program(artifacts.PROGRAM, manifest=artifacts.MANIFEST, twins=artifacts.TWINS, resolver=config.resolver)
+    programs = {"float": torch_program(exported), "quantized": torch_program(quantized)}
     programs["delegated"] = lambda inputs: host(*inputs)[0]
-    samples = choose_samples(dataset.evaluation, config.max_samples, build.seed)
-    outputs = evaluate(programs, samples, dataset)
-    print(f"evaluate: the .pte was executed by {host.executor}")
-    figures = summarize(outputs, [metrics.source(name) for name in config.metrics], plan, manifest)
-    artifacts.write_evaluation(figures, outputs, [dataset.evaluation.digest(index) for index in samples])
+    split = dataset.evaluation
+    samples = choose_samples(split, config.max_samples, build.seed)
+    outputs = evaluate(programs, samples, dataset, output_lsb(quantized))
+    inputs = (split[index].inputs for index in spread(samples, config.layer_samples))
+    layers = compare_layers(exported, quantized, inputs)
+    chosen, plan, manifest = (
+        map(metrics.source, config.metrics),
+        artifacts.read_plan(),
+        artifacts.read_json(artifacts.MANIFEST),
+    )
+    figures = summarize(outputs, chosen, plan, manifest, layers) | {"executed_by": host.executor}
+    artifacts.write_evaluation(figures, outputs, list(map(split.digest, samples)), class_figures(outputs), layers)
     hold_gates(stage.gates(), figures)  # last: what was measured stays, whether it is good enough or not
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline import backends, datasets, metrics, models
-from pipeline.config.problems import Problem, raise_problems, validated
+from pipeline.config.problems import Problem, not_plain, raise_problems, validated
 from pipeline.config.schema import GROUPS, Config
 from pipeline.contracts import BackendDeclaration, ConfigurationError, LowerdeckError
 
@@ -59,9 +60,11 @@ def _read_params(path: Path) -> dict[str, Any]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        params = YAML(typ="safe", pure=True).load(path.read_text())
-    except YAMLError as error:
-        raise ConfigurationError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        params = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid YAML: {_one_line(error)}") from None
     if not isinstance(params, dict):
         raise ConfigurationError(f"{path} has to hold a mapping of {', '.join(_PARAMS)}")
     return params
@@ -85,13 +88,19 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
         elif key in GROUPS:
             options = _options_of(key, conf_dir)
             if value not in options:
+                named = f"there is no conf/{key}/{value}.yaml"
                 yield Problem(
                     key=key,
-                    message=f"there is no conf/{key}/{value}.yaml",
+                    message=named if isinstance(value, str) else "the name of an option has to stand here",
                     received=value,
                     allowed=options,
                     guess_from=str(value),
                 )
+        else:
+            yield from not_plain(value, key)
+    plugins = params.get("plugins") or []
+    if not isinstance(plugins, list) or not all(isinstance(prefix, str) and prefix for prefix in plugins):
+        yield Problem(key="plugins", message="a list of import prefixes has to stand here", received=plugins)
     sections = [field.name for field in dataclasses.fields(Config)]
     overrides = params.get("overrides") or {}
     if not isinstance(overrides, dict):
@@ -122,34 +131,63 @@ def _composed(params: dict[str, Any], conf_dir: Path) -> dict[str, Any]:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
+    overrides = params.get("overrides") or {}
     chosen = {group: params[group] for group in GROUPS if group in params}
     try:
         with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
             config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in chosen.items()])
             if config.flavor.name == "default":
-                flavor = config.target.default_flavor
-                if flavor not in _options_of("flavor", conf_dir):
-                    raise ConfigurationError(f"target.default_flavor: there is no conf/flavor/{flavor}.yaml")
-                chosen["flavor"] = flavor
+                chosen["flavor"] = overrides.get("target", {}).get(
+                    "default_flavor", OmegaConf.select(config, "target.default_flavor")
+                )
+                raise_problems(_default_flavor_problems(chosen["flavor"], conf_dir))
                 config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in chosen.items()])
             if params.get("plugins") is not None:
                 OmegaConf.update(config, "build.plugins", params["plugins"], force_add=True)
         values: Any = OmegaConf.to_container(config, resolve=False)
-        _merge(values, params.get("overrides") or {})
+        _merge(values, overrides)
         _refuse_missing(values)
         values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        cause = error.__cause__ or error
-        raise ConfigurationError(f"conf/ cannot be composed: {' '.join(str(cause).split())}") from None
+    except OmegaConfBaseException as error:
+        raise_problems([_composition_problem(error)])
+    except (HydraException, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
     return dict(values)
 
 
-def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Put `overrides` into `values`; mappings are merged, everything else is replaced."""
+def _composition_problem(error: Any) -> Problem:
+    """What OmegaConf found in a value, mostly an interpolation; its message has the key on a line of its own."""
+    found = error.value if error.child_node is None else str(error.child_node)
+    received = {} if found is None else {"received": found}
+    return Problem(key=error.full_key or "conf/", message=str(error).partition("\n")[0], **received)
+
+
+def _default_flavor_problems(flavor: Any, conf_dir: Path) -> Iterator[Problem]:
+    options = [option for option in _options_of("flavor", conf_dir) if option != "default"]
+    if flavor not in options:
+        yield Problem(
+            key="target.default_flavor",
+            message="there is no such option of conf/flavor",
+            received=flavor,
+            allowed=options,
+            guess_from=str(flavor),
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3) -> None:
+    """Put `overrides` into `values`: section, key and option are merged, an option's own value is replaced whole.
+
+    A model's `kwargs` is such a value: those of one factory mean nothing to another.
+    """
     for key, value in overrides.items():
-        if isinstance(value, Mapping) and isinstance(values.get(key), dict):
-            _merge(values[key], value)
+        if depth > 1 and isinstance(value, Mapping) and isinstance(values.get(key), dict):
+            _merge(values[key], value, depth - 1)
         else:
             values[key] = value
 
@@ -194,10 +232,12 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     raise_problems(problems)
 
     problems += _combination_problems(config, declaration, conf_dir)
-    problems += [
-        Problem(key=f"target.{key}", message=message) for key, message in declaration.check(device, target_options)
-    ]
+    values = {"device": device, "options": target_options}
+    for key, message in declaration.check(device, target_options):
+        part, _, name = key.partition(".")
+        problems.append(Problem(key=f"target.{key}", message=message, received=getattr(values[part], name)))
     problems += _shape_problems(config)
+    problems += _fingerprint_problems(config)
     _collect(problems, "model", lambda: model_source.check(model_options, config.model.weights, config.build.plugins))
     fingerprint = _collect(problems, "dataset", lambda: dataset_source.fingerprint(dataset_options))
     raise_problems(problems)
@@ -237,7 +277,9 @@ def _collect(problems: list[Problem], key: str, call: Any) -> Any:
     try:
         return call()
     except LowerdeckError as error:
-        problems.append(Problem(key=key, message=str(error)))
+        # Plug-ins begin their messages with the key where they know it, e.g. `model.weights is ...`.
+        named = re.match(rf"({key}(?:\.\w+)+):? (.*)", str(error), re.DOTALL)
+        problems.append(Problem(key=named[1], message=named[2]) if named else Problem(key=key, message=str(error)))
         return None
 
 
@@ -245,13 +287,10 @@ def _combination_problems(config: Config, declaration: BackendDeclaration, conf_
     """Choices that are fine each by itself but not together."""
     target, flavor, quantization = config.target, config.flavor, config.quantization
     if flavor.backend != target.backend:
-        import yaml
-
         fitting = [
             name
             for name in _options_of("flavor", conf_dir)
-            if (yaml.safe_load((conf_dir / "flavor" / f"{name}.yaml").read_text()) or {}).get("backend")
-            == target.backend
+            if _backend_of(conf_dir / "flavor" / f"{name}.yaml") == target.backend
         ]
         yield Problem(
             key="flavor",
@@ -282,6 +321,24 @@ def _combination_problems(config: Config, declaration: BackendDeclaration, conf_
             received=quantization.weight_granularity,
             allowed=granularities,
         )
+
+
+def _backend_of(flavor: Path) -> Any:
+    import yaml
+
+    try:
+        values = yaml.safe_load(flavor.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        return None  # it was not chosen: what is wrong with it is no problem of this build
+    return values.get("backend") if isinstance(values, dict) else None
+
+
+def _fingerprint_problems(config: Config) -> Iterator[Problem]:
+    for section in ("model", "dataset"):
+        fingerprint = getattr(config, section).fingerprint
+        if fingerprint is not None:
+            message = "cannot be given: it is computed from what is built"
+            yield Problem(key=f"{section}.fingerprint", message=message, received=fingerprint)
 
 
 def _shape_problems(config: Config) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ def read_section(path: Path, schema: type[Section]) -> Section:
     Raises:
         ConfigurationError: compose has not run, or the file was edited by hand.
     """
-    section, problems = validated(schema, _values(path)[section_name(schema)], section_name(schema))
+    section, problems = validated(schema, _values(path).get(section_name(schema)), section_name(schema))
     raise_problems(problems)
     return typing.cast(Section, section)
 
@@ -43,7 +43,10 @@ def _values(path: Path) -> dict[str, Any]:
 
     if not path.is_file():
         raise ConfigurationError(f"{path} does not exist yet; `dvc repro compose` makes it")
-    values = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+    except (yaml.YAMLError, UnicodeDecodeError):
+        values = None
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` makes it anew")
     return values

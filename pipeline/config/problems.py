@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,6 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 from pipeline.contracts import ConfigurationError
 
 _UNSET = object()
+_WORDING = {  # pydantic's words for JSON and Python, in those of YAML
+    "Input should be": "has to be",
+    "List should have": "has to have",
+    "String should have": "has to have",
+    " after validation, not 0": "",
+    "a valid array": "a list",
+    "an object": "a mapping",
+    "a valid dictionary": "a mapping",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +63,29 @@ def raise_problems(problems: Iterable[Problem]) -> None:
         raise ConfigurationError(f"{count} in the configuration, nothing was built:\n{listed}")
 
 
+def not_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[Problem]:
+    """What of `values` is no string, finite number, boolean, null, list, or mapping with strings as keys.
+
+    Args:
+        values: What YAML gave.
+        prefix: Dotted key under which `values` stand.
+        outer: Identities of the containers that `values` stand in: an alias of YAML can make one hold itself.
+    """
+    if id(values) in outer:
+        yield Problem(key=prefix, message="holds itself through an alias")
+    elif isinstance(values, (dict, list)):
+        for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+            key = f"{prefix}.{name}" if prefix else str(name)
+            if isinstance(values, dict) and not isinstance(name, str):
+                yield Problem(key=key, message=f"a key has to be a string; this is a {type(name).__name__}")
+            yield from not_plain(value, key, (*outer, id(values)))
+    elif isinstance(values, float) and not math.isfinite(values):
+        yield Problem(key=prefix, message="has to be a finite number", received=values)
+    elif not isinstance(values, (str, int, float, bool, NoneType)):
+        message = f"is a {type(values).__name__}; put it in quotes if a string is meant"
+        yield Problem(key=prefix, message=message, received=values)
+
+
 def validated(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Problem]]:
     """`values` as an instance of the dataclass `schema`, or None and all that is wrong with them.
 
@@ -60,12 +94,11 @@ def validated(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pr
         values: What YAML gave: mappings, sequences and scalars.
         prefix: Dotted key under which `values` stand.
     """
-    try:
-        text = json.dumps(values)
-    except (TypeError, ValueError) as error:  # dates, sets and other YAML specials
-        return None, [Problem(key=prefix or "configuration", message=f"only plain values may stand here: {error}")]
+    if odd := list(not_plain(values, prefix)):
+        return None, odd
     if not isinstance(values, dict):
         return None, [Problem(key=prefix, message="a mapping has to stand here", received=values)]
+    text = json.dumps(values)
     # JSON mode takes lists for tuples and mappings for dataclasses, yet is strict about scalars.
     config = getattr(schema, "__pydantic_config__", None)
     adapter: TypeAdapter[Any] = TypeAdapter(schema if config else _with_strict_config(schema))
@@ -102,7 +135,9 @@ def _problem(schema: type, details: Any, prefix: str) -> Problem:
         return Problem(
             key=key, message="not one of the values", received=received, allowed=allowed, guess_from=str(received)
         )
-    message = details["msg"].replace("Input should be", "has to be")
+    message = details["msg"].removeprefix("Value error, ")
+    for theirs, ours in _WORDING.items():
+        message = message.replace(theirs, ours)
     return Problem(key=key, message=message, received=details["input"])
 
 

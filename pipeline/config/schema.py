@@ -116,30 +116,43 @@ class EvaluationConfig:
     """Modules of pipeline/metrics."""
     max_samples: Positive | None = None
     """Upper bound of samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
+    layer_samples: Positive = 16
+    """Most samples of those evaluated that the table of layers is measured on: it holds every intermediate tensor."""
     resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
     """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatesConfig:
-    """Bounds that a build has to keep."""
+    """Bounds that a build has to keep: `min_FIGURE` or `max_FIGURE`, FIGURE being a key of metrics.json."""
 
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How this set of gates is called. Null switches a gate off."""
+    """How this set of gates is called. Null switches a gate off; a chosen one fails too where its figure is missing."""
     min_quantized_accuracy: Fraction | None = None
     """Least top-1 of the quantized program, as a fraction."""
     min_delegated_accuracy: Fraction | None = None
-    """Least top-1 of the `.pte`; fails as well where that was not measured."""
+    """Least top-1 of the `.pte`, as a fraction."""
     max_quantization_drop: NonNegative | None = None
     """Most top-1 that quantization may cost, float minus quantized, as a fraction."""
+    max_delegation_drop: NonNegative | None = None
+    """Most top-1 that the way to the `.pte` may cost, quantized minus delegated, as a fraction."""
     min_delegated_share: Fraction | None = None
     """Least share of compute nodes that the delegate takes."""
+    max_delegated_error_max_lsb: NonNegative | None = None
+    """Largest error of any output of the `.pte` against the quantized program, in steps of the output's quantization.
+    It grows with depth; judge deep models by the mean."""
+    max_delegated_error_mean_lsb: NonNegative | None = None
+    """Largest mean of that error over all outputs."""
     max_program_bytes: Positive | None = None
     """Largest `.pte`."""
     max_planned_memory_bytes: Positive | None = None
     """Most memory that ExecuTorch plans for activations."""
+    max_estimated_sram_bytes: Positive | None = None
+    """Most working memory of the NPU, as its compiler estimates it."""
+    max_estimated_inference_time_ms: Annotated[float, Field(gt=0.0)] | None = None
+    """Longest inference, as the NPU's compiler estimates it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +179,7 @@ class BuildConfig:
 
     __pydantic_config__ = _STRICT
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seeds random weights, random data and the choice of evaluation samples."""
     num_threads: Positive = 1
     """Threads of PyTorch in every stage. More than one makes the last bits of observed ranges vary."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pipeline.contracts import Outputs
+from pipeline.statistics import share
 
 
 def compute(outputs: Outputs) -> dict[str, float]:
-    """`PROGRAM_agreement_with_float` and `delegated_agreement_with_quantized` as fractions."""
+    """`PROGRAM_agreement_with_float` and `delegated_agreement_with_quantized` as fractions.
+
+    Each comes with the ends of its 95 % interval, `..._low` and `..._high`.
+    """
     top1 = {program: logits.argmax(axis=1) for program, logits in outputs.logits.items()}
-    figures = {
-        f"{program}_agreement_with_float": float((top1[program] == top1["float"]).mean())
-        for program in top1
-        if program != "float"
-    }
+    figures: dict[str, float] = {}
+    for program in top1:
+        if program != "float":
+            figures |= share(f"{program}_agreement_with_float", top1[program] == top1["float"])
     if "delegated" in top1:
-        figures["delegated_agreement_with_quantized"] = float((top1["delegated"] == top1["quantized"]).mean())
+        figures |= share("delegated_agreement_with_quantized", top1["delegated"] == top1["quantized"])
     return figures

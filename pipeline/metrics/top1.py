@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pipeline.contracts import Outputs
+from pipeline.statistics import share
 
 
 def compute(outputs: Outputs) -> dict[str, float]:
-    """`float_accuracy`, `quantized_accuracy`, `delegated_accuracy` as fractions, for each program executed."""
-    if outputs.labels is None:
-        return {}
-    return {
-        f"{program}_accuracy": float((logits.argmax(axis=1) == outputs.labels).mean())
-        for program, logits in outputs.logits.items()
-    }
+    """`float_accuracy`, `quantized_accuracy`, `delegated_accuracy` as fractions, for each program executed.
+
+    Each comes with the ends of its 95 % interval, `..._low` and `..._high`.
+    """
+    figures: dict[str, float] = {}
+    if outputs.labels is not None:
+        for program, logits in outputs.logits.items():
+            figures |= share(f"{program}_accuracy", logits.argmax(axis=1) == outputs.labels)
+    return figures
