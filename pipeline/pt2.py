@@ -16,6 +16,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import types
+import typing
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _EDGE_EXTRAS = "edge.json"
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _GRAPH_ID = re.compile(r'"graph_id": (\d+)')
+_GENERATED_CODE = re.compile(r"<eval_with_key>\.\d+")
 _SOURCE_FILE = re.compile(r'File "([^"]+)"')
 _PER_ARCHIVE = (".data/version", ".data/serialization_id", "byteorder")
 
@@ -62,10 +65,9 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
 
 def load(path: Path) -> ExportedProgram:
     """The ATen program stored at `path`, quantized or not."""
-    import torch
     import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed operators
 
-    return torch.export.load(path)
+    return _load(path)
 
 
 def save_edge(program: ExportedProgram, config: EdgeCompileConfig, file: IO[bytes]) -> None:
@@ -107,11 +109,30 @@ def load_edge(path: Path) -> EdgeProgramManager:
     )
     _register_edge_operators()
     verifier = EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)  # registers the dialect for load
-    program = torch.export.load(path)
+    program = _load(path)
     program._verifiers = [verifier]
     _restore_nodes(program.graph_module.graph, kept["nodes"])
     program.graph_module.recompile()
     return EdgeProgramManager({"forward": program}, None, config)
+
+
+def _load(path: Path) -> ExportedProgram:
+    """torch.export.load, which asks for the type hints of the same classes thousands of times: half of its time."""
+    import torch
+    from torch._export.serde import serialize
+
+    known: dict[Any, dict[str, Any]] = {}
+
+    def get_type_hints(cls: Any, **namespaces: Any) -> dict[str, Any]:
+        if cls not in known:
+            known[cls] = typing.get_type_hints(cls, **namespaces)
+        return known[cls]
+
+    serialize.typing = types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})
+    try:
+        return torch.export.load(path)
+    finally:
+        serialize.typing = typing
 
 
 def _operator(namespace: Any, name: str) -> Any:
@@ -150,6 +171,7 @@ def _canonical_model(record: bytes) -> bytes:
     model = json.loads(record)
     graph_ids: dict[str, str] = {}
     addresses: dict[str, str] = {}
+    generated: dict[str, str] = {}
 
     def renumbered_graph(match: re.Match[str]) -> str:
         number = graph_ids.setdefault(match[1], str(len(graph_ids)))
@@ -158,13 +180,16 @@ def _canonical_model(record: bytes) -> bytes:
     def renumbered_address(match: re.Match[str]) -> str:
         return addresses.setdefault(match[0], f"0x{len(addresses):06x}")
 
+    def renumbered_code(match: re.Match[str]) -> str:  # torch counts the code that it generates in a process
+        return generated.setdefault(match[0], f"<eval_with_key>.{len(generated)}")
+
     for node in _nodes(model["graph_module"]["graph"]):
         metadata = node["metadata"]
         for key, text in metadata.items():
             if key == "from_node":
                 text = _GRAPH_ID.sub(renumbered_graph, text)
             elif key == "stack_trace":
-                text = _SOURCE_FILE.sub(_relative_source, text)
+                text = _GENERATED_CODE.sub(renumbered_code, _SOURCE_FILE.sub(_relative_source, text))
             metadata[key] = _ADDRESS.sub(renumbered_address, text)
     return json.dumps(model, separators=(",", ":")).encode()
 

@@ -48,9 +48,11 @@ class Problem:
             lines.append(f"    received: {_shown(self.received)}")
         if self.allowed:
             lines.append(f"    allowed: {', '.join(self.allowed)}")
-        guess = difflib.get_close_matches(self.guess_from or "", self.allowed, n=1)
-        if guess:
-            lines.append(f"    did you mean {guess[0]!r}?")
+        guess = self.guess_from or ""
+        near = difflib.get_close_matches(guess, self.allowed, n=3)
+        if near:  # of equally near ones the one that goes on as the guess begins
+            best = next((name for name in near if guess and name.startswith(guess)), near[0])
+            lines.append(f"    did you mean {best!r}?")
         return "\n".join(lines)
 
 

@@ -71,7 +71,8 @@ class TwinFinder:
             if model is None:
                 model = self._stored(delegate, ".tflite")
             return NeutronTwin(delegate.payload, model, self.resolver, self.num_threads)
-        if delegate.backend == ETHOS_U:
+        # A TOSA graph is executed alike whichever backend it was made for, also one that was added by somebody else.
+        if delegate.backend == ETHOS_U or self._stored_suffix(delegate) == ".tosa":
             from pipeline.runtime.ethos_u_twin import EthosUTwin
 
             return EthosUTwin(self._stored(delegate, ".tosa"))
@@ -79,6 +80,11 @@ class TwinFinder:
             f"this host cannot execute partitions for {delegate.backend!r}: ExecuTorch's runtime as installed does not "
             f"have that backend, and host twins exist for {', '.join(BACKENDS)}"
         )
+
+    def _stored_suffix(self, delegate: Delegate) -> str | None:
+        twins = {} if self.manifest is None else self.manifest.twins
+        stored = twins.get(hashlib.sha256(delegate.payload).hexdigest())
+        return None if stored is None else Path(stored[0]).suffix
 
     def _stored(self, delegate: Delegate, suffix: str) -> bytes:
         """The twin that convert kept beside the program."""

@@ -133,8 +133,8 @@ def _git_tags() -> dict[str, str]:
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit = git("rev-parse", "--verify", "HEAD")
-    # dvc.lock is what a build writes, not what it is made from: DVC changes it in every build, before this stage runs.
-    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock")
+    # dvc.lock and build/ are what a build writes, not what it is made from: they change before this stage runs.
+    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude)build")
     if commit is None or changes is None:
         return {"git.commit": "none", "git.dirty": "none"}
     return {"git.commit": commit, "git.dirty": str(bool(changes)).lower(), "mlflow.source.git.commit": commit}

@@ -1,0 +1,101 @@
+"""The documents: configuration.md is what the code says, links and named files exist, examples compose."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "data/**/*.md", "plugins/*.md")
+    for path in ROOT.glob(pattern)
+    if "prepared" not in path.parts
+)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+EXAMPLE = re.compile(r"^`([^`\n]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A path on a line of its own and the content of that file below it, as CONTRIBUTING.md shows its examples."""
+FOLDERS = "pipeline|stages|conf|data|docs|tests|benchmarks|plugins"
+NAMED = re.compile(rf"(?<![\w/.-])((?:{FOLDERS})/[\w./*-]*\w|dvc\.yaml|params\.yaml|Makefile|requirements[\w-]*\.lock)")
+# Made by builds, downloads or the reader; a clone lacks them.
+NOT_IN_A_CLONE = ("data/prepared", "data/cifar10", "data/inputs/my_", "conf/model/my_net.yaml", "plugins/my_net")
+
+
+def examples() -> dict[str, str]:
+    """The files that CONTRIBUTING.md shows, by path."""
+    return dict(EXAMPLE.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+
+
+def ids(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as git forges make it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_configuration_page_is_up_to_date() -> None:
+    generator = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == generator["render"](), (
+        "run `python -m docs.generate_configuration`"
+    )
+
+
+def test_every_field_of_the_configuration_is_documented() -> None:
+    assert "(no text)" not in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for match in LINK.finditer(text):
+        target = match[1] or match[2]
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, fragment = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), f"{ids(page)} links to {target}"
+        if fragment:
+            headings = re.findall(r"^#+ (.*)$", FENCE.sub("", linked.read_text(encoding="utf-8")), re.MULTILINE)
+            assert fragment in map(anchor, headings), f"{ids(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_named_files_exist(page: Path) -> None:
+    shown = examples()
+    text = page.read_text(encoding="utf-8")
+    for name in NAMED.findall(LINK.sub("", text)):
+        # In `conf/GROUP` and `pipeline/datasets/NAME.py` words in capitals stand for names.
+        placeholder = any(re.fullmatch(r"[A-Z]+(\.\w+)?", part) for part in name.split("/") if part != "README.md")
+        if placeholder or name.startswith(NOT_IN_A_CLONE) or any(path.startswith(name) for path in shown):
+            continue
+        assert any(ROOT.glob(name)) if "*" in name else (ROOT / name).exists(), f"{ids(page)} names {name}"
+
+
+def test_examples_of_contributing_compose(tmp_path: Path) -> None:
+    for folder in ("conf", "pipeline", "stages"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    files = examples()
+    assert len(files) >= 10
+    for name, content in files.items():
+        path = tmp_path / name
+        assert not path.exists(), f"{name} of CONTRIBUTING.md is not new"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    chosen = {"model": "tiny_cnn", "dataset": "stripes", "evaluation": "with_top3", "target": "tosa_int"}
+    (tmp_path / "params.yaml").write_text("".join(f"{group}: {option}\n" for group, option in chosen.items()))
+    program = (
+        "from pathlib import Path; from pipeline.config.compose import compose\n"
+        "config = compose(Path('params.yaml'), Path('conf')); print(config.flavor.name, *config.evaluation.metrics)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["tosa_serializer", "top1", "top3", "agreement", "sqnr", "lsb"]
