@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from pipeline.convert import Converted
+    from pipeline.runtime import Resolver
+    from pipeline.runtime.program import HostProgram
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
@@ -93,7 +95,7 @@ def read_json(path: Path) -> Any:
     Raises:
         LowerdeckError: it is not there; names the stage that writes it.
     """
-    return json.loads(_existing(path).read_text())
+    return json.loads(existing(path).read_text())
 
 
 @contextmanager
@@ -115,7 +117,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
-    with _existing(path).open("rb") as file:
+    with existing(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -132,7 +134,7 @@ def read_program(path: Path) -> ExportedProgram:
     """The ATen exported program at `path`."""
     from pipeline import pt2
 
-    return pt2.load(_existing(path))
+    return pt2.load(existing(path))
 
 
 def write_observers(state: ObserverState) -> None:
@@ -146,7 +148,7 @@ def read_observers() -> ObserverState:
     """The state that `write_observers` wrote."""
     from safetensors import safe_open
 
-    with safe_open(_existing(OBSERVERS), framework="pt") as file:
+    with safe_open(existing(OBSERVERS), framework="pt") as file:
         layout = (file.metadata() or {}).get("layout", "")
         return ObserverState(tensors={name: file.get_tensor(name) for name in file.keys()}, layout=layout)  # noqa: SIM118
 
@@ -164,7 +166,7 @@ def read_edge_program() -> EdgeProgramManager:
     """The edge program that `write_edge_program` wrote."""
     from pipeline import pt2
 
-    return pt2.load_edge(_existing(EDGE))
+    return pt2.load_edge(existing(EDGE))
 
 
 def write_plan(plan: DelegationPlan) -> None:
@@ -224,6 +226,13 @@ def write_converted(converted: Converted, converter: Converter) -> None:
     )
 
 
+def open_program(resolver: Resolver) -> HostProgram:
+    """The program that `write_converted` wrote, with its host twins, ready to be executed on this host."""
+    from pipeline import runtime
+
+    return runtime.open_program(existing(PROGRAM), manifest=existing(MANIFEST), twins=TWINS, resolver=resolver)
+
+
 def write_evaluation(
     figures: dict[str, Any],
     outputs: Outputs,
@@ -270,7 +279,12 @@ def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[objec
     write_text(path, text.getvalue())
 
 
-def _existing(path: Path) -> Path:
+def existing(path: Path) -> Path:
+    """`path`, which is a file.
+
+    Raises:
+        LowerdeckError: it is not there; names the stage that writes it.
+    """
     if not path.is_file():
         stage = path.parent.name if path != CONFIG else "compose"
         raise LowerdeckError(f"{path} is missing; `dvc repro {stage}` makes it")

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from pipeline.contracts import LowerdeckError
 
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="print the figures of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
+    _add_run(commands.add_parser("run", help="execute a .pte on this host and write its outputs"))
     ui = commands.add_parser("ui", help="open MLflow on the recorded builds")
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
@@ -44,6 +46,52 @@ def _parser() -> argparse.ArgumentParser:
     template = commands.add_parser("plots-template", help="make `dvc plots show` work without a network in this clone")
     template.set_defaults(run=_plots_template)
     return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.description = "Execute a .pte on this host. Without --inputs and --output it is described only."
+    run.add_argument("program", type=Path, metavar="PROGRAM.pte")
+    run.add_argument(
+        "--inputs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help=".npy or raw .bin files, one an input; .npz files, one a run; images or a folder of them, one a run",
+    )
+    run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
+    run.add_argument("--method", default="forward", help="method to execute (default: %(default)s)")
+    run.add_argument(
+        "--resolver",
+        choices=("reference", "optimized", "xnnpack"),
+        default="reference",
+        help="LiteRT's kernels for Neutron's partitions (default: %(default)s)",
+    )
+    run.add_argument("--manifest", type=Path, help="manifest of the program (default: manifest.json beside it, if any)")
+    run.add_argument("--twins", type=Path, help="folder of its host twins (default: twins/ beside it, if any)")
+    run.add_argument("--alone", action="store_true", help="ignore manifest.json and twins/ beside the program")
+    for name, default, what in (("mean", 0.0, "subtracted from"), ("std", 1.0, "divisor of")):
+        text = f"for images: {what} pixels in 0 ... 1, one value or one a channel (default: {default:g})"
+        run.add_argument(f"--{name}", type=float, nargs="+", default=[default], metavar="VALUE", help=text)
+    run.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from pipeline.run import describe, run_program
+
+    executed = run_program(
+        options.program,
+        options.inputs,
+        options.output,
+        method=options.method,
+        manifest=options.manifest,
+        twins=options.twins,
+        beside=not options.alone,
+        resolver=options.resolver,
+        mean=options.mean,
+        std=options.std,
+    )
+    print("\n".join(describe(options.program, executed)))
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
 from pipeline.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, LowerdeckError
-from pipeline.lowering import quick_lowering
+from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -61,7 +61,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     """
     lowering = backend.lowering(manager.exported_program())
     _hold_to_plan(lowering.partitioner, plan)
-    with quick_lowering():
+    with shared_provenance():
         with backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(lowering.partitioner)
         if lowering.finish is not None:

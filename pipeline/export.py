@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.contracts import LowerdeckError
+from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ def export(model: torch.nn.Module, input_shapes: Sequence[Sequence[int]]) -> Exp
 
     example_inputs = tuple(torch.zeros(*shape) for shape in input_shapes)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), shared_provenance():
             return torch.export.export(model.eval(), example_inputs)
     except Exception as error:  # user's code runs while tracing: anything may come out of it
         shapes = ", ".join(str(list(shape)) for shape in input_shapes)

@@ -8,19 +8,20 @@ float program that it was made from.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipeline.contracts import LayerFigures
+from pipeline.contracts import LayerFigures, Split
 from pipeline.statistics import sqnr_db
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _QUANTIZE, _DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
+_MODULE_PASS = "ExportedProgram.module()"  # noqa: S105  # what quantize starts from; older nodes are the float program's
 _BATCH_NORM = "aten.batch_norm"
 # Operators that hand values on as they are: behind them the steps of a quantization are still the same.
 _KEEPS_VALUES = (
@@ -44,7 +45,7 @@ class _Pair:
 
 
 def compare_layers(
-    exported: ExportedProgram, quantized: ExportedProgram, samples: Iterable[tuple[torch.Tensor, ...]]
+    exported: ExportedProgram, quantized: ExportedProgram, split: Split, samples: Sequence[int]
 ) -> list[LayerFigures]:
     """Signal to quantization noise ratio of every tensor that the quantized program holds in integers, worst first.
 
@@ -54,29 +55,30 @@ def compare_layers(
     Args:
         exported: The float ATen program.
         quantized: What quantize made of it.
-        samples: The model's inputs, sample by sample.
+        split: Where the samples come from.
+        samples: Indices into it, of the samples to measure on; at least one.
     """
     pairs = _pairs(exported, quantized)
     if not pairs:
         return []
     reference = _Tap(exported, {pair.folded for pair in pairs})
     actual = _Tap(quantized, {pair.dequantize for pair in pairs})
-    signal, noise, count = [0.0] * len(pairs), [0.0] * len(pairs), 0
+    signal, noise = [0.0] * len(pairs), [0.0] * len(pairs)
     with torch.no_grad():
-        for inputs in samples:
+        for sample in samples:
+            inputs = split[sample].inputs
             expected, found = reference(inputs), actual(inputs)
             for index, pair in enumerate(pairs):
                 wanted = expected[pair.folded].double()
                 signal[index] += float(wanted.square().sum())
                 noise[index] += float((wanted - found[pair.dequantize].double()).square().sum())
-            count += 1
     layers = [
         LayerFigures(
             node=pair.source.name,
             operator="input" if pair.source.op == "placeholder" else str(pair.source.target),
             module=_module(pair.source),
             lsb=pair.lsb,
-            num_samples=count,
+            num_samples=len(samples),
             sqnr_db=sqnr_db(signal[index], noise[index]),
         )
         for index, pair in enumerate(pairs)
@@ -89,7 +91,7 @@ def output_lsb(quantized: ExportedProgram) -> float | None:
     outputs = quantized.graph.output_node().args[0]
     node = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
     while isinstance(node, torch.fx.Node) and str(node.target).startswith(_KEEPS_VALUES):
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]
     return _lsb(node) if isinstance(node, torch.fx.Node) and _is(node, _DEQUANTIZE) else None
 
 
@@ -102,7 +104,8 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
     for node in quantized.graph.nodes:
         if not _is(node, _QUANTIZE):
             continue
-        source = originals.get(_origin(node) or "")
+        # Not every quantizer's nodes remember where they come from; what they quantize does.
+        source = originals.get(_origin(node) or _origin(node.args[0]) or "")
         dequantize = next((user for user in node.users if _is(user, _DEQUANTIZE)), None)
         if source is None or dequantize is None or source.name in parameters:
             continue
@@ -131,7 +134,7 @@ def _origin(node: torch.fx.Node) -> str | None:
     if oldest is None:
         return node.name if node.op == "placeholder" else None
     # What a pass made up by itself has no older node than the pass.
-    return str(oldest.name) if oldest.pass_name == "ExportedProgram.module()" else None
+    return str(oldest.name) if oldest.pass_name == _MODULE_PASS else None
 
 
 def _is(node: torch.fx.Node, *prefixes: str) -> bool:

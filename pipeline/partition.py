@@ -12,7 +12,7 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
 from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode
-from pipeline.lowering import quick_lowering
+from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
     lowering = backend.lowering(program)
     edge_config = lowering.edge_config or EdgeCompileConfig()
     nodes: list[PlannedNode] = []
-    with quick_lowering(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
+    with shared_provenance(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
         _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
         manager = to_edge_transform_and_lower(
             program,

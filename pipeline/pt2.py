@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pipeline.provenance import shared_provenance
+
 if TYPE_CHECKING:
     import torch
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager
@@ -47,7 +49,8 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
     import torch
 
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files=extra_files)
+    with shared_provenance():
+        torch.export.save(program, buffer, extra_files=extra_files)
     buffer.seek(0)
     reader = torch._C.PyTorchFileReader(buffer)
     output = io.BytesIO()
@@ -65,7 +68,6 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
 
 def load(path: Path) -> ExportedProgram:
     """The ATen program stored at `path`, quantized or not."""
-    import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed operators
 
     return _load(path)
 
@@ -121,6 +123,7 @@ def _load(path: Path) -> ExportedProgram:
     import torch
     from torch._export.serde import serialize
 
+    module: Any = serialize
     known: dict[Any, dict[str, Any]] = {}
 
     def get_type_hints(cls: Any, **namespaces: Any) -> dict[str, Any]:
@@ -128,11 +131,11 @@ def _load(path: Path) -> ExportedProgram:
             known[cls] = typing.get_type_hints(cls, **namespaces)
         return known[cls]
 
-    serialize.typing = types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})
+    module.typing = types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})
     try:
         return torch.export.load(path)
     finally:
-        serialize.typing = typing
+        module.typing = typing
 
 
 def _operator(namespace: Any, name: str) -> Any:

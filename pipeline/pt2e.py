@@ -17,6 +17,7 @@ from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from pipeline.contracts import LowerdeckError, ObserverState
+from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -35,7 +36,8 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export writes.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
-    prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
+    with shared_provenance():
+        prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))

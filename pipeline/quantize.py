@@ -10,6 +10,7 @@ from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_p
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from pipeline.contracts import ObserverState
+from pipeline.provenance import shared_provenance
 from pipeline.pt2e import prepare, restore_observers
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def quantize(
     """
     prepared = prepare(program, quantizer)
     restore_observers(prepared, state)
-    converted = convert_pt2e(prepared)
     assert program.example_inputs is not None
-    with torch.no_grad():
+    with torch.no_grad(), shared_provenance():
+        converted = convert_pt2e(prepared)
         quantized = torch.export.export(converted, *program.example_inputs)
     # The float weights are dead after conversion, yet would be stored and read by every later stage.
     quantized = remove_unused_parameters_pass(quantized)

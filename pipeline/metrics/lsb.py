@@ -7,7 +7,7 @@ from pipeline.statistics import error_lsb
 
 
 def compute(outputs: Outputs) -> dict[str, float]:
-    """`delegated_error_max_lsb`, `delegated_error_mean_lsb` and `delegated_exact_share`, over all outputs of all samples.
+    """`output_lsb`; `delegated_error_max_lsb`, `delegated_error_mean_lsb`, `delegated_exact_share` over all outputs.
 
     Empty where the output is not quantized, or the delegated program was not executed: there is nothing to count.
     """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline import artifacts
 from pipeline.config import load
 from pipeline.config.schema import Config
-from pipeline.contracts import DelegationPlan, LowerdeckError
-from pipeline.figures import Confusion, read_confusion
+from pipeline.contracts import DelegationPlan, LayerFigures, LowerdeckError
+from pipeline.figures import ClassAccuracies, Confusion, read_classes, read_confusion, read_layers
 from pipeline.tracking.lineage import build_key
 
 
@@ -25,6 +25,10 @@ class Build:
     plan: DelegationPlan
     confusion: Confusion | None
     """None where the samples have no labels."""
+    classes: Sequence[ClassAccuracies]
+    """Empty where the samples have no labels."""
+    layers: Sequence[LayerFigures]
+    """Worst first; empty where nothing is quantized."""
     lineage: Mapping[str, Any] | None
     """None where `track` has not recorded this build yet."""
 
@@ -49,7 +53,9 @@ def read_build() -> Build:
         figures=figures,
         manifest=manifest,
         plan=plan,
-        confusion=read_confusion(artifacts.CONFUSION),
+        confusion=read_confusion(artifacts.existing(artifacts.CONFUSION)),
+        classes=read_classes(artifacts.existing(artifacts.CLASSES)),
+        layers=read_layers(artifacts.existing(artifacts.LAYERS)),
         lineage=_current_lineage(config, manifest),
     )
 

@@ -18,6 +18,8 @@ from pipeline.report.style import STYLE
 MAX_MATRIX_CLASSES = 40
 """With more classes the most frequent mistakes are listed in place of the matrix."""
 NUM_MISTAKES = 30
+MAX_ROWS = 40
+"""Rows of classes and of layers that are not folded away."""
 NO_REASON = "no reason given"
 
 
@@ -43,6 +45,8 @@ def render(build: Build) -> str:
         f'<p class="caveat" role="note">{escape(caveat)}</p>' if caveat else "",
         _section("Figures", _figures(build)),
         _section(figures.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
+        _section("Classes", _classes(build)) if build.classes else "",
+        _section("Layers", _layers(build)) if build.layers else "",
         _section("Delegation plan", _plan(build.plan)),
         _section("Lineage", _lineage(build.lineage)),
         _section("Configuration", _configuration(build)),
@@ -79,18 +83,20 @@ def _figures(build: Build) -> str:
         f'<div class="tile"><h3>{escape(name)}</h3><b>{escape(large)}</b><span>{escape(small)}</span></div>'
         for name, large, small in _tiles(build.figures)
     )
+    rows = figures.rows(build.config, build.figures, build.manifest)
+    rows += figures.estimates(build.figures, build.manifest["converter"]["flavor"])
+    rows += [*figures.comparisons(build.figures), ("executed by", str(build.figures.get("executed_by", "unknown")))]
     shown = {name for name, _, _ in _tiles(build.figures)}
-    rows = [row for row in figures.rows(build.config, build.figures, build.manifest) if row[0] not in shown]
-    return f'<div class="tiles">{tiles}</div>' + _table((), rows + figures.comparisons(build.figures), "pairs")
+    unique = dict(row for row in rows if row[0] not in shown)
+    return f'<div class="tiles">{tiles}</div>' + _table((), list(unique.items()), "pairs")
 
 
 def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The figures that are looked for first, each as (name, what is set large, what is set small below it)."""
     tiles = []
     for program in ("float", "quantized", "delegated"):
-        name, value = f"{program} accuracy", measured.get(f"{program}_accuracy")
-        large, of, small = figures.accuracy(value, measured["num_samples"]).partition(" of ")
-        tiles.append((name, large, (of + small).strip()))
+        large, of, small = figures.accuracy(measured, program).partition(" of ")
+        tiles.append((f"{program} accuracy", large, (of + small).strip()))
     nodes, _, partitions = figures.delegation(measured).partition(" in ")
     size_bytes = measured["program_bytes"]
     tiles.append(("delegated nodes", nodes, f"in {partitions}"))
@@ -131,6 +137,46 @@ def _mistakes(confusion: Confusion) -> str:
     rows = [(actual, predicted, count) for (actual, predicted), count in pairs.most_common(NUM_MISTAKES)]
     hint = f"{len(confusion.labels)} classes; the most frequent mistakes, of {sum(pairs.values()):,} in all."
     return f'<p class="hint">{hint}</p>' + _table(("actual", "predicted", "samples"), rows)
+
+
+def _classes(build: Build) -> str:
+    """Accuracy by class, the classes first that the most real program recognizes worst."""
+    programs = list(build.classes[0].accuracies)
+    ordered = sorted(build.classes, key=lambda entry: entry.accuracies[programs[-1]][0])
+    rows: list[tuple[Any, ...]] = []
+    for entry in ordered:
+        cells = [
+            f"{100 * value:.1f} % ({100 * low:.0f} to {100 * high:.0f})"
+            for value, low, high in (entry.accuracies[program] for program in programs)
+        ]
+        rows.append((entry.label, entry.num_samples, *cells))
+    hint = f'<p class="hint">In brackets: 95 % interval. Worst of the {escape(programs[-1])} program first.</p>'
+    return hint + _folded(("class", "samples", *programs), rows)
+
+
+def _layers(build: Build) -> str:
+    """Signal to noise ratio layer by layer, as bars."""
+    most_db = max(layer.sqnr_db for layer in build.layers)
+    rows: list[tuple[Any, ...]] = []
+    for layer in build.layers:
+        share = 100 * max(0.0, layer.sqnr_db) / most_db if most_db > 0 else 0
+        bar = Markup(f'<div class="bar" style="--share:{share:.0f}%">{layer.sqnr_db:.1f} dB</div>')
+        lsb = "" if layer.lsb is None else f"{layer.lsb:.4g}"
+        rows.append((layer.node, bar, layer.operator, layer.module, lsb))
+    hint = (
+        '<p class="hint">Signal to quantization noise of every tensor that the quantized program holds in integers, '
+        f"against the float program, on {build.layers[0].num_samples} samples. Worst first.</p>"
+    )
+    return hint + _folded(("node", "SQNR", "operator", "module", "LSB"), rows)
+
+
+def _folded(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table whose rows after the first MAX_ROWS are folded away."""
+    table = _table(header, rows[:MAX_ROWS])
+    if len(rows) <= MAX_ROWS:
+        return table
+    rest = _table(header, rows[MAX_ROWS:])
+    return f"{table}<details><summary>{len(rows) - MAX_ROWS} more</summary>{rest}</details>"
 
 
 def _plan(plan: DelegationPlan) -> str:

@@ -35,6 +35,8 @@ td.number, th.number { text-align: right; white-space: nowrap; min-width: 0; }
 code { font: .85em/1.5 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 .chain code { display: block; min-width: 22em; }
 .wide td:last-child { min-width: 18em; }
+.bar { background: linear-gradient(90deg, rgba(var(--right), .35) var(--share), transparent var(--share));
+  padding: 0 6px; min-width: 9em; border-radius: 3px; }
 .matrix { width: auto; }
 .matrix th, .matrix td { min-width: 2.6em; padding: 5px 8px; text-align: center; border: 0; color: var(--soft); }
 .matrix td.right { background: rgba(var(--right), calc(var(--share) * .6)); color: var(--ink); }

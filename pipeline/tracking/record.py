@@ -40,7 +40,8 @@ class Recorded:
 def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
     """Record the build in build/ in the run of its key.
 
-    A run that could not be completed is marked as failed, and the next call completes it.
+    A run that could not be completed is marked as failed, and the next call completes it. A run whose build does not
+    keep its gates is marked as failed too; its tag `gates.failed` says why.
 
     Args:
         config: Resolved configuration.
@@ -52,7 +53,7 @@ def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
     wanted = content(config, lineage)
     with opened(config.tracking) as store:
         run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name)
-        with _ending(store.client, run):
+        with _ending(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
             _log_content(store.client, run, wanted)
             with patient_uploads():
                 _log_files(store.client, run.info.run_id, lineage)
@@ -60,8 +61,8 @@ def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
 
 
 @contextmanager
-def _ending(client: MlflowClient, run: Run) -> Iterator[None]:
-    """Leave the run as finished when the block ends well, as failed otherwise."""
+def _ending(client: MlflowClient, run: Run, status: str) -> Iterator[None]:
+    """Leave the run with `status` when the block ends well, as failed otherwise."""
     from mlflow.exceptions import MlflowException
 
     run_id = run.info.run_id
@@ -72,7 +73,7 @@ def _ending(client: MlflowClient, run: Run) -> Iterator[None]:
         with suppress(MlflowException, OSError):  # what failed first is the message; the server may be gone by now
             client.set_terminated(run_id, "FAILED")
         raise
-    client.set_terminated(run_id, "FINISHED")
+    client.set_terminated(run_id, status)
 
 
 def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
@@ -134,21 +135,32 @@ def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float],
 
 def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any]) -> None:
     """Put the files of the build into the run; files of the same name are replaced."""
-    at_the_top = (artifacts.CONFIG, artifacts.PROGRAM, artifacts.MANIFEST, artifacts.PLAN)
-    files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top]
-    files += [(artifacts.METRICS, None), (artifacts.CONFUSION, None), (artifacts.QUANTIZATION_REPORT, "quantization")]
+    at_the_top = (artifacts.CONFIG, artifacts.PROGRAM, artifacts.MANIFEST, artifacts.PLAN, artifacts.METRICS)
+    tables = (artifacts.CONFUSION, artifacts.CLASSES, artifacts.LAYERS)
+    files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
+    files.append((artifacts.QUANTIZATION_REPORT, "quantization"))
     files += [(twin, "twins") for twin in sorted(artifacts.TWINS.glob("*")) if twin.is_file()]
     with tempfile.TemporaryDirectory() as folder:
         artifacts.write_json(Path(folder, artifacts.LINEAGE.name), lineage)
         files.append((Path(folder, artifacts.LINEAGE.name), None))
-        confusion = figures.read_confusion(artifacts.CONFUSION)
-        if confusion is not None:
-            from pipeline.tracking.plots import confusion_png
-
-            title = figures.confusion_title(artifacts.read_json(artifacts.METRICS))
-            artifacts.write_bytes(Path(folder, "confusion_matrix.png"), confusion_png(confusion, title))
-            files.append((Path(folder, "confusion_matrix.png"), "plots"))
-        for path, place in files:
+        for path, _ in files:
             if not path.is_file():
                 raise LowerdeckError(f"{path} is missing; `dvc repro` makes it")
+        files += [(path, "plots") for path in _plots(Path(folder))]
+        for path, place in files:
             client.log_artifact(run_id, str(path), place)
+
+
+def _plots(folder: Path) -> list[Path]:
+    """Pictures of the build's tables in `folder`; none of a table that is empty."""
+    from pipeline.tracking.plots import confusion_png, layers_png
+
+    pictures = {}
+    if (confusion := figures.read_confusion(artifacts.CONFUSION)) is not None:
+        title = figures.confusion_title(artifacts.read_json(artifacts.METRICS))
+        pictures["confusion_matrix.png"] = confusion_png(confusion, title)
+    if layers := figures.read_layers(artifacts.LAYERS):
+        pictures["layers.png"] = layers_png(layers)
+    for name, picture in pictures.items():
+        artifacts.write_bytes(folder / name, picture)
+    return [folder / name for name in pictures]
