@@ -9,7 +9,15 @@ import numpy as np
 from pipeline import artifacts
 from pipeline.config.compose import render
 from pipeline.config.load import read_config
-from pipeline.contracts import CompiledPartition, Converter, DelegationPlan, Outputs, PlannedNode
+from pipeline.contracts import (
+    ClassFigures,
+    CompiledPartition,
+    Converter,
+    DelegationPlan,
+    LayerFigures,
+    Outputs,
+    PlannedNode,
+)
 
 CONFIG = {
     "build": {"seed": 3, "num_threads": 1, "plugins": []},
@@ -63,6 +71,12 @@ NODES = (
     ),
     PlannedNode(name="getitem", operator="getitem", compute=False, partition=None, module=""),
 )
+LAYERS = (
+    LayerFigures(
+        node="conv2d", operator="aten.conv2d.default", module="features.0", lsb=0.5, num_samples=2, sqnr_db=9.25
+    ),
+    LayerFigures(node="x", operator="input", module="", lsb=None, num_samples=2, sqnr_db=40.0),
+)
 
 
 def configuration(**sections):
@@ -84,7 +98,9 @@ def write_config(**sections):
     return read_config(artifacts.CONFIG)
 
 
-def write_build(figures=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 2), answers=(0, 1, 2, 1), **sections):
+def write_build(
+    figures=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 2), answers=(0, 1, 2, 1), layers=LAYERS, **sections
+):
     """A whole build/ below the current folder; returns its configuration.
 
     Args:
@@ -93,6 +109,7 @@ def write_build(figures=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 
         program: First bytes of the `.pte`.
         labels: Actual classes of the evaluation samples, None for a dataset without labels.
         answers: Classes that the quantized program predicts.
+        layers: Layer by layer, worst first.
         sections: Values of the configuration by section.
     """
     config = write_config(**sections)
@@ -107,8 +124,18 @@ def write_build(figures=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 
         labels=None if labels is None else np.array(labels), logits={"float": logits, "quantized": logits}
     )
     merged = {key: value for key, value in (FIGURES | (figures or {})).items() if value is not None}
-    artifacts.write_evaluation(merged, outputs, [digest("evaluation", index) for index in range(len(answers))])
+    digests = [digest("evaluation", index) for index in range(len(answers))]
+    artifacts.write_evaluation(merged, outputs, digests, classes_of(labels, answers), layers)
     return config
+
+
+def classes_of(labels, answers):
+    pairs = list(zip(labels or (), answers, strict=False))
+    correct = {label: sum(pair == (label, label) for pair in pairs) for label in sorted(set(labels or ()))}
+    return [
+        ClassFigures(label=label, num_samples=labels.count(label), correct={"float": count, "quantized": count})
+        for label, count in correct.items()
+    ]
 
 
 def digest(*parts):

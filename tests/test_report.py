@@ -70,6 +70,53 @@ class TestTerminal:
         assert table["delegated nodes"] == "2 of 3 in 1 partition"
         assert table["size"] == "2,048 bytes (2.0 KiB)"
         assert table["estimated inference time"] == "1.250 ms (Reference's estimate)"
+        assert "delegated against quantized" not in table
+
+    def test_intervals_and_lsb_errors_stand_beside_their_samples(self):
+        write_build(
+            figures={
+                "delegated_accuracy": 0.75, "delegated_accuracy_low": 0.3006, "delegated_accuracy_high": 0.9544,
+                "delegated_error_max_lsb": 1.0, "delegated_error_mean_lsb": 0.0401, "delegated_exact_share": 0.973,
+                "worst_layer": "conv2d (features.0)", "worst_layer_sqnr_db": 9.25,
+            }
+        )  # fmt: skip
+        table = rows_of(printed())
+        assert table["delegated accuracy"] == "75.00 % of 4 samples (95 %: 30.1 to 95.4)"
+        assert table["delegated against quantized"] == "max 1 LSB, mean 0.04, 97.3 % exact"
+        assert table["worst layer"] == "conv2d (features.0): 9.2 dB SQNR"
+
+    def test_of_the_estimates_only_the_most_asked_for(self):
+        names = (
+            "total_cycles",
+            "npu_cycles",
+            "macs",
+            "sram_bytes",
+            "shram_bytes",
+            "off_chip_flash_bytes",
+            "dram_bytes",
+        )
+        write_build(
+            figures={f"estimated_{name}": 0 if name == "dram_bytes" else 7 for name in names}
+            | {"delegated_error_max_lsb": 1.0, "delegated_error_mean_lsb": 0.0, "delegated_exact_share": 1.0}
+            | {"worst_layer": "x", "worst_layer_sqnr_db": 1.0},
+            gates={"max_program_bytes": 1},
+        )
+        table = rows_of(printed())
+        estimated = [what for what in table if what.startswith("estimated")]
+        assert estimated == [
+            "estimated inference time", "estimated total cycles", "estimated SRAM", "estimated off chip flash",
+        ]  # fmt: skip
+        # The page has all of them, each once.
+        shown = Page(page.render(read_build())).text
+        assert "estimated MACs" in shown
+        assert shown.count("estimated total cycles") == 1
+
+    def test_gates_that_were_chosen_are_judged(self):
+        write_build(gates={"name": "strict", "min_quantized_accuracy": 0.7})
+        assert rows_of(printed())["gates strict"] == "all passed"
+        write_build(gates={"name": "strict", "min_quantized_accuracy": 0.8})
+        text = " ".join(printed().split())
+        assert "1 failed. gates.min_quantized_accuracy: quantized_accuracy is 0.75" in text
 
     def test_the_caveat_and_the_ways_on_are_there(self):
         write_build()
@@ -157,6 +204,22 @@ class TestPage:
         write_build(labels=None)
         assert "Confusion matrix" not in page.render(read_build())
 
+    def test_classes_and_layers_are_there_worst_first(self):
+        write_build()
+        shown = Page(page.render(read_build())).text
+        assert shown.index("conv2d") < shown.index("40.0 dB")
+        for words in ("Classes", "50.0 % (9 to 91)", "Layers", "9.2 dB", "features.0", "on 2 samples"):
+            assert words in shown, words
+        write_build(layers=(), labels=None)
+        tags = Page(page.render(read_build()))
+        assert "Layers" not in tags.text
+        assert "Classes" not in tags.text
+
+    def test_many_layers_are_folded_away(self):
+        layer = HANDMADE["LAYERS"][0]
+        write_build(layers=(layer,) * (page.MAX_ROWS + 3))
+        assert "3 more" in Page(page.render(read_build())).text
+
     def test_many_classes_give_a_list_of_mistakes(self):
         labels = tuple(range(page.MAX_MATRIX_CLASSES + 1))
         write_build(labels=labels, answers=(*labels[:-1], 0))
@@ -184,9 +247,17 @@ class TestReadBuild:
 
 
 class TestFigures:
-    @pytest.mark.parametrize("value", ["not measured", None])
-    def test_what_is_not_measured_is_never_a_number(self, value):
-        assert figures.accuracy(value, 360) == "not measured"
+    @pytest.mark.parametrize("measured", [{"float_accuracy": "not measured"}, {}])
+    def test_what_is_not_measured_is_never_a_number(self, measured):
+        assert figures.accuracy(measured | {"num_samples": 360}, "float") == "not measured"
+
+    def test_comparisons_show_shares_with_their_interval(self):
+        name = "delegated_agreement_with_quantized"
+        measured = {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, "delegated_against_quantized_sqnr_db": 40.0}
+        assert figures.comparisons(measured) == [
+            ("delegated against quantized SQNR", "40.0 dB"),
+            ("delegated agreement with quantized", "50.00 % (95 %: 25.0 to 75.0)"),
+        ]
 
     def test_classes_are_in_the_order_of_numbers(self):
         artifacts.write_table(artifacts.CONFUSION, ("actual", "predicted"), [(10, 9), (9, 9), (2, 10)])

@@ -145,8 +145,9 @@ class TestRun:
         folder = Path(run.info.artifact_uri.removeprefix("file://"))
         assert folder.is_relative_to(Path.cwd() / "mlflow" / "artifacts")
         assert HANDMADE["files_below"](folder) == [
-            "config.yaml", "confusion.csv", "lineage.json", "manifest.json", "metrics.json", "plan.json",
-            "plots/confusion_matrix.png", "program.pte", "quantization/report.json", "twins/partition_0.tflite",
+            "classes.csv", "config.yaml", "confusion.csv", "layers.csv", "lineage.json", "manifest.json",
+            "metrics.json", "plan.json", "plots/confusion_matrix.png", "plots/layers.png",
+            "program.pte", "quantization/report.json", "twins/partition_0.tflite",
         ]  # fmt: skip
         assert (folder / "program.pte").read_bytes() == artifacts.PROGRAM.read_bytes()
 
@@ -224,6 +225,17 @@ class TestRun:
         assert run.data.tags["gates"] == "passed"
         assert len(run.data.params["dataset.options.classes"]) == content.MAX_PARAM_CHARACTERS
         assert "dataset.options.classes" in run.data.tags["params.cut"]
+
+    def test_a_build_that_fails_its_gates_is_recorded_as_failed(self):
+        track(write_build(gates={"name": "strict", "min_quantized_accuracy": 0.9, "min_delegated_share": 0.5}))
+        (run,) = runs()
+        assert run.info.status == "FAILED"
+        assert run.data.tags["gates"] == "failed"
+        assert run.data.tags["gates.failed"] == (
+            "gates.min_quantized_accuracy: quantized_accuracy is 0.75, less than the bound 0.9"
+        )
+        assert run.data.metrics["quantized_accuracy"] == 0.75
+        assert "1 failed" in run.data.tags["mlflow.note.content"]
 
     def test_a_run_that_broke_off_is_marked_and_repaired(self, monkeypatch):
         config = write_build()
@@ -329,6 +341,12 @@ class TestAddress:
     def test_passwords_are_not_shown(self):
         assert address.shown("https://user:secret@host:5000/x") == "https://host:5000/x"
         assert address.shown("sqlite:////a@b/mlflow.db") == "sqlite:////a@b/mlflow.db"
+
+
+def test_the_plot_of_layers_has_the_same_bytes_every_time():
+    picture = plots.layers_png(HANDMADE["LAYERS"])
+    assert picture.startswith(b"\x89PNG")
+    assert picture == plots.layers_png(HANDMADE["LAYERS"])
 
 
 def test_the_confusion_plot_has_the_same_bytes_every_time():

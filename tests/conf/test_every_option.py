@@ -1,0 +1,111 @@
+"""Every YAML in conf/ composes, in a combination that it fits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from pipeline.config.compose import compose, render
+from pipeline.config.load import read_config
+from pipeline.config.schema import GROUPS, Config
+from pipeline.contracts import ConfigurationError
+from tests.conftest import TARGETS
+from tests.project import REPOSITORY, SELECTION, Project
+
+CONF = REPOSITORY / "conf"
+OPTIONS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
+OPEN = [(group, option) for group, option in OPTIONS if ": ???" in (CONF / group / f"{option}.yaml").read_text()]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What a user has to have, or to say, for some options: values of the section by the name of the option."""
+    folder = tmp_path_factory.mktemp("own")
+    for split in ("calibration", "evaluation"):
+        np.savez(folder / f"{split}.npz", inputs=np.zeros((4, 3, 32, 32), np.float32))
+        for label in ("cat", "dog"):
+            (folder / "images" / split / label).mkdir(parents=True)
+            Image.new("RGB", (40, 40), "red").save(folder / "images" / split / label / "0.png")
+    (folder / "cifar10" / "cifar-10-batches-py").mkdir(parents=True)
+    (folder / "cifar10" / "cifar-10-batches-py" / "test_batch").write_bytes(b"any")
+    return {
+        "arrays": {"options": {split: str(folder / f"{split}.npz") for split in ("calibration", "evaluation")}},
+        "image_folder": {"options": {"root": str(folder / "images")}},
+        "cifar10": {"options": {"root": str(folder / "cifar10")}},
+        "custom": {
+            "options": {"factory": "pipeline.models.networks.resnet8:ResNet8"},
+            "input_shapes": [[1, 3, 32, 32]],
+        },
+    }
+
+
+@pytest.fixture
+def composed(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, dict[str, Any]]
+) -> Callable[..., Config]:
+    monkeypatch.chdir(project.root)
+
+    def get(**values: Any) -> Config:
+        selection = SELECTION | values
+        chosen = {group: own[selection[group]] for group in ("model", "dataset") if selection[group] in own}
+        selection["overrides"] = chosen
+        params = tmp_path / "params.yaml"
+        params.write_text(json.dumps(selection))
+        return compose(params, Path("conf"))
+
+    return get
+
+
+def test_the_tests_know_every_target() -> None:
+    assert sorted(path.stem for path in (CONF / "target").glob("*.yaml")) == sorted(TARGETS)
+
+
+def test_every_file_belongs_to_a_group() -> None:
+    folders = {path.relative_to(CONF).parts[0] for path in CONF.rglob("*.yaml")}
+    assert folders - {"experiment"} == {"config.yaml", *GROUPS}
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=str)
+def test_the_option_composes_for_a_target_that_has_it(
+    composed: Callable[..., Config], tmp_path: Path, group: str, option: str
+) -> None:
+    refusals = []
+    for target in [option] if group == "target" else TARGETS:
+        try:
+            config = composed(**{"target": target, group: option})
+        except ConfigurationError as refusal:
+            refusals.append(str(refusal))
+            continue
+        expected = config.target.default_flavor if (group, option) == ("flavor", "default") else option
+        assert getattr(config, group).name == expected
+        (tmp_path / "config.yaml").write_text(render(config))
+        assert read_config(tmp_path / "config.yaml") == config
+        return
+    pytest.fail("\n".join(refusals))
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=str)
+def test_the_option_says_at_its_top_what_it_is_for(group: str, option: str) -> None:
+    first = (CONF / group / f"{option}.yaml").read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert len(first) > 20
+
+
+@pytest.mark.parametrize(("group", "option"), OPEN, ids=str)
+def test_what_the_user_has_to_give_is_named(project: Project, tmp_path: Path, group: str, option: str) -> None:
+    shutil.copytree(project.root / "conf", tmp_path / "conf")
+    (tmp_path / "params.yaml").write_text(json.dumps(SELECTION | {group: option}))
+    values = yaml.safe_load((CONF / group / f"{option}.yaml").read_text())
+    required = {f"{group}.{key}" for key, value in values.items() if value == "???"}
+    required |= {f"{group}.options.{key}" for key, value in values["options"].items() if value == "???"}
+    with pytest.raises(ConfigurationError) as caught:
+        compose(tmp_path / "params.yaml", tmp_path / "conf")
+    assert {line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]} == required

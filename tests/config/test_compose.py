@@ -1,0 +1,525 @@
+"""pipeline.config.compose: what composes, and that everything else is refused with a message that can be acted on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ruamel.yaml import YAML
+
+from pipeline.config.compose import compose, render
+from pipeline.config.schema import Config
+from pipeline.contracts import ConfigurationError
+from tests.conftest import TARGETS
+from tests.project import CONFIG, SELECTION, Project
+
+Compose = Callable[..., Config]
+
+
+@pytest.fixture
+def conf(project: Project, tmp_path: Path) -> Path:
+    """A copy of conf/ to spoil."""
+    return Path(shutil.copytree(project.root / "conf", tmp_path / "conf"))
+
+
+@pytest.fixture
+def composed(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compose:
+    """(text of params.yaml, or its values in place of the defaults) -> configuration."""
+    monkeypatch.chdir(project.root)
+
+    def get(text: str | None = None, conf: Path = Path("conf"), **values: Any) -> Config:
+        params = tmp_path / "params.yaml"
+        if text is None:
+            YAML(typ="safe", pure=True).dump(SELECTION | values, params)
+        else:
+            params.write_text(text)
+        return compose(params, conf)
+
+    return get
+
+
+@pytest.fixture
+def refusal(composed: Compose) -> Callable[..., str]:
+    """The message with which a configuration is refused."""
+
+    def get(*arguments: Any, **values: Any) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            composed(*arguments, **values)
+        return str(caught.value)
+
+    return get
+
+
+def override(dotted: str, value: Any) -> dict[str, Any]:
+    """`a.b.c`, value -> {"overrides": {"a": {"b": {"c": value}}}}."""
+    values: Any = value
+    for part in reversed(dotted.split(".")):
+        values = {part: values}
+    return {"overrides": values}
+
+
+def test_the_default_composes(composed: Compose) -> None:
+    config = composed()
+    assert (config.model.name, config.dataset.name, config.target.name) == ("resnet8", "digits", "neutron_imxrt700")
+    assert config.flavor.name == "reference"
+    for fingerprint in (config.model.fingerprint, config.dataset.fingerprint):
+        assert fingerprint is not None
+        assert len(fingerprint) == 64
+
+
+def test_a_group_that_params_leaves_out_has_the_default_of_conf(composed: Compose) -> None:
+    defaults = {
+        group: option
+        for entry in yaml.safe_load(Path("conf/config.yaml").read_text())["defaults"]
+        if isinstance(entry, dict)
+        for group, option in entry.items()
+    }
+    assert composed("{}") == composed(**defaults)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_has_its_flavor_and_all_its_options(composed: Compose, target: str) -> None:
+    config = composed(target=target)
+    stored = yaml.safe_load(Path(f"conf/target/{target}.yaml").read_text())
+    assert config.target.name == target
+    assert config.flavor.name == stored["default_flavor"]
+    assert config.flavor.backend == config.target.backend == stored["backend"]
+    assert stored["options"].items() <= config.target.options.items()
+    # Completed with the defaults of the backend, so that the file says all that a build depends on.
+    assert composed(target=target, overrides={"target": {"options": config.target.options}}) == config
+
+
+def test_defaults_of_options_are_written_out(composed: Compose) -> None:
+    assert composed().target.options == {
+        "use_neutron_for_format_conversion": True,
+        "fetch_constants_to_sram": False,
+        "allow_no_op_partitions": False,
+    }
+
+
+def test_a_flavor_can_be_chosen_by_name_or_by_the_target(composed: Compose) -> None:
+    assert composed(flavor="eiq_neutron_sdk").flavor.converter == "eiq_neutron_sdk"
+    assert composed(**override("target.default_flavor", "eiq_neutron_sdk")).flavor.converter == "eiq_neutron_sdk"
+
+
+def test_overrides_are_merged_down_to_options_whose_own_values_are_replaced(composed: Compose) -> None:
+    config = composed(
+        overrides={
+            "quantization": {"num_calibration_samples": 64},
+            "model": {"options": {"kwargs": {"in_channels": 3}}},
+            "dataset": {"options": {"mean": [0.1, 0.2, 0.3], "std": [1.0, 1.0, 1.0]}},
+            "gates": {"min_delegated_share": 0.5},
+        }
+    )
+    assert config.quantization.num_calibration_samples == 64
+    assert config.quantization.scheme == "int8"
+    assert config.model.options["kwargs"] == {"in_channels": 3}
+    assert config.model.options["factory"] == "pipeline.models.networks.resnet8:ResNet8"
+    assert config.dataset.options["mean"] == [0.1, 0.2, 0.3]
+    assert config.gates.min_delegated_share == 0.5
+
+
+def test_an_integer_may_stand_for_a_float(composed: Compose) -> None:
+    assert composed(**override("flavor.timeout_s", 60)).flavor.timeout_s == 60.0
+
+
+def test_values_may_refer_to_others(composed: Compose) -> None:
+    assert composed(**override("model.name", "${target.name}_net")).model.name == "neutron_imxrt700_net"
+
+
+def test_plugins_open_modules_of_the_user(
+    composed: Compose, refusal: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_own_nets.py").write_text("class Net:\n    def __init__(self, width: int) -> None: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = {"options": {"factory": "my_own_nets:Net", "kwargs": {"width": 8}}, "weights": None}
+    assert "plugins: [my_own_nets]" in refusal(overrides={"model": model})
+    config = composed(plugins=["my_own_nets"], overrides={"model": model})
+    assert config.build.plugins == ["my_own_nets"]
+    before = config.model.fingerprint
+    (tmp_path / "my_own_nets.py").write_text("class Net:\n    def __init__(self, width: int) -> None: pass\n")
+    assert composed(plugins=["my_own_nets"], overrides={"model": model}).model.fingerprint != before
+
+
+def test_other_weights_are_another_fingerprint(composed: Compose, tmp_path: Path) -> None:
+    weights = tmp_path / "own.safetensors"
+    weights.write_bytes(b"one")
+    first = composed(**override("model.weights", str(weights))).model.fingerprint
+    weights.write_bytes(b"two")
+    assert composed(**override("model.weights", str(weights))).model.fingerprint != first
+
+
+AMBIGUOUS = (
+    "on", "no", "yes", "Off", "y", "~", "null", "017", "0o17", "0x1F", "12:30", "1e3", "1_000", ".5", "1.", "-", "=",
+    "<<", "2024-01-01", "# no comment", "a: b", "größe ✓", "two\nlines", 'a "quoted" \\ word', " spaces ", "@x", "5",
+    "!a",
+)  # fmt: skip
+
+
+def test_the_resolved_file_means_the_same_in_yaml_1_1_and_1_2(composed: Compose) -> None:
+    config = composed(plugins=list(AMBIGUOUS), **override("gates.min_delegated_share", 1e-07))
+    written = render(config)
+    old, new = yaml.safe_load(written), YAML(typ="safe", pure=True).load(written)
+    assert old == new
+    assert old["build"]["plugins"] == list(AMBIGUOUS)
+    assert old["gates"]["min_delegated_share"] == 1e-07
+    assert old["gates"]["max_program_bytes"] is None
+
+
+def test_the_same_selection_renders_the_same_bytes(composed: Compose) -> None:
+    assert render(composed()) == render(composed(yaml.safe_dump(dict(reversed(SELECTION.items())), sort_keys=False)))
+
+
+# What params.yaml says, and what the message has to hold: the full key, the value as received, what is allowed.
+SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "unknown top key": ({"colour": "red"}, ("colour: ", '"red"', "allowed: model, dataset")),
+    "misspelt top key": ({"targt": "xnnpack_cpu"}, ("targt: ", '"xnnpack_cpu"', "did you mean 'target'?")),
+    "option of model": ({"model": "resnet88"}, ("model: ", '"resnet88"', "mobilenet_v2", "did you mean 'resnet8'?")),
+    "option of dataset": ({"dataset": "digit"}, ("dataset: ", '"digit"', "cifar10", "did you mean 'digits'?")),
+    "option of quantization": ({"quantization": "int4"}, ("quantization: ", '"int4"', "did you mean 'int8'?")),
+    "option of target": ({"target": "ethos_u55_12"}, ("target: ", '"ethos_u55_12"', "did you mean 'ethos_u55_128'?")),
+    "option of flavor": ({"flavor": "velo"}, ("flavor: ", '"velo"', "did you mean 'vela'?")),
+    "option of evaluation": ({"evaluation": "defaults"}, ("evaluation: ", '"defaults"', "did you mean 'default'?")),
+    "option of gates": ({"gates": "releases"}, ("gates: ", '"releases"', "did you mean 'release'?")),
+    "option of tracking": ({"tracking": "lokal"}, ("tracking: ", '"lokal"', "did you mean 'local'?")),
+    "null for an option": ({"target": None}, ("target: ", "null", "allowed: ethos_u55_128")),
+    "list for an option": ({"target": ["xnnpack_cpu"]}, ("target: ", '["xnnpack_cpu"]', "allowed: ethos_u55_128")),
+    "path for an option": ({"target": "../flavor/vela"}, ("target: ", '"../flavor/vela"', "allowed: ethos_u55_128")),
+    "quoted number": (
+        override("quantization.num_calibration_samples", "64"),
+        ("quantization.num_calibration_samples: ", 'received: "64"', "integer"),
+    ),
+    "float for int": (
+        override("quantization.num_calibration_samples", 64.0),
+        ("quantization.num_calibration_samples: ", "received: 64.0", "integer"),
+    ),
+    "bool for int": (
+        override("quantization.num_calibration_samples", True),
+        ("quantization.num_calibration_samples: ", "received: true", "integer"),
+    ),
+    "bool for float": (override("flavor.timeout_s", True), ("flavor.timeout_s: ", "received: true", "number")),
+    "string for float": (
+        override("gates.min_delegated_share", "0.9"),
+        ("gates.min_delegated_share: ", 'received: "0.9"', "number"),
+    ),
+    "int for bool": (override("tracking.enabled", 1), ("tracking.enabled: ", "received: 1", "boolean")),
+    "string for bool": (
+        override("target.options.fetch_constants_to_sram", "yes"),
+        ("target.options.fetch_constants_to_sram: ", 'received: "yes"', "boolean"),
+    ),
+    "int for string": (override("model.name", 8), ("model.name: ", "received: 8", "string")),
+    "int for list": (override("evaluation.metrics", 1), ("evaluation.metrics: ", "received: 1", "a list")),
+    "string for list": (override("evaluation.metrics", "top1"), ("evaluation.metrics: ", '"top1"', "a list")),
+    "null for list": (override("evaluation.metrics", None), ("evaluation.metrics: ", "received: null", "a list")),
+    "empty list": (override("evaluation.metrics", []), ("evaluation.metrics: ", "received: []", "at least 1 item")),
+    "flat shape": (override("model.input_shapes", [1, 3]), ("model.input_shapes.1: ", "received: 3", "a list")),
+    "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, float32")),
+    "list for mapping": (override("model.options", [1]), ("model.options: ", "received: [1]", "a mapping")),
+    "empty string": (override("tracking.uri", ""), ("tracking.uri: ", 'received: ""', "at least 1 character")),
+    "negative number": (
+        override("quantization.num_calibration_samples", -1),
+        ("quantization.num_calibration_samples: ", "received: -1", "greater than 0"),
+    ),
+    "zero": (override("build.num_threads", 0), ("build.num_threads: ", "received: 0", "greater than 0")),
+    "negative seed": (override("build.seed", -1), ("build.seed: ", "received: -1", "greater than or equal to 0")),
+    "huge seed": (override("build.seed", 2**64), ("build.seed: ", f"received: {2**64}", "less than")),
+    "negative dimension": (
+        override("model.input_shapes", [[1, -3, 32, 32]]),
+        ("model.input_shapes.0.1: ", "received: -3", "greater than 0"),
+    ),
+    "no time": (override("flavor.timeout_s", 0), ("flavor.timeout_s: ", "received: 0", "greater than 0")),
+    "more than all": (
+        override("gates.min_delegated_share", 90),
+        ("gates.min_delegated_share: ", "received: 90", "less than or equal to 1"),
+    ),
+    "unknown key of a section": (
+        override("quantization.schem", "int8"),
+        ("quantization.schem: ", '"int8"', "allowed: name, scheme", "did you mean 'scheme'?"),
+    ),
+    "unknown key of model.options": (
+        override("model.options.factry", "x"),
+        ("model.options.factry: ", '"x"', "allowed: factory, kwargs", "did you mean 'factory'?"),
+    ),
+    "unknown key of dataset.options": (
+        override("dataset.options.rot", "x"),
+        ("dataset.options.rot: ", '"x"', "allowed: root, mean, std", "did you mean 'root'?"),
+    ),
+    "unknown key of target.options": (
+        override("target.options.fetch_constant_to_sram", True),
+        ("target.options.fetch_constant_to_sram: ", "true", "did you mean 'fetch_constants_to_sram'?"),
+    ),
+    "unknown key of target.device": (
+        override("target.device.targt", "imxrt700"),
+        ("target.device.targt: ", '"imxrt700"', "allowed: target", "did you mean 'target'?"),
+    ),
+    "a device that has no keys": (
+        {"target": "xnnpack_cpu"} | override("target.device.cores", 4),
+        ("target.device.cores: ", "received: 4", "nothing can be set here"),
+    ),
+    "unknown section": (
+        override("quantisation.scheme", "int8"),
+        ("overrides.quantisation: ", '{"scheme": "int8"}', "did you mean 'quantization'?"),
+    ),
+    "dotted override": (
+        {"overrides": {"quantization.scheme": "int8"}},
+        ("overrides.quantization.scheme: ", '"int8"', "did you mean 'quantization'?"),
+    ),
+    "override of a group": (
+        override("target", "xnnpack_cpu"),
+        ("overrides.target: ", '"xnnpack_cpu"', "write `target: NAME` at the top"),
+    ),
+    "null override": (override("model", None), ("overrides.model: ", "received: null", "a mapping")),
+    "overrides are a list": ({"overrides": ["a=1"]}, ("overrides: ", '["a=1"]', "a mapping")),
+    "overrides are a string": ({"overrides": "a=1"}, ("overrides: ", '"a=1"', "a mapping")),
+    "plugins are a string": ({"plugins": "my_models"}, ("plugins: ", '"my_models"', "a list of import prefixes")),
+    "missing value": ({"dataset": "image_folder"}, ("dataset.options.root: ", "`overrides` in params.yaml")),
+    "wrong literal": (
+        override("quantization.weight_granularity", "per_tensors"),
+        ("quantization.weight_granularity: ", '"per_tensors"', "per_channel", "did you mean 'per_tensor'?"),
+    ),
+    "wrong literal of a device": (
+        {"target": "ethos_u55_128"} | override("target.device.accelerator", "ethos-u55-129"),
+        ("target.device.accelerator: ", '"ethos-u55-129"', "ethos-u85-2048", "did you mean 'ethos-u55-128'?"),
+    ),
+    "flavor of another backend": (
+        {"target": "xnnpack_cpu", "flavor": "vela"},
+        ("flavor: ", '"vela"', "ethos_u", "allowed: default, xnnpack_serializer"),
+    ),
+    "converter of another backend": (
+        override("flavor.converter", "vela"),
+        ("flavor.converter: ", '"vela"', "allowed: reference, eiq_neutron_sdk"),
+    ),
+    "default flavor": (
+        override("target.default_flavor", "referense"),
+        ("target.default_flavor: ", '"referense"', "did you mean 'reference'?"),
+    ),
+    "scheme that the backend lacks": (
+        {"quantization": "float32"},
+        ("quantization.scheme: ", '"float32"', "neutron", "allowed: int8"),
+    ),
+    "granularity that the backend lacks": (
+        {"quantization": "int8_per_channel"},
+        ("quantization.weight_granularity: ", '"per_channel"', "neutron", "allowed: backend_default"),
+    ),
+    "U55 without dedicated SRAM": (
+        {"target": "ethos_u55_128"} | override("target.options.memory_mode", "Dedicated_Sram"),
+        ("target.options.memory_mode: ", '"Dedicated_Sram"', "choose Sram_Only or Shared_Sram"),
+    ),
+    "system of another family": (
+        {"target": "ethos_u55_128"} | override("target.options.system_config", "Ethos_U85_SYS_DRAM_Mid"),
+        ("target.options.system_config: ", '"Ethos_U85_SYS_DRAM_Mid"', "choose one of Ethos_U55_*"),
+    ),
+    "batch of two": (
+        override("model.input_shapes", [[2, 3, 32, 32]]),
+        ("model.input_shapes.0: ", "[2, 3, 32, 32]", "has to be 1"),
+    ),
+    "weights that are not there": (
+        override("model.weights", "data/checkpoints/none.safetensors"),
+        ("model.weights: ", "data/checkpoints/none.safetensors", "does not exist", "null"),
+    ),
+    "weights of another kind": (
+        override("model.weights", "data/checkpoints/net.onnx"),
+        ("model.weights: ", "net.onnx", "allowed are .safetensors, .pt, .pth"),
+    ),
+    "factory that is not opened": (
+        override("model.options.factory", "os:system"),
+        ("model.options.factory: ", "os:system", "pipeline.models only", "plugins: [os]"),
+    ),
+    "factory module that is not there": (
+        {"plugins": ["my_nets"]} | override("model.options.factory", "my_nets.small:Net"),
+        ("model.options.factory: ", "there is no module my_nets"),
+    ),
+    "factory that is not there": (
+        override("model.options.factory", "pipeline.models.networks.resnet8:ResNet9"),
+        ("model.options.factory: ", "no ResNet9", "Did you mean ResNet8?"),
+    ),
+    "factory without a module": (
+        override("model.options.factory", "ResNet8"),
+        ("model.options.factory: ", "'ResNet8'", "package.module:attribute"),
+    ),
+    "keyword that the factory lacks": (
+        override("model.options.kwargs.num_clases", 3),
+        ("model.options.kwargs: ", "num_clases", "it takes num_classes, in_channels", "Did you mean num_classes?"),
+    ),
+    "architecture": (
+        {"model": "mobilenet_v2"} | override("model.options.architecture", "mobilenet_v22"),
+        ("model.options.architecture: ", "'mobilenet_v22'", "resnet18", "Did you mean mobilenet_v2"),
+    ),
+    "metric": (
+        override("evaluation.metrics", ["top1", "top5"]),
+        ("evaluation.metrics: ", '"top5"', "allowed: agreement, sqnr, top1", "did you mean 'top1'?"),
+    ),
+    "model source": (
+        override("model.source", "factori"),
+        ("model.source: ", '"factori"', "torchvision", "did you mean 'factory'?"),
+    ),
+    "dataset source": (override("dataset.source", "digit"), ("dataset.source: ", '"digit"', "did you mean 'digits'?")),
+    "backend": (override("target.backend", "xnpack"), ("target.backend: ", '"xnpack"', "did you mean 'xnnpack'?")),
+    "option that its source refuses": (
+        override("dataset.options.std", [0.0]),
+        ("dataset.options: ", "std is [0.0]", "above 0"),
+    ),
+    "dataset that is not there": (override("dataset.options.root", "nowhere"), ("dataset: ", "nowhere/manifest.json")),
+    "computed value": (override("model.fingerprint", "x"), ("model.fingerprint: ", '"x"', "cannot be given")),
+    "interpolation of nothing": (
+        override("model.name", "${model.nickname}"),
+        ("model.name: ", '"${model.nickname}"', "not found"),
+    ),
+    "interpolation of itself": (override("model.name", "${model.name}"), ("model.name: ", "Recursive")),
+    "unfinished interpolation": (override("model.name", "${"), ("model.name: ", '"${"')),
+    "unset variable": (override("model.name", "${oc.env:NOT_SET_HERE}"), ("model.name: ", "NOT_SET_HERE")),
+    "NaN": (override("flavor.timeout_s", float("nan")), ("flavor.timeout_s: ", "received: NaN", "finite")),
+    "infinity": (override("flavor.timeout_s", float("inf")), ("flavor.timeout_s: ", "received: Infinity", "finite")),
+    "NaN where anything may stand": (
+        override("model.options.kwargs.num_classes", float("nan")),
+        ("model.options.kwargs.num_classes: ", "received: NaN", "finite"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_spoiled_configuration_is_refused(refusal: Callable[..., str], name: str) -> None:
+    values, expected = SPOILED[name]
+    message = refusal(**values)
+    for part in expected:
+        assert part in message, message
+    assert message.splitlines()[0].endswith("in the configuration, nothing was built:")
+
+
+# What YAML itself allows, and no value of the configuration may be.
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model: [resnet8", ("is not valid YAML", "line 1")),
+        ("model: resnet8\nmodel: resnet18\n", ("is not valid YAML", 'duplicate key "model"')),
+        ("overrides:\n\tmodel: {}\n", ("is not valid YAML", "line 2")),
+        ("overrides: {model: {name: !!python/object:os.system {}}}", ("is not valid YAML", "os.system")),
+        ("- target: xnnpack_cpu\n", ("has to hold a mapping of model, dataset",)),
+        ("", ("has to hold a mapping of model, dataset",)),
+        ("xnnpack_cpu", ("has to hold a mapping of model, dataset",)),
+        ("overrides: {model: {name: 2024-01-01}}", ("overrides.model.name: ", '"2024-01-01"', "date", "quotes")),
+        ("overrides: {model: {name: 2024-01-01 10:00:00}}", ("overrides.model.name: ", "datetime", "quotes")),
+        ("overrides: {model: {name: !!binary aGVsbG8=}}", ("overrides.model.name: ", "bytes")),
+        ("overrides: {model: {options: {kwargs: {a: !!set {b}}}}}", ("overrides.model.options.kwargs.a: ", "set")),
+        ("overrides: {model: {options: {kwargs: {a: .nan}}}}", ("overrides.model.options.kwargs.a: ", "NaN")),
+        ("overrides: {gates: {min_delegated_share: 1e999}}", ("overrides.gates.min_delegated_share: ", "Infinity")),
+        ("overrides: {quantization: {1: 2}}", ("overrides.quantization.1: ", "a key has to be a string")),
+        ("overrides: {quantization: {null: 2}}", ("overrides.quantization.None: ", "a key has to be a string")),
+        ("overrides: &all {model: *all}", ("overrides.model: ", "holds itself")),
+        ("017: 2", ("17: ", "there is no such key")),
+    ],
+)
+def test_params_that_are_no_configuration_are_refused(
+    refusal: Callable[..., str], text: str, expected: tuple[str, ...]
+) -> None:
+    message = refusal(text)
+    for part in expected:
+        assert part in message, message
+
+
+def test_params_that_cannot_be_read_are_refused(project: Project, tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    with pytest.raises(ConfigurationError, match=r"params\.yaml cannot be read: No such file"):
+        compose(params, project.root / "conf")
+    params.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match=r"params\.yaml is not valid YAML: .*utf-8"):
+        compose(params, project.root / "conf")
+
+
+NEUTRON = "name: neutron_imxrt700\nbackend: neutron\ndefault_flavor: reference\ndevice: {target: imxrt700}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("target/neutron_imxrt700.yaml", "name: [", ("conf/ cannot be composed", "neutron_imxrt700.yaml", "line 1")),
+        ("target/neutron_imxrt700.yaml", NEUTRON + "name: again\n", ("duplicate key name", "neutron_imxrt700.yaml")),
+        ("target/neutron_imxrt700.yaml", NEUTRON + "devise: {}\n", ("target.devise: ", "did you mean 'device'?")),
+        ("target/neutron_imxrt700.yaml", NEUTRON.replace("backend: neutron\n", ""), ("target.backend: is missing",)),
+        ("target/neutron_imxrt700.yaml", NEUTRON.replace("default_flavor", "flavor"), ("target.default_flavor: ",)),
+        ("target/neutron_imxrt700.yaml", NEUTRON.replace("target: imx", "x: imx"), ("device.target: is missing",)),
+        ("target/neutron_imxrt700.yaml", "", ("target.default_flavor: ", "null")),
+        ("target/neutron_imxrt700.yaml", "- neutron\n", ("target.default_flavor: ",)),
+        ("gates/none.yaml", "name: off\n", ("gates.name: ", "received: false", "string")),
+        ("gates/none.yaml", "name: ${nothing}\n", ("gates.name: ", '"${nothing}"', "not found")),
+        ("gates/none.yaml", "name: none\nmax_quantization_drop: .inf\n", ("gates.max_quantization_drop: ", "finite")),
+        ("quantization/int8.yaml", "defaults: [int9]\nname: int8\nscheme: int8\n", ("quantization/int9",)),
+        ("config.yaml", "defaults: [{model: resnet8}]\n", ("Could not override 'dataset'",)),
+    ],
+)  # fmt: skip
+def test_options_of_conf_are_checked_too(
+    refusal: Callable[..., str], conf: Path, file: str, text: str, expected: tuple[str, ...]
+) -> None:
+    (conf / file).write_text(text)
+    message = refusal(conf=conf)
+    for part in expected:
+        assert part in message, message
+
+
+def test_an_option_that_is_not_chosen_may_be_broken(composed: Compose, refusal: Callable[..., str], conf: Path) -> None:
+    (conf / "flavor" / "broken.yaml").write_text("name: [")
+    assert composed(conf=conf) == composed()
+    assert "allowed: default, eiq_neutron_sdk, reference" in refusal(conf=conf, flavor="vela")
+
+
+def test_an_option_added_to_conf_can_be_chosen(composed: Compose, conf: Path) -> None:
+    (conf / "target" / "big_npu.yaml").write_text(
+        "defaults: [ethos_u85_256, _self_]\nname: big_npu\ndevice: {accelerator: ethos-u85-2048}\n"
+    )
+    config = composed(conf=conf, target="big_npu")
+    assert config.target.device == {"accelerator": "ethos-u85-2048"}
+    assert config.target.options["memory_mode"] == "Dedicated_Sram_384KB"
+    assert config.flavor.name == "vela"
+
+
+def test_several_problems_are_listed_at_once(refusal: Callable[..., str]) -> None:
+    message = refusal(target="xnnpack", model="resnet", colour=1, overrides={"quantisation": {}, "gates": 3})
+    assert message.startswith("5 problems in the configuration, nothing was built:\n")
+    for key in ("target: ", "model: ", "colour: ", "overrides.quantisation: ", "overrides.gates: "):
+        assert f"\n  {key}" in message
+
+
+def test_wrong_values_of_several_sections_are_listed_at_once(refusal: Callable[..., str]) -> None:
+    message = refusal(
+        overrides={
+            "quantization": {"scheme": "int4", "num_calibration_samples": 0},
+            "gates": {"min_delegated_share": 2.0},
+            "evaluation": {"max_samples": "all"},
+        }
+    )
+    assert message.startswith("4 problems")
+    for key in ("quantization.scheme: ", "quantization.num_calibration_samples: ", "gates.min_delegated_share: "):
+        assert f"\n  {key}" in message
+
+
+def test_wrong_combinations_are_listed_at_once(refusal: Callable[..., str]) -> None:
+    message = refusal(
+        flavor="vela", quantization="float32", overrides={"model": {"weights": "no.pt", "input_shapes": [[3, 1]]}}
+    )
+    assert message.startswith("4 problems")
+    for key in ("flavor: ", "quantization.scheme: ", "model.input_shapes.0: ", "model.weights: "):
+        assert f"\n  {key}" in message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"target": "ethos_u55"}, override("quantization.num_calibration_samples", "64"), {"quantization": "float32"}],
+    ids=["option", "type", "combination"],
+)
+def test_the_stage_says_it_and_leaves_the_last_good_file(project: Project, values: dict[str, Any]) -> None:
+    assert project.stage("compose", LOWERDECK_PRELOAD="0").returncode == 0
+    good = (project.root / CONFIG).read_bytes()
+    project.edit_params(**values)
+    try:
+        failed = project.stage("compose", LOWERDECK_PRELOAD="0")
+    finally:
+        project.edit_params(**SELECTION)
+    assert failed.returncode == 1
+    assert "compose: 1 problem in the configuration, nothing was built:" in failed.stderr
+    assert "Traceback" not in failed.stderr + failed.stdout
+    assert (project.root / CONFIG).read_bytes() == good
+    assert not list((project.root / CONFIG.parent).glob(f".{CONFIG.name}*"))

@@ -1,0 +1,83 @@
+"""The schema's form: every field is described where it stands, and nothing can be changed once it is checked."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from typing import Any, get_type_hints
+
+import pytest
+
+from pipeline import backends, contracts, datasets, models
+from pipeline.config import schema
+
+SECTIONS = [
+    value
+    for value in vars(schema).values()
+    if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == schema.__name__
+]
+PLUG_POINTS = [
+    *(part for name in backends.available() for part in (backends.source(name).device, backends.source(name).options)),
+    *(source.Options for source in (models.source(name) for name in models.available())),
+    *(source.Options for source in (datasets.source(name) for name in datasets.available())),
+]
+VALUES = [value for value in vars(contracts).values() if dataclasses.is_dataclass(value) and isinstance(value, type)]
+
+
+def identity(part: Any) -> str:
+    return f"{part.__module__.removeprefix('pipeline.')}.{part.__name__}"
+
+
+def undescribed(part: type) -> list[str]:
+    """Fields of a dataclass without a string literal right below them."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    missing = []
+    for statement, following in zip(definition.body, [*definition.body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            literal = following.value if isinstance(following, ast.Expr) else None
+            described = isinstance(literal, ast.Constant) and isinstance(literal.value, str) and literal.value.strip()
+            if not described:
+                missing.append(statement.target.id)
+    return missing
+
+
+def test_there_is_a_section_for_every_group() -> None:
+    sections = get_type_hints(schema.Config)
+    assert set(sections) == {"build", *schema.GROUPS}
+    assert set(sections.values()) | {schema.Config} == set(SECTIONS)
+
+
+@pytest.mark.parametrize("part", [section for section in SECTIONS if section is not schema.Config], ids=identity)
+def test_every_field_of_a_section_is_described(part: type) -> None:
+    assert undescribed(part) == []
+
+
+@pytest.mark.parametrize("part", PLUG_POINTS, ids=identity)
+def test_every_option_of_a_plug_point_is_described(part: type) -> None:
+    assert undescribed(part) == []
+
+
+def test_the_check_for_descriptions_finds_a_missing_one() -> None:
+    assert undescribed(schema.Config) == [field.name for field in dataclasses.fields(schema.Config)]
+
+
+@pytest.mark.parametrize("part", [*SECTIONS, *PLUG_POINTS], ids=identity)
+def test_sections_and_options_are_frozen_and_keyword_only(part: Any) -> None:
+    assert part.__dataclass_params__.frozen
+    assert all(field.kw_only for field in dataclasses.fields(part))
+
+
+@pytest.mark.parametrize("part", VALUES, ids=identity)
+def test_values_that_cross_boundaries_are_keyword_only(part: Any) -> None:
+    assert dataclasses.fields(part)
+    assert all(field.kw_only for field in dataclasses.fields(part))
+
+
+@pytest.mark.parametrize("part", SECTIONS, ids=identity)
+def test_sections_refuse_unknown_keys_and_are_strict(part: Any) -> None:
+    assert part.__pydantic_config__["extra"] == "forbid"
+    assert part.__pydantic_config__["strict"] is True
+    assert part.__pydantic_config__["allow_inf_nan"] is False

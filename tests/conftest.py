@@ -1,0 +1,217 @@
+"""A small network, lowered once for each target, and copies of the project, shared by all tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.project import REPOSITORY, Project, copy_sources
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+
+    from pipeline.contracts import Backend, Converter, DelegationPlan, ObserverState
+    from pipeline.convert import Converted
+
+TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
+"""The options of conf/target, which tests/conf holds against that folder."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What the steps made of the small network for one target; files lie below `folder` as in a build."""
+
+    target: dict[str, Any]
+    """conf/target/NAME.yaml."""
+    folder: Path
+    samples: Sequence[tuple[torch.Tensor, ...]]
+    state: ObserverState
+    plan: DelegationPlan
+    converted: Converted
+    converter: Converter
+
+    def backend(self) -> Backend:
+        """A new backend, as a stage creates it."""
+        return backend_for(self.target)
+
+    def exported(self) -> ExportedProgram:
+        """The float program; read anew, because preparing leaves marks on it."""
+        return self._read("EXPORTED", "read_program")
+
+    def quantized(self) -> ExportedProgram:
+        """The quantized program."""
+        return self._read("QUANTIZED", "read_program")
+
+    def edge(self) -> EdgeProgramManager:
+        """The edge program that partition wrote."""
+        from pipeline import artifacts
+
+        with chdir(self.folder):
+            return artifacts.read_edge_program()
+
+    def _read(self, path: str, reader: str) -> ExportedProgram:
+        from pipeline import artifacts
+
+        with chdir(self.folder):
+            program: ExportedProgram = getattr(artifacts, reader)(getattr(artifacts, path))
+        return program
+
+
+def backend_for(target: dict[str, Any]) -> Backend:
+    """The backend of a conf/target file with its default flavor."""
+    from pipeline import backends
+
+    flavor = yaml.safe_load((REPOSITORY / "conf" / "flavor" / f"{target['default_flavor']}.yaml").read_text())
+    return backends.create(
+        target["backend"],
+        device=target["device"],
+        options=target["options"],
+        flavor=flavor["name"],
+        converter_name=flavor["converter"],
+        timeout_s=flavor["timeout_s"],
+    )
+
+
+def small_network() -> torch.nn.Module:
+    """Convolution, batch norm, ReLU, addition, pooling and a linear layer: float32 [1 x 3 x 32 x 32] -> [1 x 10]."""
+    import torch
+    from torch import nn
+
+    class SmallNetwork(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+            self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+            self.head = nn.Linear(8, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.stem(x)
+            x = x + self.body(x)
+            scores: torch.Tensor = self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+            return scores
+
+    torch.manual_seed(0)
+    return SmallNetwork().eval()
+
+
+@pytest.fixture(scope="session")
+def samples() -> list[tuple[torch.Tensor, ...]]:
+    """Eight inputs of the small network."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(1, 3, 32, 32, generator=generator),) for _ in range(8)]
+
+
+@pytest.fixture(scope="session")
+def exported_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small network as an exported program."""
+    from pipeline import artifacts
+    from pipeline.export import export
+
+    path = tmp_path_factory.mktemp("exported") / "program.pt2"
+    artifacts.write_program(path, export(small_network(), [[1, 3, 32, 32]]))
+    return path
+
+
+@pytest.fixture(scope="session")
+def lowered(
+    exported_file: Path, samples: list[tuple[torch.Tensor, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Lowered]:
+    """(name of a conf/target option) -> the small network for it, made at the first call."""
+    made: dict[str, Lowered] = {}
+
+    def get(name: str) -> Lowered:
+        if name not in made:
+            made[name] = _lower(name, exported_file, samples, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return get
+
+
+def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor, ...]], folder: Path) -> Lowered:
+    """All steps, with their results in files between them as between stages."""
+    import torch
+
+    from pipeline import artifacts
+    from pipeline.calibrate import calibrate
+    from pipeline.contracts import QuantizationScheme
+    from pipeline.convert import convert
+    from pipeline.partition import partition
+    from pipeline.quantize import quantize
+
+    target = yaml.safe_load((REPOSITORY / "conf" / "target" / f"{name}.yaml").read_text())
+    backend, scheme = backend_for(target), QuantizationScheme(name="int8")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with chdir(folder):
+        artifacts.write_bytes(artifacts.EXPORTED, exported_file.read_bytes())
+        quantizer = backend.quantizer(scheme)
+        assert quantizer is not None
+        state = calibrate(artifacts.read_program(artifacts.EXPORTED), quantizer, samples, len(samples))
+        artifacts.write_observers(state)
+        quantizer = backend.quantizer(scheme)
+        assert quantizer is not None
+        quantized, _ = quantize(artifacts.read_program(artifacts.EXPORTED), quantizer, artifacts.read_observers())
+        artifacts.write_program(artifacts.QUANTIZED, quantized)
+        partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
+        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
+        artifacts.write_plan(partitioned.plan)
+        with artifacts.converter_folder() as workdir:
+            converted = convert(artifacts.read_edge_program(), artifacts.read_plan(), backend, workdir)
+        artifacts.write_converted(converted, backend.converter())
+    torch.set_num_threads(threads)
+    return Lowered(target, folder, samples, state, partitioned.plan, converted, backend.converter())
+
+
+@pytest.fixture(scope="session")
+def private_tmpdir() -> Iterator[Path]:
+    """A TMPDIR for processes that tests start; preloading servers that live there are ended with the session."""
+    folder = Path(tempfile.mkdtemp(prefix="ld-"))  # short: addresses of sockets are limited to 107 bytes
+    yield folder
+    end_servers(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def make_project(private_tmpdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Project]:
+    """(name of a folder) -> a new copy of the project with the digits prepared."""
+
+    def make(name: str) -> Project:
+        root = tmp_path_factory.mktemp(name) / "project"
+        copy_sources(root)
+        project = Project(root, {"TMPDIR": str(private_tmpdir)})
+        prepared = project.dvc("repro", "data/dvc.yaml:prepare")
+        assert prepared.returncode == 0, prepared.stderr
+        return project
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def project(make_project: Callable[[str], Project]) -> Project:
+    """One copy that tests share: whoever edits it puts back what it was."""
+    return make_project("shared")
+
+
+def end_servers(folder: Path) -> None:
+    """SIGKILL the preloading servers that listen below `folder`."""
+    for address in folder.glob("lowerdeck-*/*.sock"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(address))
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            os.kill(struct.unpack("3i", credentials)[0], signal.SIGKILL)

@@ -1,0 +1,107 @@
+"""A real copy of the repository's sources, in which tests run stages and DVC as a user does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONFIG = Path("build/config.yaml")
+SELECTION: dict[str, Any] = {
+    "model": "resnet8",
+    "dataset": "digits",
+    "quantization": "int8",
+    "target": "neutron_imxrt700",
+    "flavor": "default",
+    "evaluation": "default",
+    "gates": "none",
+    "tracking": "local",
+    "plugins": [],
+    "overrides": {},
+}
+"""What params.yaml of a copy says, whatever the repository's own says at the moment."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """The copy, and the environment in which its commands run."""
+
+    root: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """In place of, or beside, this process's variables."""
+
+    def run(self, *command: str, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command at the root; nothing is raised when it fails."""
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.variables(**environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a command at the root and do not wait for it; its output goes to `output.txt` beside the root."""
+        with (self.root.parent / "output.txt").open("w") as output:
+            return subprocess.Popen(
+                command, cwd=self.root, env=self.variables(**environment), stdout=output, stderr=output, text=True
+            )
+
+    def dvc(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run DVC."""
+        return self.run(sys.executable, "-m", "dvc", *arguments, **environment)
+
+    def stage(self, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a stage without DVC."""
+        return self.run(sys.executable, "-m", f"stages.{name}", **environment)
+
+    def variables(self, **environment: str) -> dict[str, str]:
+        """The environment of a command: `python` is this interpreter, and nothing of the caller's build leaks in."""
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "LOWERDECK_", "DVC_"))
+        }
+        kept.pop("PYTHONHASHSEED", None)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return kept | {"PATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"} | self.environment | environment
+
+    def edit_params(self, **values: Any) -> None:
+        """Set keys of params.yaml, as a person would."""
+        path = self.root / "params.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values, sort_keys=False))
+
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        config: dict[str, Any] = yaml.safe_load((self.root / CONFIG).read_text())
+        return config
+
+
+def copy_sources(root: Path) -> None:
+    """Put what git tracks, or would, of the repository below `root`, as a repository of its own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=REPOSITORY, capture_output=True, check=True
+    ).stdout
+    for name in listed.decode().split("\0"):
+        # Of a build in the repository git lists what it keeps.
+        if name and not name.startswith("build/") and (REPOSITORY / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, root / name)
+    (root / "dvc.lock").unlink(missing_ok=True)
+    Project(root).edit_params(**SELECTION)
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+
+
+def tail(text: str) -> str:
+    """The end of a command's output, for messages, without DVC's spinner."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)[-3000:]

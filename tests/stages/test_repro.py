@@ -1,0 +1,398 @@
+"""The stages under DVC, in a copy of the project: one real build, and what an edit makes stale of it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.project import CONFIG, REPOSITORY, SELECTION, Project, tail
+
+STAGES = ("compose", "export", "calibrate", "quantize", "partition", "convert", "evaluate", "track")
+ENTRIES = sorted(path for path in (REPOSITORY / "stages").glob("*.py") if path.name != "__init__.py")
+EDITED = ("params.yaml", str(CONFIG), "dvc.lock")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below `folder`."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def stages_run(output: str) -> list[str]:
+    return re.findall(r"Running stage '([^']+)'", output)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Built:
+    """The project after its first `dvc repro`."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        project.edit_params(target="xnnpack_cpu")
+        self.first = project.dvc("repro")
+        assert self.first.returncode == 0, tail(self.first.stdout + self.first.stderr)
+        self.second = project.dvc("repro")
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false"]
+        for command in (["add", "--all"], ["commit", "--quiet", "--message", "built"]):
+            done = project.run(*git, *command)
+            assert done.returncode == 0, done.stderr
+        self._kept = {name: (project.root / name).read_bytes() for name in EDITED}
+        self.outputs = digests(project.root / "build")
+
+    def stale(self) -> set[str]:
+        """Stages that DVC would run for what has changed itself; what they write decides about those behind them."""
+        status = self.project.dvc("status", "--json")
+        assert status.returncode == 0, status.stderr
+        return {name for name in json.loads(status.stdout) if not name.startswith("data/")}
+
+    def restore(self) -> None:
+        for name, content in self._kept.items():
+            (self.project.root / name).write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def first_build(make_project: Callable[[str], Project]) -> Built:
+    return Built(make_project("built"))
+
+
+@pytest.fixture
+def built(first_build: Built) -> Iterator[Built]:
+    """The build, put back as it was after each test."""
+    yield first_build
+    first_build.restore()
+
+
+def test_every_stage_runs_once_and_a_second_time_none(built: Built) -> None:
+    assert [name for name in stages_run(built.first.stdout) if not name.startswith("data/")] == list(STAGES)
+    assert built.second.returncode == 0
+    assert stages_run(built.second.stdout) == []
+    assert built.stale() == set()
+
+
+def test_the_build_is_measured_through_its_program(built: Built) -> None:
+    metrics = json.loads((built.project.root / "build/evaluate/metrics.json").read_text())
+    assert metrics["num_samples"] == 360
+    for program in ("float", "quantized", "delegated"):
+        assert metrics[f"{program}_accuracy"] >= 0.98
+    assert metrics["delegated_compute_nodes"] == metrics["compute_nodes"] > 20
+    manifest = json.loads((built.project.root / "build/convert/manifest.json").read_text())
+    program = (built.project.root / "build/convert/program.pte").read_bytes()
+    assert manifest["program"] == {"bytes": len(program), "sha256": hashlib.sha256(program).hexdigest()}
+
+
+def test_no_temporary_file_is_left(built: Built) -> None:
+    assert [name for name in built.outputs if Path(name).name.startswith(".") and not name.endswith(".gitignore")] == []
+
+
+EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "quantization": ({"quantization": "int8_per_tensor"}, {"calibrate", "quantize"}),
+    "number of calibration samples": (
+        {"overrides": {"quantization": {"num_calibration_samples": 16}}},
+        {"calibrate"},
+    ),
+    "gate": ({"gates": "release"}, {"evaluate"}),
+    "tracking": ({"tracking": "none"}, set()),
+    "experiment": ({"overrides": {"tracking": {"experiment": "another"}}}, set()),
+    "target": ({"target": "ethos_u55_128"}, {"calibrate", "quantize", "partition", "convert"}),
+    "target option": ({"overrides": {"target": {"options": {"per_op_mode": True}}}}, {"partition", "convert"}),
+    "weights": ({"overrides": {"model": {"weights": None}}}, {"export", "calibrate", "evaluate"}),
+    "dataset": ({"overrides": {"dataset": {"options": {"std": [0.5]}}}}, {"calibrate", "evaluate"}),
+    "number of evaluation samples": ({"overrides": {"evaluation": {"max_samples": 50}}}, {"evaluate"}),
+    "seed": ({"overrides": {"build": {"seed": 1}}}, set(STAGES) - {"compose", "track"}),
+    "plugins": ({"plugins": ["plugins.mine"]}, set()),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_params_makes_stale_what_depends_on_it(built: Built, name: str) -> None:
+    values, expected = EDITS[name]
+    built.project.edit_params(**values)
+    composed = built.project.stage("compose")
+    assert composed.returncode == 0, composed.stderr
+    # track writes the whole configuration into its run, so that it depends on all of it.
+    assert built.stale() - {"compose"} == expected | {"track"}
+
+
+def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
+    for name in ("conf/gates/none.yaml", "params.yaml"):
+        path = built.project.root / name
+        before = path.read_bytes()
+        path.write_bytes(before + b"# a remark\n")
+        try:
+            assert built.stale() == {"compose"}, name
+            rerun = built.project.dvc("repro")
+        finally:
+            path.write_bytes(before)
+        assert rerun.returncode == 0, rerun.stderr
+        assert stages_run(rerun.stdout) == ["compose"], name
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("stages/export.py", {"export"}),
+        ("pipeline/config/schema.py", {"compose"}),
+        ("pipeline/datasets/digits.py", {"compose", "calibrate", "evaluate"}),
+        ("pipeline/backends/xnnpack/backend.py", {"compose", "calibrate", "quantize", "partition", "convert"}),
+        ("pipeline/pt2e.py", {"calibrate", "quantize"}),
+        ("pipeline/convert.py", {"convert"}),
+        ("pipeline/metrics/top1.py", {"compose", "evaluate"}),
+        ("pipeline/tracking/record.py", {"track"}),
+    ],
+)
+def test_an_edit_of_code_makes_stale_what_runs_it(built: Built, file: str, expected: set[str]) -> None:
+    path = built.project.root / file
+    before = path.read_bytes()
+    path.write_bytes(before + b"# a remark\n")
+    try:
+        assert built.stale() == expected
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_configuration_that_is_refused_stops_the_build_and_leaves_everything(built: Built) -> None:
+    built.project.edit_params(overrides={"quantization": {"scheme": "int4"}}, target="ethos_u55_128")
+    failed = built.project.dvc("repro")
+    assert failed.returncode != 0
+    assert "quantization.scheme: not one of the values" in failed.stderr + failed.stdout
+    assert stages_run(failed.stdout) == ["compose"]
+    assert digests(built.project.root / "build") == built.outputs
+
+
+def test_figures_and_plots_are_shown_by_dvc(built: Built) -> None:
+    metrics = built.project.dvc("metrics", "show", "--json")
+    assert metrics.returncode == 0, metrics.stderr
+    assert '"quantized_accuracy": 0.9' in metrics.stdout
+    plots = built.project.dvc("plots", "show")
+    assert plots.returncode == 0, plots.stderr
+    page = (built.project.root / "dvc_plots" / "index.html").read_text()
+    assert "Confusion matrix" in page
+
+
+def test_a_changed_value_is_shown_by_dvc(built: Built) -> None:
+    built.project.edit_params(overrides={"gates": {"min_delegated_share": 0.25}})
+    assert built.project.stage("compose").returncode == 0
+    difference = built.project.dvc("params", "diff", "--json")
+    assert difference.returncode == 0, difference.stderr
+    changed = json.loads(difference.stdout)[str(CONFIG)]
+    assert {key: value["new"] for key, value in changed.items()} == {"gates.min_delegated_share": 0.25}
+
+
+SLOW_NET = """
+import os, pathlib, subprocess, time
+
+def build():
+    child = subprocess.Popen(["sleep", "300"])
+    pathlib.Path("pids.tmp").write_text(f"{os.getpid()} {child.pid}")
+    os.replace("pids.tmp", "pids")
+    time.sleep(300)
+"""
+
+
+@pytest.fixture
+def slow_export(built: Built) -> Iterator[Built]:
+    """The build with a model whose factory does not come to an end."""
+    root = built.project.root
+    (root / "plugins" / "slow_net.py").write_text(SLOW_NET)
+    model = {"options": {"factory": "plugins.slow_net:build"}, "input_shapes": [[1, 3, 32, 32]]}
+    built.project.edit_params(model="custom", plugins=["plugins.slow_net"], overrides={"model": model})
+    composed = built.project.stage("compose")
+    assert composed.returncode == 0, composed.stderr
+    yield built
+    for pid in pids(root):
+        if is_running(pid):
+            os.kill(pid, signal.SIGKILL)
+    for name in ("plugins/slow_net.py", "pids"):
+        (root / name).unlink(missing_ok=True)
+
+
+def pids(root: Path) -> list[int]:
+    """Process ids of the stage and of its child, once the factory runs."""
+    return [int(pid) for pid in (root / "pids").read_text().split()] if (root / "pids").is_file() else []
+
+
+def test_a_stage_killed_in_the_preloading_server_is_gone_with_its_children(slow_export: Built) -> None:
+    root = slow_export.project.root
+    # The first stage of the build started the server, or this one waits for it: it may have gone idle meanwhile.
+    wait_for(lambda: list(Path(slow_export.project.environment["TMPDIR"]).glob("lowerdeck-*/*.sock")))
+    client = slow_export.project.start(
+        sys.executable, "-c", "import sys\nfrom pipeline import preload\nsys.exit(preload.run('stages.export', 60))",
+        PYTHONHASHSEED="0", ONEDNN_MAX_CPU_ISA="AVX2", TORCH_LOGS="-all",
+    )  # fmt: skip
+    wait_for(lambda: pids(root) or client.poll() is not None)
+    running = pids(root)
+    assert running, (root.parent / "output.txt").read_text()
+    assert client.pid not in running
+    client.kill()
+    client.wait()
+    wait_for(lambda: not any(map(is_running, running)))
+    assert digests(root / "build" / "export") == digests_of(slow_export, "export")
+
+
+def test_a_stage_killed_with_dvc_is_gone(slow_export: Built) -> None:
+    root = slow_export.project.root
+    dvc = slow_export.project.start(
+        sys.executable, "-m", "dvc", "repro", "--single-item", "export", LOWERDECK_PRELOAD="0"
+    )
+    wait_for(lambda: pids(root) or dvc.poll() is not None)
+    running = pids(root)
+    assert running, (root.parent / "output.txt").read_text()
+    dvc.kill()
+    dvc.wait()
+    wait_for(lambda: not is_running(running[0]))
+    assert digests(root / "build" / "export") == digests_of(slow_export, "export")
+    (root / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)  # what a killed DVC leaves
+
+
+def digests_of(built: Built, folder: str) -> dict[str, str]:
+    prefix = f"{folder}/"
+    return {name.removeprefix(prefix): value for name, value in built.outputs.items() if name.startswith(prefix)}
+
+
+def test_what_a_killed_stage_was_writing_is_no_output(built: Built) -> None:
+    script = (
+        "import os, signal\nfrom pipeline import artifacts\n"
+        "with artifacts.replaced_folder(artifacts.TWINS) as folder:\n"
+        "    (folder / 'half').write_text('of it')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = built.project.run(sys.executable, "-c", script)
+    assert killed.returncode == -signal.SIGKILL
+    left = [path for path in (built.project.root / "build" / "convert").iterdir() if path.name.startswith(".twins.")]
+    try:
+        assert len(left) == 1
+        assert built.stale() == set()
+    finally:
+        for path in left:
+            shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.stem)
+def test_an_entry_is_short_and_cannot_be_imported(entry: Path) -> None:
+    assert len(entry.read_text().splitlines()) <= 30
+    with pytest.raises(ImportError, match=f"stages.{entry.stem} is a stage entry and cannot be imported"):
+        importlib.import_module(f"stages.{entry.stem}")
+
+
+def test_there_is_an_entry_for_every_stage() -> None:
+    assert {entry.stem for entry in ENTRIES} == set(STAGES)
+    stages = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"]
+    assert list(stages) == list(STAGES)
+    for name, declared in stages.items():
+        assert declared["cmd"] == f"python -m stages.{name}"
+        assert f"stages/{name}.py" in declared["deps"]
+
+
+# What each function of pipeline.stage reads of the configuration.
+READS = {
+    "fix_arithmetic": {"build.seed", "build.num_threads"},
+    "quantizing_backend": {"target.backend", "target.device"},
+    "lowering_backend": {"target", "flavor"},
+    "scheme": {"quantization.scheme", "quantization.weight_granularity"},
+    "dataset": {"dataset", "model"},  # of the model its inputs; a section is read, and so checked, whole
+    "gates": {"gates"},
+    "whole_config": {"*"},
+    "run": set(),
+}
+
+
+def read_by(entry: Path) -> set[str]:
+    """Keys of the configuration that an entry reads, those within others left out."""
+    keys: set[str] = set()
+    for node in ast.walk(ast.parse(entry.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if not isinstance(node.func.value, ast.Name) or node.func.value.id != "stage":
+            continue
+        if node.func.attr == "section":
+            assert isinstance(node.args[0], ast.Name)
+            keys.add(node.args[0].id.removesuffix("Config").lower())
+        else:
+            keys |= READS[node.func.attr]
+    return {key for key in keys if key.partition(".")[0] == key or key.partition(".")[0] not in keys}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_declares_the_parameters_that_it_reads(name: str) -> None:
+    declared = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"][name]
+    params = {key for entry in declared.get("params", []) for key in entry[str(CONFIG)]}
+    read = read_by(REPOSITORY / "stages" / f"{name}.py")
+    if read == {"*"}:
+        assert str(CONFIG) in declared["deps"]
+        assert not params
+    else:
+        assert params == read
+
+
+@pytest.mark.parametrize("name", STAGES[1:])
+def test_outputs_persist_and_depend_on_what_is_upstream(name: str) -> None:
+    stages = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"]
+    for kind in ("outs", "metrics", "plots"):
+        for output in stages[name].get(kind, []):
+            assert all(settings["persist"] for settings in output.values()), output
+    upstream = {
+        path
+        for earlier in STAGES[: STAGES.index(name)]
+        for kind in ("outs", "metrics", "plots")
+        for output in stages[earlier].get(kind, [])
+        for path in output
+    }
+    assert {dependency for dependency in stages[name]["deps"] if dependency.startswith("build/")} <= upstream
+
+
+@pytest.mark.slow
+def test_the_lock_file_is_the_same_in_another_folder_and_process(make_project: Callable[[str], Project]) -> None:
+    locks = []
+    for name, environment in (
+        ("first", {"PYTHONHASHSEED": "1"}),
+        ("second_with_a_longer_name", {"PYTHONHASHSEED": "77", "LOWERDECK_PRELOAD": "0", "OMP_NUM_THREADS": "2"}),
+    ):
+        project = make_project(name)
+        project.edit_params(**SELECTION)
+        done = project.dvc("repro", timeout_s=900, **environment)  # type: ignore[arg-type]
+        assert done.returncode == 0, tail(done.stdout + done.stderr)
+        locks.append((project.root / "dvc.lock").read_text())
+    assert locks[0] == locks[1]
+
+
+@pytest.mark.slow
+def test_an_interrupted_build_goes_on_where_it_was(make_project: Callable[[str], Project]) -> None:
+    project = make_project("interrupted")
+    running = project.start(sys.executable, "-m", "dvc", "repro")
+    wait_for(lambda: (project.root / "build/quantize/program.pt2").is_file() or running.poll() is not None)
+    running.send_signal(signal.SIGINT)
+    running.wait(timeout=120)
+    done = project.dvc("repro")
+    assert done.returncode == 0, tail(done.stdout + done.stderr)
+    assert not {"export", "calibrate"} & set(stages_run(done.stdout))
+    assert "track" in stages_run(done.stdout)

@@ -1,0 +1,128 @@
+"""pipeline.partition: the plan says what lowering then does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pipeline.contracts import LowerdeckError
+from pipeline.export import export
+from pipeline.partition import Partitioned, partition
+from tests.conftest import TARGETS, Lowered
+from tests.networks import Alien, quantized_mixed
+
+
+@pytest.fixture(scope="module")
+def mixed(lowered: Callable[[str], Lowered]) -> Callable[[str], Partitioned]:
+    """(target) -> the network of several partitions, planned."""
+    made: dict[str, Partitioned] = {}
+
+    def get(target: str) -> Partitioned:
+        if target not in made:
+            backend = lowered(target).backend()
+            made[target] = partition(quantized_mixed(backend), backend)
+        return made[target]
+
+    return get
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_whole_small_network_is_delegated(lowered: Callable[[str], Lowered], target: str) -> None:
+    plan = lowered(target).plan
+    assert plan.backend == lowered(target).target["backend"]
+    assert plan.delegated_compute_nodes == plan.compute_nodes > 0
+    assert len(plan.partitions) == 1
+    assert plan.summary == f"{plan.compute_nodes} of {plan.compute_nodes} compute nodes delegated in 1 partition"
+    for node in plan.nodes:
+        moves = node.operator == "getitem" or node.operator.startswith("quantized_decomposed.")
+        assert node.compute is not moves
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+def test_what_stays_on_the_cpu_is_named_with_its_place(mixed: Callable[[str], Partitioned], target: str) -> None:
+    plan = mixed(target).plan
+    sort = next(node for node in plan.nodes if node.operator.startswith("aten.sort"))
+    assert sort.compute
+    assert sort.partition is None
+    convolutions = [node for node in plan.nodes if "convolution" in node.operator]
+    assert [node.module for node in convolutions] == ["first", "second"]
+    assert all(node.partition is not None and node.reason is None for node in convolutions)
+    assert len({node.partition for node in convolutions}) == 2
+    assert len(plan.partitions) >= 2
+
+
+def test_neutron_says_why(mixed: Callable[[str], Partitioned]) -> None:
+    plan = mixed("neutron_imxrt700").plan
+    sort = next(node for node in plan.nodes if node.operator.startswith("aten.sort"))
+    assert sort.reason == "no converter for this operator"
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+def test_the_edge_program_is_whole_and_carries_no_decision(mixed: Callable[[str], Partitioned], target: str) -> None:
+    partitioned = mixed(target)
+    nodes = [node for node in partitioned.program.graph.nodes if node.op == "call_function"]
+    assert [node.name for node in nodes] == [node.name for node in partitioned.plan.nodes]
+    assert not any("delegation_tag" in node.meta for node in nodes)
+    assert not any("executorch_call_delegate" in str(node.target) for node in nodes)
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+def test_the_plan_is_what_lowering_delegates(
+    lowered: Callable[[str], Lowered], mixed: Callable[[str], Partitioned], target: str
+) -> None:
+    from executorch.exir import EdgeCompileConfig, EdgeProgramManager
+    from executorch.exir.lowered_backend_module import get_lowered_submodules
+
+    partitioned, backend = mixed(target), lowered(target).backend()
+    manager = EdgeProgramManager({"forward": partitioned.program}, None, partitioned.edge_config or EdgeCompileConfig())
+    module = manager.to_backend(backend.lowering(partitioned.program).partitioner).exported_program().graph_module
+    left = {node.name for node in module.graph.nodes if node.op == "call_function"}
+    delegated = [
+        {node.name for node in lowered_module.original_module.graph.nodes if node.op == "call_function"}
+        for _, lowered_module, _ in get_lowered_submodules(module)
+    ]
+    planned = {
+        tag: {node.name for node in partitioned.plan.nodes if node.partition == tag}
+        for tag in partitioned.plan.partitions
+    }
+    compute = {node.name for node in partitioned.plan.nodes if node.compute}
+    assert len(delegated) == len(planned)
+    for nodes in planned.values():
+        assert any(nodes & compute == found & compute for found in delegated)
+    kept = {node.name for node in partitioned.plan.nodes if node.compute and node.partition is None}
+    assert kept == left & compute
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_program_of_which_nothing_is_delegated_is_refused(lowered: Callable[[str], Lowered], target: str) -> None:
+    program = export(Alien(), [[1, 8]])
+    with pytest.raises(LowerdeckError) as caught:
+        partition(program, lowered(target).backend())
+    message = str(caught.value)
+    assert f"{lowered(target).target['backend']} would take none of the 2 compute nodes" in message
+    assert "1 x aten.erf.default: " in message
+    assert "another target" in message
+
+
+def test_a_float_network_is_not_for_an_npu(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("neutron_imxrt700")
+    with pytest.raises(LowerdeckError, match=r"not quantized"):
+        partition(build.exported(), build.backend())
+
+
+def test_xnnpack_takes_a_float_network(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    plan = partition(build.exported(), build.backend()).plan
+    assert plan.delegated_compute_nodes == plan.compute_nodes
+    assert not any(node.operator.startswith("quantized_decomposed.") for node in plan.nodes)
+
+
+def test_planning_does_not_change_what_the_program_computes(
+    lowered: Callable[[str], Lowered], mixed: Callable[[str], Partitioned]
+) -> None:
+    backend = lowered("xnnpack_cpu").backend()
+    quantized = quantized_mixed(backend).module()
+    x = torch.randn(1, 8, 8, 16)
+    assert torch.equal(mixed("xnnpack_cpu").program.module()(x), quantized(x))

@@ -1,0 +1,78 @@
+"""pipeline.pt2e: preparation, and observers that cross a process as plain tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+
+from pipeline.contracts import LowerdeckError, QuantizationScheme
+from pipeline.export import export
+from pipeline.pt2e import observer_state, prepare, restore_observers
+from tests.conftest import TARGETS, Lowered
+from tests.networks import Alien
+
+
+def prepared(build: Lowered) -> torch.fx.GraphModule:
+    quantizer = build.backend().quantizer(QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    return prepare(build.exported(), quantizer)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_restored_observers_convert_to_what_the_calibrated_model_converts_to(
+    lowered: Callable[[str], Lowered], target: str
+) -> None:
+    build = lowered(target)
+    calibrated, restored = prepared(build), prepared(build)
+    with torch.no_grad():
+        for sample in build.samples:
+            calibrated(*sample)
+    restore_observers(restored, observer_state(calibrated))
+    expected, found = convert_pt2e(calibrated), convert_pt2e(restored)
+    described = [
+        [(node.name, str(node.target), str(node.args)) for node in module.graph.nodes] for module in (expected, found)
+    ]
+    assert described[0] == described[1]
+    with torch.no_grad():
+        for sample in build.samples:
+            assert torch.equal(expected(*sample), found(*sample))
+
+
+def test_a_state_is_a_copy_that_further_samples_do_not_change(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    module = prepared(build)
+    with torch.no_grad():
+        module(*build.samples[0])
+        state = observer_state(module)
+        kept = {name: tensor.clone() for name, tensor in state.tensors.items()}
+        module(build.samples[0][0] * 100)
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in state.tensors.items())
+    assert any(not torch.equal(tensor, kept[name]) for name, tensor in observer_state(module).tensors.items())
+
+
+@pytest.mark.parametrize("other", ["ethos_u55_128", "neutron_imxrt700"])
+def test_observers_of_another_quantizer_are_refused(lowered: Callable[[str], Lowered], other: str) -> None:
+    with pytest.raises(LowerdeckError, match=r"do not belong to this model and quantizer; `dvc repro -f calibrate`"):
+        restore_observers(prepared(lowered("xnnpack_cpu")), lowered(other).state)
+
+
+def test_the_layout_that_counts_is_the_stored_one(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    with pytest.raises(LowerdeckError, match="do not belong"):
+        restore_observers(prepared(build), dataclasses.replace(build.state, layout="0" * 64))
+
+
+def test_a_model_of_which_nothing_is_annotated_is_refused(lowered: Callable[[str], Lowered]) -> None:
+    # The quantizers of the NPUs annotate inputs and outputs of any model; there partition refuses it.
+    quantizer = lowered("xnnpack_cpu").backend().quantizer(QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    with pytest.raises(LowerdeckError) as caught:
+        prepare(export(Alien(), [[1, 8]]), quantizer)
+    message = str(caught.value)
+    assert "XNNPACKQuantizer annotated none of the model's nodes" in message
+    assert "1 aten.erf.default" in message
+    assert "`quantization: float32`" in message

@@ -1,0 +1,53 @@
+"""pipeline.quantize: the quantized program and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pipeline.contracts import LowerdeckError, QuantizationScheme
+from pipeline.quantize import quantize, quantized_tensors
+from tests.conftest import TARGETS, Lowered
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_report_has_every_dequantize_of_the_program(lowered: Callable[[str], Lowered], target: str) -> None:
+    program = lowered(target).quantized()
+    report = quantized_tensors(program)
+    nodes = [node for node in program.graph.nodes if "dequantize_per_" in str(node.target)]
+    assert [tensor.name for tensor in report] == [node.name for node in nodes]
+    for tensor in report:
+        assert tensor.dtype in ("int8", "int32")
+        assert all(scale > 0 for scale in tensor.scales)
+        assert len(tensor.scales) == len(tensor.zero_points)
+        assert (tensor.axis is None) == (len(tensor.scales) == 1)
+        assert all(tensor.quant_min <= zero_point <= tensor.quant_max for zero_point in tensor.zero_points)
+
+
+def test_scales_of_the_report_are_those_of_the_weights(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    program = build.quantized()
+    weight = next(tensor for tensor in quantized_tensors(program) if tensor.axis == 0 and "head" not in tensor.source)
+    stored = program.state_dict.get(weight.source, program.constants.get(weight.source))
+    assert isinstance(stored, torch.Tensor)
+    assert stored.dtype == torch.int8
+    assert stored.shape[0] == len(weight.scales) == 8
+    # Symmetric and per channel: the largest value of every channel uses the whole range.
+    assert stored.abs().flatten(1).amax(1).tolist() == [127] * 8
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_float_weights_are_gone(lowered: Callable[[str], Lowered], target: str) -> None:
+    build = lowered(target)
+    floats = sum(tensor.numel() for tensor in build.quantized().state_dict.values() if tensor.dtype == torch.float32)
+    assert floats < sum(tensor.numel() for tensor in build.exported().state_dict.values()) / 4
+
+
+def test_observers_of_another_target_are_refused(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("ethos_u55_128")
+    quantizer = build.backend().quantizer(QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    with pytest.raises(LowerdeckError, match="do not belong to this model and quantizer"):
+        quantize(build.exported(), quantizer, lowered("xnnpack_cpu").state)
