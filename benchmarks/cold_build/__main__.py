@@ -1,6 +1,6 @@
 """Wall time and peak memory of `dvc repro` from nothing against one process that makes the same calls.
 
-python -m benchmarks.cold_build [--targets a,b] [--rounds N]
+python -m benchmarks.cold_build [--targets a,b] [--rounds N] [--memory]
 
 Every round builds in a fresh clone of HEAD, pipeline and peer in turn; the ratio is taken pair by pair. Prints a table
 a target, with the seconds of every stage.
@@ -8,7 +8,6 @@ a target, with the seconds of every stage.
 
 import argparse
 import os
-import re
 import resource
 import shutil
 import statistics
@@ -35,6 +34,8 @@ overrides:
     options:
       num_calibration: {num_calibration}
       num_evaluation: {num_evaluation}
+  evaluation:
+    layer_samples: 1  # the peer makes no table of layers
 """
 
 
@@ -43,14 +44,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", default=TARGETS)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory", action="store_true", help="run every stage once more, for its peak memory")
     arguments = parser.parse_args()
     for target in arguments.targets.split(","):
-        rounds = [measure(target) for _ in range(arguments.rounds)]
+        rounds = [measure(target, with_memory=arguments.memory and number == 0) for number in range(arguments.rounds)]
         report(target, rounds)
 
 
-def measure(target: str) -> dict[str, float]:
-    """One pair: seconds and MiB of both, and the pipeline's seconds stage by stage."""
+def measure(target: str, with_memory: bool) -> dict[str, float]:
+    """One pair: seconds of both, the pipeline's stage by stage, and peak memory where that is asked for."""
     folder = Path(tempfile.mkdtemp(prefix="cold-build-"))
     try:
         clone = folder / "clone"
@@ -72,42 +74,48 @@ def measure(target: str) -> dict[str, float]:
         noop_s = time.perf_counter() - noop_started
         assert "Running stage" not in output.stdout, output.stdout
         peer_s, peer_mib = run_peer(clone, target)
-        return {
-            "pipeline_s": pipeline_s,
-            "peer_s": peer_s,
-            "ratio": pipeline_s / peer_s,
-            "noop_s": noop_s,
-            "peer_mib": peer_mib,
-            "memory_ratio": max(value for key, value in stages.items() if key.endswith("_mib")) / peer_mib,
-            **stages,
-        }
+        figures = {"pipeline_s": pipeline_s, "peer_s": peer_s, "ratio": pipeline_s / peer_s, "noop_s": noop_s} | stages
+        if with_memory:
+            largest = max(stage_memory_mib(clone).values())
+            figures |= {"peer_mib": peer_mib, "largest_stage_mib": largest, "memory_ratio": largest / peer_mib}
+        return figures
     finally:
         shutil.rmtree(folder)
 
 
 def run_pipeline(clone: Path) -> dict[str, float]:
-    """`dvc repro`, with seconds and peak MiB of every stage as a wrapper of `python` sees them."""
+    """`dvc repro`, with the seconds of every stage as a wrapper of `python` sees them."""
     tools = clone.parent / "bin"
     tools.mkdir()
     log = clone.parent / "stages.log"
     wrapper = tools / "python"
     wrapper.write_text(
         f"#!{sys.executable}\n"
-        "import os, resource, sys, time\n"
+        "import os, sys, time\n"
         "start = time.perf_counter()\n"
         f"code = os.spawnv(os.P_WAIT, {sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
-        "mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024\n"
-        f"open({str(log)!r}, 'a').write(f'{{sys.argv[2]}} {{time.perf_counter() - start}} {{mib}}\\n')\n"
+        f"open({str(log)!r}, 'a').write(f'{{sys.argv[2]}} {{time.perf_counter() - start}}\\n')\n"
         "sys.exit(code)\n"
     )
     wrapper.chmod(0o755)
     subprocess.run(["dvc", "repro"], cwd=clone, env=environment(tools), stdout=subprocess.DEVNULL, check=True)
-    figures = {}
-    for line in log.read_text().splitlines():
-        module, seconds, mib = line.split()
-        name = re.sub(r"^(stages|data)\.", "", module)
-        figures[f"{name}_s"], figures[f"{name}_mib"] = float(seconds), float(mib)
-    return figures
+    lines = [line.split() for line in log.read_text().splitlines()]
+    return {f"{module.partition('.')[2]}_s": float(seconds) for module, seconds in lines}
+
+
+def stage_memory_mib(clone: Path) -> dict[str, float]:
+    """Peak memory of every stage, run once more by itself: forks of a preloading server share theirs."""
+    peaks = {}
+    for stage in ("export", "calibrate", "quantize", "partition", "convert", "evaluate", "track"):
+        command = [sys.executable, "-m", f"stages.{stage}"]
+        silent = subprocess.DEVNULL
+        process = subprocess.Popen(
+            command, cwd=clone, env=environment() | {"LOWERDECK_PRELOAD": "0"}, stdout=silent, stderr=silent
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0, f"stage {stage} failed with status {status}"
+        peaks[stage] = usage.ru_maxrss / 1024
+    return peaks
 
 
 def stop_preloading() -> None:
@@ -137,7 +145,7 @@ def report(target: str, rounds: list[dict[str, float]]) -> None:
     """Median, minimum and maximum of every figure."""
     print(f"\n{target}, {len(rounds)} rounds: median (min ... max)")
     for name in rounds[0]:
-        values = [figures[name] for figures in rounds]
+        values = [figures[name] for figures in rounds if name in figures]
         print(f"  {name:22} {statistics.median(values):9.2f}  ({min(values):.2f} ... {max(values):.2f})")
 
 
