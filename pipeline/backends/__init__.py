@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 from typing import Any
 
@@ -33,8 +34,12 @@ def create(name: str, *, device: dict[str, Any], options: dict[str, Any] | None 
         flavor: `flavor` (its name), `converter_name` and `timeout_s`; not needed for the quantizer.
     """
     declaration = source(name)
-    return declaration.create(
-        device=TypeAdapter(declaration.device).validate_python(device),
-        **({} if options is None else {"options": TypeAdapter(declaration.options).validate_python(options)}),
-        **flavor,
-    )
+    chosen = {"device": _read(declaration.device, device)}
+    if options is not None:
+        chosen["options"] = _read(declaration.options, options)
+    return declaration.create(**chosen, **flavor)
+
+
+def _read(schema: type, values: dict[str, Any]) -> Any:
+    # By way of JSON: in strict mode pydantic takes mappings for dataclasses there only.
+    return TypeAdapter(schema).validate_json(json.dumps(values))

@@ -354,4 +354,3 @@ def _located(what: str, function: Callable[..., Result], *arguments: Any) -> Res
 def _brief(error: Exception) -> str:
     """The message without torch's C++ stack."""
     return str(error).split("\nException raised from", maxsplit=1)[0].strip()
-

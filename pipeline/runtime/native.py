@@ -95,9 +95,7 @@ def _probe(data: bytes, methods: Sequence[Method]) -> None:
     Raises:
         LowerdeckError: the runtime reported an error, crashed or did not end.
     """
-    calls = {
-        method.name: [_probe_input(method.values[index]) for index in method.inputs] for method in methods
-    }
+    calls = {method.name: [_probe_input(method.values[index]) for index in method.inputs] for method in methods}
     request = json.dumps(calls).encode() + b"\n" + data
     command = [sys.executable, str(Path(__file__).with_name("native_probe.py").resolve())]
     try:

@@ -178,9 +178,7 @@ class _Constants:
         constant = program.table(5)
         self._constant = None if constant is None else _subsegments(constant, segments)
         self._mutable = [_subsegments(table, segments) for table in program.tables(6)]
-        self._named = {
-            entry.string(0): _item(segments, entry.scalar(1, "I"), "segment") for entry in program.tables(7)
-        }
+        self._named = {entry.string(0): _item(segments, entry.scalar(1, "I"), "segment") for entry in program.tables(7)}
 
     def find(self, table: Table, size_bytes: int) -> memoryview | None:
         """Content of a tensor, None where it has none."""
@@ -216,9 +214,7 @@ def _subsegments(table: Table, segments: Sequence[memoryview]) -> list[memoryvie
     return [segment[offset:] for offset in offsets]
 
 
-def _method(
-    plan: Table, constants: _Constants, inline: Sequence[memoryview], segments: Sequence[memoryview]
-) -> Method:
+def _method(plan: Table, constants: _Constants, inline: Sequence[memoryview], segments: Sequence[memoryview]) -> Method:
     arenas = plan.numbers(8, "q")
     values = tuple(_value(table, constants) for table in plan.tables(2))
     operators = tuple(f"{table.string(0)}.{table.string(1)}".rstrip(".") for table in plan.tables(6))

@@ -123,5 +123,3 @@ def _verified(path: Path, sha256: str) -> bytes:
             "belongs to another build. `dvc repro -f convert` makes it anew"
         )
     return content
-
-

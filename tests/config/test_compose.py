@@ -351,7 +351,7 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "metric": (
         override("evaluation.metrics", ["top1", "top5"]),
-        ("evaluation.metrics: ", '"top5"', "allowed: agreement, sqnr, top1", "did you mean 'top1'?"),
+        ("evaluation.metrics: ", '"top5"', "allowed: agreement, lsb, sqnr, top1", "did you mean 'top1'?"),
     ),
     "model source": (
         override("model.source", "factori"),

@@ -271,7 +271,7 @@ def test_missing_module_says_where_it_was_looked_for(tmp_path: Path) -> None:
 
 def test_missing_interpreter_is_named(tmp_path: Path) -> None:
     flavor = ConverterFlavor("other", "fakes", python=str(tmp_path / "bin" / "python"))
-    with pytest.raises(ConversionError, match="could not be started: .*Set the flavor's `python`"):
+    with pytest.raises(ConversionError, match=r"could not be started: .*Set the flavor's `python`"):
         convert(flavor, RELU, "imxrt700", DEFAULTS, tmp_path / "tag0")
 
 
