@@ -68,6 +68,7 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
 
 def load(path: Path) -> ExportedProgram:
     """The ATen program stored at `path`, quantized or not."""
+    import torch.ao.quantization.fx._decomposed  # noqa: F401  registers the quantized_decomposed operators
 
     return _load(path)
 

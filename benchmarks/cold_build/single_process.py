@@ -32,9 +32,9 @@ def main(target: str, num_calibration: int, num_evaluation: int, output: Path) -
         for inputs in samples[:num_calibration]:
             prepared(*inputs)
     quantized = convert_pt2e(prepared)
-    program = lower(torch.export.export(quantized, samples[0], strict=strict))
+    program, execute = lower(torch.export.export(quantized, samples[0], strict=strict))
     output.write_bytes(program)
-    evaluate(model, quantized, output if target == "xnnpack_cpu" else None, samples[num_calibration:])
+    evaluate([model, quantized, execute], samples[num_calibration:])
 
 
 def neutron(target: str):
@@ -43,6 +43,7 @@ def neutron(target: str):
     from pipeline.backends.neutron.sdk import provide_sdk
 
     provide_sdk(REFERENCE)
+    from executorch.backends.nxp.backend.neutron_converter_manager import NeutronConverterManager
     from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
     from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
     from executorch.backends.nxp.edge_passes.remove_additional_quantize_dequantize_nodes_pass import (
@@ -54,7 +55,16 @@ def neutron(target: str):
 
     spec = NeutronTargetSpec("imxrt700")
 
-    def lower(program: torch.export.ExportedProgram) -> bytes:
+    models = []
+    convert = NeutronConverterManager.convert
+
+    def convert_and_keep(manager, model, *arguments):
+        models.append(bytes(model))
+        return convert(manager, model, *arguments)
+
+    NeutronConverterManager.convert = convert_and_keep
+
+    def lower(program: torch.export.ExportedProgram):
         partitioner = NeutronPartitioner(
             generate_neutron_compile_spec("imxrt700"),
             spec,
@@ -75,14 +85,15 @@ def neutron(target: str):
         )
         manager = manager.transform(NeutronEdgePassManager([RemoveAdditionalQDQClustersPass()]))
         load_quantized_kernels()
-        return manager.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False)).buffer
+        buffer = manager.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False)).buffer
+        return buffer, litert(models[0])
 
     return NeutronQuantizer(spec), lower
 
 
 def ethos_u(target: str):
     """Arm's flow, Vela called in this process."""
-    from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
+    from executorch.backends.arm.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
     from executorch.backends.arm.quantizer import EthosUQuantizer, get_symmetric_quantization_config
 
     system, memory = {
@@ -91,10 +102,19 @@ def ethos_u(target: str):
     }[target]
     spec = EthosUCompileSpec(target.replace("_", "-"), system_config=system, memory_mode=memory)
 
-    def lower(program: torch.export.ExportedProgram) -> bytes:
+    graphs = []
+    compile_tosa = EthosUBackend._compile_tosa_flatbuffer
+
+    def compile_and_keep(graph, compile_spec):
+        graphs.append(graph)
+        return compile_tosa(graph, compile_spec)
+
+    EthosUBackend._compile_tosa_flatbuffer = staticmethod(compile_and_keep)
+
+    def lower(program: torch.export.ExportedProgram):
         manager = to_edge_transform_and_lower(program, partitioner=[EthosUPartitioner(spec)])
         load_quantized_kernels()
-        return manager.to_executorch().buffer
+        return manager.to_executorch().buffer, tosa(graphs[0])
 
     return EthosUQuantizer(spec).set_global(get_symmetric_quantization_config(is_per_channel=True)), lower
 
@@ -107,9 +127,10 @@ def xnnpack(target: str):
         get_symmetric_quantization_config,
     )
 
-    def lower(program: torch.export.ExportedProgram) -> bytes:
+    def lower(program: torch.export.ExportedProgram):
         manager = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-        return manager.to_executorch().buffer
+        buffer = manager.to_executorch().buffer
+        return buffer, executorch(buffer)
 
     return XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True)), lower
 
@@ -120,17 +141,50 @@ def load_quantized_kernels() -> None:
     import executorch.kernels.quantized  # noqa: F401
 
 
-def evaluate(model, quantized, program: Path | None, samples) -> None:
-    """Top-1 of all programs that this host can execute, on the same samples."""
-    runners = [model, quantized]
-    if program is not None:
-        from executorch.extension.pybindings.portable_lib import _load_for_executorch
+def litert(model: bytes):
+    """The partition by LiteRT's reference kernels, as the pipeline's host runtime executes it."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        module = _load_for_executorch(str(program))
-        runners.append(lambda *inputs: module.run_method("forward", inputs)[0])
+    interpreter = Interpreter(
+        model_content=model, num_threads=1, experimental_op_resolver_type=OpResolverType.BUILTIN_REF
+    )
+    interpreter.allocate_tensors()
+    (details,) = interpreter.get_input_details()
+
+    def run(image: torch.Tensor) -> torch.Tensor:
+        quantized = torch.clamp(torch.round(image * 32), -128, 127).to(torch.int8).reshape(tuple(details["shape"]))
+        interpreter.set_tensor(details["index"], quantized.numpy())
+        interpreter.invoke()
+        return torch.from_numpy(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+
+    return run
+
+
+def tosa(graph: bytes):
+    """The partition by the TOSA reference model, as the pipeline's host runtime executes it."""
+    import tosa_reference_model
+
+    def run(image: torch.Tensor) -> torch.Tensor:
+        quantized = torch.clamp(torch.round(image * 32), -128, 127).to(torch.int8)
+        outputs, _ = tosa_reference_model.run(graph, [quantized.numpy()])
+        return torch.from_numpy(outputs[0])
+
+    return run
+
+
+def executorch(program: bytes):
+    """The program by ExecuTorch's runtime."""
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+
+    module = _load_for_executorch_from_buffer(program)
+    return lambda image: module.run_method("forward", (image,))[0]
+
+
+def evaluate(programs, samples) -> None:
+    """Top-1 of the float, the quantized and the delegated program, on the same samples."""
     with torch.no_grad():
         for inputs in samples:
-            for run in runners:
+            for run in programs:
                 run(*inputs).argmax()
 
 

@@ -102,18 +102,25 @@ def validated(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pr
         return None, [Problem(key=prefix, message="a mapping has to stand here", received=values)]
     text = json.dumps(values)
     # JSON mode takes lists for tuples and mappings for dataclasses, yet is strict about scalars.
-    config = getattr(schema, "__pydantic_config__", None)
-    adapter: TypeAdapter[Any] = TypeAdapter(schema if config else _with_strict_config(schema))
+    checked = schema if hasattr(schema, "__pydantic_config__") else _strict(schema)
+    adapter: TypeAdapter[Any] = TypeAdapter(checked)
     try:
-        return adapter.validate_json(text, strict=True), []
+        config = adapter.validate_json(text, strict=True)
     except ValidationError as error:
         return None, [_problem(schema, details, prefix) for details in error.errors(include_url=False)]
+    if checked is not schema:
+        config = schema(**{field.name: getattr(config, field.name) for field in dataclasses.fields(checked)})
+    return config, []
 
 
-def _with_strict_config(schema: type) -> type:
-    # Options dataclasses of plug-ins need not know pydantic: the project's strictness is put on them here.
-    schema.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
-    return schema
+def _strict(schema: type) -> type:
+    """A copy of an options dataclass with the project's strictness: plug-ins need not know pydantic.
+
+    The original is left alone, because a process that has composed may create backends and sources from plain values.
+    """
+    config = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+    namespace = {"__pydantic_config__": config, "__module__": schema.__module__, "__doc__": schema.__doc__}
+    return dataclasses.dataclass(frozen=True, kw_only=True)(type(schema.__name__, (schema,), namespace))
 
 
 def _problem(schema: type, details: Any, prefix: str) -> Problem:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 from ruamel.yaml import YAML
 
+from pipeline import backends
 from pipeline.config.compose import compose, render
 from pipeline.config.schema import Config
 from pipeline.contracts import ConfigurationError
@@ -125,6 +127,14 @@ def test_overrides_are_merged_down_to_options_whose_own_values_are_replaced(comp
 
 def test_an_integer_may_stand_for_a_float(composed: Compose) -> None:
     assert composed(**override("flavor.timeout_s", 60)).flavor.timeout_s == 60.0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_process_that_composed_can_create_what_was_composed(composed: Compose, target: str) -> None:
+    config = composed(target=target)
+    declaration = backends.source(config.target.backend)
+    assert type(TypeAdapter(declaration.device).validate_python(config.target.device)) is declaration.device
+    assert type(TypeAdapter(declaration.options).validate_python(config.target.options)) is declaration.options
 
 
 def test_values_may_refer_to_others(composed: Compose) -> None:
