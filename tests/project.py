@@ -53,10 +53,17 @@ class Project:
         )
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        """Start a command at the root and do not wait for it; its output goes to `output.txt` beside the root."""
+        """Start a command at the root, in a process group of its own, with its output in `output.txt` beside the root."""
         with (self.root.parent / "output.txt").open("w") as output:
             return subprocess.Popen(
-                command, cwd=self.root, env=self.variables(**environment), stdout=output, stderr=output, text=True
+                command,
+                cwd=self.root,
+                env=self.variables(**environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,
             )
 
     def dvc(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

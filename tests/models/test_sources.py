@@ -18,7 +18,8 @@ from pydantic import ConfigDict, TypeAdapter
 from pipeline import models
 from pipeline.contracts import ConfigurationError
 
-CONF_FILES = sorted(Path("conf/model").glob("*.yaml"))
+# Options that leave values to the user are composed with such values in tests/conf.
+CONF_FILES = sorted(path for path in Path("conf/model").glob("*.yaml") if "???" not in path.read_text())
 
 
 def read_conf(path: Path) -> dict[str, Any]:

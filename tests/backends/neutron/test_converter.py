@@ -191,7 +191,10 @@ def test_hang_ends_at_the_time_limit_with_its_own_children(tmp_path: Path) -> No
     wait_until_gone(*pids)
 
 
-def test_interrupt_ends_the_converter(tmp_path: Path) -> None:
+def test_interrupt_ends_the_converter(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     flavor = fake_sdk(tmp_path, "print(os.getpid())\ntime.sleep(300)")
     log = tmp_path / "tag0" / "converter.log"
 
