@@ -53,7 +53,7 @@ class Project:
         )
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        """Start a command at the root, in a process group of its own, with its output in `output.txt` beside the root."""
+        """Start a command at the root, in its own process group, with its output in `output.txt` beside the root."""
         with (self.root.parent / "output.txt").open("w") as output:
             return subprocess.Popen(
                 command,
