@@ -10,6 +10,7 @@ DEV_READY := $(VENV)/.installed-dev
 .PHONY: repro test test-all lint ui report benchmark clean help
 
 repro: $(READY)  ## set up, build what params.yaml says, show the figures
+	@find .dvc/tmp -name rwlock -empty -delete 2>/dev/null || true  # DVC interrupted while it wrote its locks
 	dvc repro
 	lowerdeck report
 

@@ -5,9 +5,11 @@ each partition keep both from reaching the pipeline. The module `arm_vela` of Ex
 the device, is loaded from its file, because importing its package takes seconds for things that are not needed here.
 """
 
+import ctypes
 import importlib.util
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,5 +66,13 @@ def _estimates(report: Any) -> dict[str, float]:
     return estimates
 
 
+def die_with_parent() -> None:
+    """Let the kernel end this process when the stage that started it is killed."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    die_with_parent()
     main()
