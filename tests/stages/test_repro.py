@@ -310,7 +310,7 @@ def test_there_is_an_entry_for_every_stage() -> None:
     stages = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"]
     assert list(stages) == list(STAGES)
     for name, declared in stages.items():
-        assert declared["cmd"] == f"python -m stages.{name}"
+        assert declared["cmd"] == f"exec python -m stages.{name}"
         assert f"stages/{name}.py" in declared["deps"]
 
 
