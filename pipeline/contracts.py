@@ -116,18 +116,50 @@ class ModelSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObserverChoice:
+    """How the range of a tensor is found; see quantization.activation_observer."""
+
+    kind: str = "backend_default"
+    """`histogram`, `min_max`, `moving_average_min_max` ..., or `backend_default`: the backend's own choice."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the observer's class, e.g. bins of a histogram."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRule:
+    """Another scheme for a part of the model; of several rules that match a module, the last one holds."""
+
+    modules: tuple[str, ...] = ()
+    """Globs on module paths, e.g. `layer3.*`; a module is matched with everything in it."""
+    types: tuple[str, ...] = ()
+    """Classes of modules, e.g. `torch.nn.Linear`."""
+    scheme: str | None = None
+    """Name of the scheme, None to leave these modules float."""
+    weight_granularity: str = "backend_default"
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuantizationScheme:
     """How weights and activations are represented; see conf/quantization."""
 
     name: str
-    """`int8` (static, PT2E) or `float32` (left as it is)."""
+    """`int8` (static, PT2E), `int8_dynamic`, `int8_dynamic_int4_weight`, `int16x8`, `float16`, or `float32` (left as
+    it is)."""
     weight_granularity: str = "backend_default"
-    """`per_tensor`, `per_channel`, or `backend_default`: the granularity that the backend's vendor recommends."""
+    """`per_tensor`, `per_channel`, `per_group`, or `backend_default`: what the backend's vendor recommends."""
+    group_size: int | None = None
+    """Weights that share a scale, for `per_group`."""
+    activation_observer: ObserverChoice = field(default_factory=ObserverChoice)
+    weight_observer: ObserverChoice = field(default_factory=ObserverChoice)
+    rules: tuple[ModuleRule, ...] = ()
+    """Exceptions for parts of the model."""
+    is_qat: bool = False
+    """Whether the model is trained with fake quantization instead of only observed."""
 
     @property
     def is_quantized(self) -> bool:
         """Whether calibration and conversion have anything to do."""
-        return self.name != "float32"
+        return self.name not in ("float32", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,8 +216,30 @@ class Lowering:
     executorch_config: ExecutorchBackendConfig | None = None
     finish: Callable[[EdgeProgramManager], EdgeProgramManager] | None = None
     """Applied to the lowered edge program before `to_executorch`."""
+    quantized_inputs: bool = False
+    """Whether the program takes integers where the quantized model begins with a quantization."""
+    quantized_outputs: bool = False
+    """Whether the program gives integers where the quantized model ends with a dequantization."""
     reasons: Callable[[], AbstractContextManager[Callable[[torch.fx.Node], str | None]]] | None = None
     """Opened around `partitioner.partition`; afterwards its value tells why a node was not delegated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramTensor:
+    """One input or output of a `.pte`, as firmware has to fill or read it."""
+
+    name: str
+    """Name in the exported program; the `.pte` itself stores none."""
+    dtype: str
+    """E.g. `float32` or `int8`."""
+    shape: tuple[int, ...]
+    """Upper bound where `is_dynamic`."""
+    dim_order: tuple[int, ...]
+    """Dimensions from outermost to innermost in memory; (0, 2, 3, 1) is channels-last."""
+    is_dynamic: bool = False
+    scale: float | None = None
+    """Real value = scale x (stored - zero_point), where the program takes or gives integers in place of floats."""
+    zero_point: int | None = None
 
 
 @runtime_checkable

@@ -34,6 +34,8 @@ class ModelConfig:
     """Path of a safetensors or weights-only checkpoint, torchvision's name of its weights, or null for random ones."""
     input_shapes: Annotated[list[list[Positive]], Field(min_length=1)]
     """Shape of every input with its batch dimension, e.g. [[1, 3, 224, 224]]; all inputs are float32."""
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """How inputs of four dimensions lie in memory: [n, c, h, w] or, with the same shape, channels innermost."""
     fingerprint: str | None = None
     """SHA-256 of the checkpoint and of the factory's source file. Written by compose."""
 
@@ -54,6 +56,54 @@ class DatasetConfig:
     """SHA-256 over everything that the source reads. Written by compose."""
 
 
+Granularity = Literal["backend_default", "per_tensor", "per_channel", "per_group"]
+SchemeName = Literal["int8", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverConfig:
+    """How the ranges of tensors are found."""
+
+    __pydantic_config__ = _STRICT
+
+    kind: Name = "backend_default"
+    """An observer, or `backend_default` for what the backend's quantizer chooses."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the observer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRuleConfig:
+    """Another scheme for a part of the model. Of several rules that match a module, the last one holds."""
+
+    __pydantic_config__ = _STRICT
+
+    modules: list[Name] = field(default_factory=list)
+    """Globs on module paths, e.g. `layer3.*`. A module is matched with everything in it."""
+    types: list[Name] = field(default_factory=list)
+    """Classes of modules by import path, e.g. `torch.nn.Linear`."""
+    scheme: SchemeName
+    """The scheme of these modules; `float32` leaves them as they are."""
+    weight_granularity: Granularity = "backend_default"
+    """One scale a weight tensor, one a channel, or what the backend's vendor recommends for each operator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Quantization-aware training: the model learns with the rounding of its weights and activations in place."""
+
+    __pydantic_config__ = _STRICT
+
+    epochs: Positive
+    """Passes over the training samples."""
+    learning_rate: Annotated[float, Field(gt=0.0)]
+    """Step size of the optimizer."""
+    batch_size: Positive = 32
+    """Samples a step."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Draws the order of the samples."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuantizationConfig:
     """How weights and activations are represented."""
@@ -62,12 +112,28 @@ class QuantizationConfig:
 
     name: Name
     """How the scheme is called in tables and in MLflow."""
-    scheme: Literal["int8", "float32"]
-    """`int8`: static 8-bit activations and weights (PT2E); `float32`: not quantized."""
-    weight_granularity: Literal["backend_default", "per_tensor", "per_channel"] = "backend_default"
-    """One scale a weight tensor, one a channel, or what the backend's vendor recommends for each operator."""
+    scheme: SchemeName
+    """`int8`: static 8-bit activations and weights (PT2E); `int8_dynamic`: activations quantized as they arise;
+    `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao); `int16x8`: 16-bit activations, 8-bit
+    weights; `float16`, `float32`: not quantized."""
+    weight_granularity: Granularity = "backend_default"
+    """One scale a weight tensor, a channel or a group, or what the backend's vendor recommends for each operator."""
+    group_size: Positive | None = None
+    """Weights that share a scale, for `per_group`."""
+    activation_observer: ObserverConfig = field(default_factory=ObserverConfig)
+    """How the ranges of activations are found."""
+    weight_observer: ObserverConfig = field(default_factory=ObserverConfig)
+    """How the ranges of weights are found."""
+    rules: list[ModuleRuleConfig] = field(default_factory=list)
+    """Exceptions for parts of the model."""
+    keep_float: list[Name] = field(default_factory=list)
+    """Globs on paths of modules that stay float, e.g. [head, `layer4.*`]: a short form of rules with `float32`."""
     num_calibration_samples: Positive | None = None
-    """How many samples of the calibration split the observers see, from its start; null for all of them."""
+    """How many samples of the calibration split the observers see; null for all of them."""
+    calibration_choice: Literal["first", "random", "stratified"] = "first"
+    """Which ones: those at its start, drawn by `build.seed`, or drawn with equal shares of all classes."""
+    training: TrainingConfig | None = None
+    """Quantization-aware training instead of calibration; null for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
