@@ -116,6 +116,36 @@ class ModelSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DynamicDimension:
+    """A dimension of an input whose size may differ from call to call."""
+
+    input: int = 0
+    """Which input, by its position in `input_shapes`."""
+    dim: int
+    """Which dimension of it, counted from 0; 0 is the batch dimension."""
+    min: int
+    """Smallest size, at least 1."""
+    max: int
+    """Largest size; memory is planned for it."""
+    multiple_of: int = 1
+    """Sizes are multiples of this; `min` and `max` too."""
+    name: str | None = None
+    """Dimensions with the same name have the same size in every call; null for a size of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildChoices:
+    """What of the rest of a build the options of a backend may have to fit."""
+
+    scheme: QuantizationScheme
+    input_shapes: Sequence[Sequence[int]]
+    """Shape of every input with its batch dimension."""
+    dynamic_dimensions: Sequence[DynamicDimension] = ()
+    memory_format: str = "contiguous"
+    """`contiguous` or `channels_last`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ObserverChoice:
     """How the range of a tensor is found; see quantization.activation_observer."""
 
@@ -279,6 +309,11 @@ class Backend(Protocol):
         ...
 
 
+def _fits_every_build(device: Any, options: Any, build: BuildChoices) -> Iterator[tuple[str, str]]:
+    """Nothing of a build beside the options themselves matters to them."""
+    yield from ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackendDeclaration:
     """What configuration must know about a backend before anything heavy is imported.
@@ -296,6 +331,11 @@ class BackendDeclaration:
     """Values of `flavor.converter` that it can drive."""
     check: Callable[[Any, Any], Iterator[tuple[str, str]]]
     """(device, options) -> pairs (key below `target`, what is wrong with its value)."""
+    check_build: Callable[[Any, Any, BuildChoices], Iterator[tuple[str, str]]] = _fits_every_build
+    """(device, options, build) -> pairs (full key, e.g. `target.options.x` or `quantization.scheme`, why its value does
+    not go together with the rest of the build)."""
+    supports_dynamic_shapes: bool = False
+    """Whether `model.dynamic_shapes` may be given."""
     create: Callable[..., Backend]
     """(device=, options=, flavor=, converter_name=, timeout_s=) -> Backend; imports what is heavy.
 

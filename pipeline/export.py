@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.contracts import LowerdeckError
+from pipeline.contracts import DynamicDimension, LowerdeckError
+from pipeline.dynamic_shapes import traced_shapes
 from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
@@ -13,8 +14,12 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-def export(model: torch.nn.Module, input_shapes: Sequence[Sequence[int]]) -> ExportedProgram:
-    """Export `model` for inputs of fixed shape.
+def export(
+    model: torch.nn.Module,
+    input_shapes: Sequence[Sequence[int]],
+    dynamic_dimensions: Sequence[DynamicDimension] = (),
+) -> ExportedProgram:
+    """Export `model` for inputs of these shapes.
 
     One non-strict program serves all backends: what strict export adds and NeutronQuantizer needs is added before
     quantization (pt2e.prepare).
@@ -22,16 +27,18 @@ def export(model: torch.nn.Module, input_shapes: Sequence[Sequence[int]]) -> Exp
     Args:
         model: in eval mode.
         input_shapes: shape of every float32 input with its batch dimension.
+        dynamic_dimensions: those whose size may vary, `input_shapes` being one of the possible choices.
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, with its reason.
     """
     import torch
 
-    example_inputs = tuple(torch.zeros(*shape) for shape in input_shapes)
+    shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
+    example_inputs = tuple(torch.zeros(*shape) for shape in shapes_to_trace)
     try:
         with torch.no_grad(), shared_provenance():
-            return torch.export.export(model.eval(), example_inputs)
+            return torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
     except Exception as error:  # user's code runs while tracing: anything may come out of it
         shapes = ", ".join(str(list(shape)) for shape in input_shapes)
         raise LowerdeckError(

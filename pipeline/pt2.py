@@ -134,9 +134,27 @@ def _load(path: Path) -> ExportedProgram:
 
     module.typing = types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})
     try:
-        return torch.export.load(path)
+        program = torch.export.load(path)
     finally:
         module.typing = typing
+    _drop_derived_ranges(program)
+    return program
+
+
+def _drop_derived_ranges(program: ExportedProgram) -> None:
+    """Forget the range of `4*s0` that the loader lists beside that of `s0`, because decomposing stumbles over it.
+
+    A program that was just exported does not list it either: it follows from the range of the symbol.
+    """
+    import sympy
+
+    for node in program.graph.nodes:
+        sizes = getattr(node.meta.get("val"), "shape", ())
+        shape_env = next((size.node.shape_env for size in sizes if hasattr(size, "node")), None)
+        if shape_env is not None:  # all nodes share one
+            for expression in [key for key in shape_env.var_to_range if not isinstance(key, sympy.Symbol)]:
+                del shape_env.var_to_range[expression]
+            return
 
 
 def _operator(namespace: Any, name: str) -> Any:

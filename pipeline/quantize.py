@@ -10,6 +10,7 @@ from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_p
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from pipeline.contracts import ObserverState
+from pipeline.dynamic_shapes import dynamic_shapes_of
 from pipeline.provenance import shared_provenance
 from pipeline.pt2e import prepare, restore_observers
 
@@ -49,7 +50,7 @@ def quantize(
     assert program.example_inputs is not None
     with torch.no_grad(), shared_provenance():
         converted = convert_pt2e(prepared)
-        quantized = torch.export.export(converted, *program.example_inputs)
+        quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
     # The float weights are dead after conversion, yet would be stored and read by every later stage.
     quantized = remove_unused_parameters_pass(quantized)
     return quantized, quantized_tensors(quantized)

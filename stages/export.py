@@ -12,7 +12,7 @@ def main() -> None:
     config = stage.section(ModelConfig)
     source = models.source(config.source)
     model = source.build(source.Options(**config.options), config.weights)
-    artifacts.write_program(artifacts.EXPORTED, export(model, config.input_shapes))
+    artifacts.write_program(artifacts.EXPORTED, export(model, config.input_shapes, config.dynamic_shapes))
 
 
 # A server that is still importing has more to import than export needs.

@@ -16,7 +16,14 @@ from typing import Any
 from pipeline import backends, datasets, metrics, models
 from pipeline.config.problems import Problem, not_plain, raise_problems, validated
 from pipeline.config.schema import GROUPS, Config
-from pipeline.contracts import BackendDeclaration, ConfigurationError, LowerdeckError
+from pipeline.config.shapes import shape_problems
+from pipeline.contracts import (
+    BackendDeclaration,
+    BuildChoices,
+    ConfigurationError,
+    LowerdeckError,
+    QuantizationScheme,
+)
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
 
@@ -236,7 +243,9 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     for key, message in declaration.check(device, target_options):
         part, _, name = key.partition(".")
         problems.append(Problem(key=f"target.{key}", message=message, received=getattr(values[part], name)))
-    problems += _shape_problems(config)
+    problems += shape_problems(config.model, config.target, declaration)
+    if not problems:  # what does not fit by itself need not be held against the rest
+        problems += _build_problems(config, declaration, device, target_options)
     problems += _fingerprint_problems(config)
     _collect(problems, "model", lambda: model_source.check(model_options, config.model.weights, config.build.plugins))
     fingerprint = _collect(problems, "dataset", lambda: dataset_source.fingerprint(dataset_options))
@@ -323,6 +332,25 @@ def _combination_problems(config: Config, declaration: BackendDeclaration, conf_
         )
 
 
+def _build_problems(
+    config: Config, declaration: BackendDeclaration, device: Any, target_options: Any
+) -> Iterator[Problem]:
+    """What the backend finds wrong with its options beside the model and the quantization."""
+    quantization, values = config.quantization, dataclasses.asdict(config)
+    values["target"] |= {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    build = BuildChoices(
+        scheme=QuantizationScheme(name=quantization.scheme, weight_granularity=quantization.weight_granularity),
+        input_shapes=config.model.input_shapes,
+        dynamic_dimensions=config.model.dynamic_shapes,
+        memory_format=config.model.memory_format,
+    )
+    for key, message in declaration.check_build(device, target_options, build):
+        received: Any = values
+        for part in key.split("."):
+            received = received[part]
+        yield Problem(key=key, message=message, received=received)
+
+
 def _backend_of(flavor: Path) -> Any:
     import yaml
 
@@ -339,16 +367,6 @@ def _fingerprint_problems(config: Config) -> Iterator[Problem]:
         if fingerprint is not None:
             message = "cannot be given: it is computed from what is built"
             yield Problem(key=f"{section}.fingerprint", message=message, received=fingerprint)
-
-
-def _shape_problems(config: Config) -> Iterator[Problem]:
-    for index, shape in enumerate(config.model.input_shapes):
-        if not shape or shape[0] != 1:
-            yield Problem(
-                key=f"model.input_shapes.{index}",
-                message="the first number is the batch dimension and has to be 1: programs run one sample at a time",
-                received=shape,
-            )
 
 
 def _model_fingerprint(weights: str | None, options: Any) -> str:

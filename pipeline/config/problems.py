@@ -155,9 +155,11 @@ def _fields_at(schema: Any, location: Sequence[str | int]) -> list[str]:
     import typing
 
     for part in location:
-        if not dataclasses.is_dataclass(schema):
+        # A position in a list stands for the type of the list's items.
+        items = typing.get_args(schema)[:1] if typing.get_origin(schema) is list else ()
+        if not dataclasses.is_dataclass(schema) and not items:
             return []
-        schema = typing.get_type_hints(schema).get(str(part))
+        schema = items[0] if items else typing.get_type_hints(schema).get(str(part))
     return [field.name for field in dataclasses.fields(schema)] if dataclasses.is_dataclass(schema) else []
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from pipeline.contracts import DynamicDimension
+
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 Positive = Annotated[int, Field(gt=0)]
@@ -34,6 +36,10 @@ class ModelConfig:
     """Path of a safetensors or weights-only checkpoint, torchvision's name of its weights, or null for random ones."""
     input_shapes: Annotated[list[list[Positive]], Field(min_length=1)]
     """Shape of every input with its batch dimension, e.g. [[1, 3, 224, 224]]; all inputs are float32."""
+    dynamic_shapes: list[DynamicDimension] = field(default_factory=list)
+    """Dimensions whose size may differ from call to call, e.g. [{dim: 2, min: 16, max: 64}], each a mapping of `dim`,
+    `min`, `max` and where needed `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always
+    equal); docs/dynamic_shapes.md tells more. `input_shapes` stays what is calibrated and evaluated with."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """How inputs of four dimensions lie in memory: [n, c, h, w] or, with the same shape, channels innermost."""
     fingerprint: str | None = None

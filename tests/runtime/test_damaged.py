@@ -56,8 +56,10 @@ def outcomes(build: Lowered, folder: Path, num_files: int) -> list[str]:
         (folder / f"{number:02}.pte").write_bytes(spoil(content, number))
     shapes = json.dumps([list(tensor.shape) for tensor in build.samples[0]])
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder), str(build.program), shapes], capture_output=True, text=True,
-        check=False
+        [sys.executable, "-c", CHILD, str(folder), str(build.program), shapes],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return [line.split(" ")[0] for line in done.stdout.splitlines() if line]

@@ -134,8 +134,12 @@ PROGRAMS: dict[str, tuple[nn.Module, tuple[Any, ...], Any]] = {
         None,
     ),
     "plain_values": (Function(lambda x, n: (x * n, None, 3, 2.5, True)), (random(3), 3), None),
-    "condition": (Function(lambda x: torch.cond(x.sum() > 1, lambda x: x * 2, lambda x: x - 3, [x])), (random(3),),
-    None), "map": (Function(mapped), (random(4, 3), random(3)), None),
+    "condition": (
+        Function(lambda x: torch.cond(x.sum() > 1, lambda x: x * 2, lambda x: x - 3, [x])),
+        (random(3),),
+        None,
+    ),
+    "map": (Function(mapped), (random(4, 3), random(3)), None),
     "dynamic": (
         Function(lambda x: (x.reshape(x.shape[0] * 2, -1), torch.cat([x, x]).sum(0), x.view(-1).softmax(0))),
         (random(5, 4),),

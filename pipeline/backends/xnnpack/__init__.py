@@ -40,5 +40,6 @@ DECLARATION = BackendDeclaration(
     schemes={"int8": ("backend_default", "per_channel", "per_tensor"), "float32": ("backend_default",)},
     converters=("xnnpack_serializer",),
     check=check,
+    supports_dynamic_shapes=True,
     create=create,
 )
