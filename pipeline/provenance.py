@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 
 @contextmanager
 def shared_provenance() -> Iterator[None]:
-    """While open, provenance is shared instead of copied, and the garbage collector rests.
+    """While open, three things that cost time and change nothing are left out of work on graphs.
 
-    Every pass copies every node with the whole tree of nodes that it came from, although nobody changes such a tree: a
-    tenth of a lowering. Graphs live until its end, so that the collector walks them again and again and frees next to
-    nothing: another twentieth.
+    - Every pass copies every node with the whole tree of nodes that it came from, although nobody changes such a tree:
+      it is shared instead.
+    - Every pass generates and compiles the Python code of the graph that it made, and the next pass makes another one:
+      code is generated when a graph module is called, or at the end.
+    - Graphs live until the end, so that the garbage collector walks them again and again and frees next to nothing: it
+      rests.
     """
     from torch.fx import traceback
 
@@ -26,8 +30,44 @@ def shared_provenance() -> Iterator[None]:
     gc.disable()
     node_source.__deepcopy__ = lambda self, memo: self
     try:
-        yield
+        with _code_on_demand():
+            yield
     finally:
         del node_source.__deepcopy__
         if collected:
             gc.enable()
+
+
+@contextmanager
+def _code_on_demand() -> Iterator[None]:
+    """Let graph modules generate their code when they are called, and those that are left at the end then.
+
+    torch.fx has a _LazyGraphModule for the same purpose, which only who makes a graph module can choose.
+    """
+    from torch.fx import GraphModule
+    from torch.fx.graph import _PyTreeCodeGen
+
+    generate = GraphModule.recompile
+    pending: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def forward(module: Any, *arguments: Any, **named: Any) -> Any:
+        generate(module)  # puts the generated code in the place of this function
+        pending.discard(module)
+        return module(*arguments, **named)
+
+    def mark(module: Any) -> None:
+        if isinstance(module._graph._codegen, _PyTreeCodeGen):
+            info = module._graph._codegen.pytree_info
+            module._in_spec, module._out_spec = info.in_spec, info.out_spec
+        type(module).forward = forward  # every graph module has a class of its own
+        module.__dict__.setdefault("_code", "")  # printing a module takes it for granted
+        module._recompile_submodules()
+        pending.add(module)
+
+    GraphModule.recompile = mark  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        GraphModule.recompile = generate  # type: ignore[method-assign]
+        for module in list(pending):
+            generate(module)

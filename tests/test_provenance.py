@@ -1,0 +1,66 @@
+"""pipeline.provenance: work on graphs is quicker, and what comes out of it is the same."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from pipeline.provenance import shared_provenance
+from tests.conftest import small_network
+
+
+def traced() -> torch.fx.GraphModule:
+    return torch.fx.symbolic_trace(small_network())
+
+
+def negated(module: torch.fx.GraphModule) -> None:
+    """Let the module give its result with the sign changed."""
+    output = module.graph.output_node()
+    with module.graph.inserting_before(output):
+        output.replace_input_with(output.args[0], module.graph.call_function(torch.neg, (output.args[0],)))
+    module.recompile()
+
+
+def test_code_is_generated_at_the_first_call() -> None:
+    image = torch.randn(1, 3, 32, 32)
+    with shared_provenance():
+        module = traced()
+        before = module(image)
+        negated(module)
+        assert "neg" not in module.code
+        assert torch.equal(module(image), -before)
+        assert "neg" in module.code
+
+
+def test_what_was_never_called_has_its_code_at_the_end() -> None:
+    with shared_provenance():
+        module = traced()
+        negated(module)
+    assert "neg" in module.code
+    assert "neg" in str(module)
+
+
+def test_everything_is_as_before_when_work_fails() -> None:
+    recompile, collected = torch.fx.GraphModule.recompile, gc.isenabled()
+    module = traced()
+
+    def fail() -> None:
+        with shared_provenance():
+            negated(module)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert torch.fx.GraphModule.recompile is recompile
+    assert gc.isenabled() == collected
+    assert "neg" in module.code
+
+
+def test_it_may_be_opened_within_itself() -> None:
+    with shared_provenance():
+        with shared_provenance():
+            module = traced()
+        negated(module)
+    assert "neg" in module.code
