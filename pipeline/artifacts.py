@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pipeline.convert import Converted
     from pipeline.runtime import Resolver
-    from pipeline.runtime.program import HostProgram
+    from pipeline.runtime.floats import FloatProgram
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
@@ -219,6 +219,8 @@ def write_converted(converted: Converted, converter: Converter) -> None:
             "delegates": list(converted.delegates),
             "operators": list(converted.operators),
             "planned_memory_bytes": converted.planned_memory_bytes,
+            "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],
+            "outputs": [dataclasses.asdict(tensor) for tensor in converted.outputs],
             "estimates": converted.estimates,
             "partitions": partitions,
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")},
@@ -226,11 +228,11 @@ def write_converted(converted: Converted, converter: Converter) -> None:
     )
 
 
-def open_program(resolver: Resolver) -> HostProgram:
-    """The program that `write_converted` wrote, with its host twins, ready to be executed on this host."""
+def open_program(resolver: Resolver) -> FloatProgram:
+    """The program that `write_converted` wrote, with its host twins, ready to be executed on float32 samples here."""
     from pipeline import runtime
 
-    return runtime.open_program(existing(PROGRAM), manifest=existing(MANIFEST), twins=TWINS, resolver=resolver)
+    return runtime.open_float_program(existing(PROGRAM), manifest=existing(MANIFEST), twins=TWINS, resolver=resolver)
 
 
 def write_evaluation(

@@ -57,7 +57,8 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help=".npy or raw .bin files, one an input; .npz files, one a run; images or a folder of them, one a run",
+        help=".npy or raw .bin files, one an input; .npz files, one a run; images or a folder of them, one a run "
+        "(arrays are given as they are; images become the integers that the manifest asks for)",
     )
     run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
     run.add_argument("--method", default="forward", help="method to execute (default: %(default)s)")

@@ -270,6 +270,10 @@ class ProgramTensor:
     scale: float | None = None
     """Real value = scale x (stored - zero_point), where the program takes or gives integers in place of floats."""
     zero_point: int | None = None
+    quant_min: int | None = None
+    """Smallest integer that stands for a float; what is less saturates to it."""
+    quant_max: int | None = None
+    """Largest integer that stands for a float."""
 
 
 @runtime_checkable

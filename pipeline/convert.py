@@ -12,7 +12,15 @@ import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
-from pipeline.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, LowerdeckError
+from pipeline import program_io
+from pipeline.contracts import (
+    Backend,
+    CompiledPartition,
+    ConversionError,
+    DelegationPlan,
+    LowerdeckError,
+    ProgramTensor,
+)
 from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
@@ -33,6 +41,10 @@ class Converted:
     """Kernels that the runtime must have for what is not delegated."""
     planned_memory_bytes: int
     """Memory that ExecuTorch plans for mutable tensors, over all arenas."""
+    inputs: tuple[ProgramTensor, ...]
+    """What the program takes, in order."""
+    outputs: tuple[ProgramTensor, ...]
+    """What the program gives, in order."""
     partitions: Sequence[CompiledPartition]
 
     @property
@@ -57,27 +69,34 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
 
     Raises:
         ConversionError: the converter failed.
-        LowerdeckError: the partitioner decided differently than in partition.
+        LowerdeckError: the partitioner decided differently than in partition, or the program cannot take or give the
+            integers that the backend's options ask for.
     """
     lowering = backend.lowering(manager.exported_program())
+    names = program_io.names_of(manager.exported_program())
+    program_io.keep_border(lowering)
     _hold_to_plan(lowering.partitioner, plan)
     with shared_provenance():
         with backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(lowering.partitioner)
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
+        lowered, border = program_io.take_integers(lowered, lowering)
         executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
-    method = executorch_program.executorch_program.execution_plan[0]
+    method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
         raise ConversionError(
             f"{len(plan.partitions)} partitions were planned, {len(partitions)} compiled and {len(method.delegates)} "
             "stand in the program"
         )
+    inputs, outputs = program_io.describe(method, names, border)
     return Converted(
         program=executorch_program.buffer,
         delegates=tuple(delegate.id for delegate in method.delegates),
         operators=tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators})),
         planned_memory_bytes=sum(method.non_const_buffer_sizes),
+        inputs=inputs,
+        outputs=outputs,
         partitions=tuple(partitions),
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
+from pipeline import program_io
 from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode
 from pipeline.provenance import shared_provenance
 
@@ -44,6 +45,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
         LowerdeckError: no node would be delegated; lists the reasons.
     """
     lowering = backend.lowering(program)
+    program_io.keep_border(lowering)
     edge_config = lowering.edge_config or EdgeCompileConfig()
     nodes: list[PlannedNode] = []
     with shared_provenance(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:

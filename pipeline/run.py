@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import artifacts, runtime
 from pipeline.contracts import LowerdeckError
 from pipeline.run_inputs import Normalization, Run, read_runs
+from pipeline.runtime.twins import read_manifest
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +79,8 @@ def run_program(
     expected = opened.methods[method]
     runs: Sequence[Run] = ()
     if inputs or not expected.inputs:
-        runs = read_runs(inputs, expected.inputs, Normalization(mean=tuple(mean), std=tuple(std)))
+        described = read_manifest(manifest).inputs if manifest is not None and method == "forward" else ()
+        runs = read_runs(inputs, expected.inputs, Normalization(mean=tuple(mean), std=tuple(std)), described)
     elif output is not None:
         raise LowerdeckError(
             f"method {method!r} takes {len(expected.inputs)} inputs ({'; '.join(map(str, expected.inputs))}) and none "

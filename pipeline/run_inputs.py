@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.contracts import LowerdeckError
+from pipeline.contracts import LowerdeckError, ProgramTensor
+from pipeline.runtime.floats import to_program
 
 if TYPE_CHECKING:
     from pipeline.runtime.program import ValueInfo
@@ -43,13 +44,19 @@ class Run:
     """Tensors, and plain numbers where the method takes some."""
 
 
-def read_runs(paths: Sequence[Path], expected: Sequence[ValueInfo], normalization: Normalization) -> list[Run]:
+def read_runs(
+    paths: Sequence[Path],
+    expected: Sequence[ValueInfo],
+    normalization: Normalization,
+    described: Sequence[ProgramTensor] = (),
+) -> list[Run]:
     """The runs that files describe.
 
     `.npy` and `.bin` files: one an input, in the method's order, together one run. `.bin` holds the bytes as they lie
     in the program's memory. `.npz` files: each one run with all inputs, named input_0, input_1, ... or else in the
-    order of the file. Images, and folders of them in the order of their names: each image one run of a method with a
-    single float32 input [1 x c x h x w], c 1 or 3.
+    order of the file. Arrays are given to the program as they are. Images, and folders of them in the order of their
+    names: each image one run of a method with a single input [1 x c x h x w], c 1 or 3; they become the integers that
+    the program takes as `described`, the inputs in the manifest, says.
 
     Raises:
         LowerdeckError: a file cannot be read, or does not hold what `expected` describes. Shapes and element types of
@@ -77,7 +84,15 @@ def read_runs(paths: Sequence[Path], expected: Sequence[ValueInfo], normalizatio
         ]
     if len(takes) != 1 or len(expected) != 1:
         raise LowerdeckError(f"images are for methods with one input, this one takes {len(takes)}; give .npy files")
-    return [Run(name=names[path], source=str(path), inputs=(_image(path, takes[0], normalization),)) for path in given]
+    tensor = described[0] if described else None
+    return [
+        Run(
+            name=names[path],
+            source=str(path),
+            inputs=(_encoded(_image(path, takes[0], normalization), takes[0], tensor),),
+        )
+        for path in given
+    ]
 
 
 def _kind(path: Path) -> str:
@@ -162,8 +177,8 @@ def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.T
     from PIL import Image
 
     channels = info.shape[1] if len(info.shape) == 4 else 0
-    if info.dtype != torch.float32 or channels not in (1, 3) or info.shape[0] != 1:
-        raise LowerdeckError(f"images are for inputs float32 [1, 1 or 3, h, w], this one is {info}; give .npy files")
+    if channels not in (1, 3) or info.shape[0] != 1:
+        raise LowerdeckError(f"images are for inputs [1, 1 or 3, h, w], this one is {info}; give .npy files")
     constants = {}
     for name, values in (("mean", normalization.mean), ("std", normalization.std)):
         if len(values) not in (1, channels):
@@ -182,6 +197,18 @@ def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.T
     resized = np.array(decoded.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32) / 255
     pixels = torch.from_numpy(resized.reshape(1, height, width, channels)).permute(0, 3, 1, 2)
     return ((pixels - constants["mean"]) / constants["std"]).contiguous()
+
+
+def _encoded(image: torch.Tensor, info: ValueInfo, tensor: ProgramTensor | None) -> torch.Tensor:
+    """An image as the program takes it."""
+    if info.dtype is not None and info.dtype.is_floating_point:
+        return image.to(info.dtype)
+    if tensor is None or tensor.scale is None:
+        raise LowerdeckError(
+            f"input {info.index} is {info}, and no manifest says which floats its integers stand for; pass --manifest, "
+            "or give a .npy file"
+        )
+    return to_program(image, tensor)
 
 
 def _unreadable(path: Path, error: Exception) -> LowerdeckError:

@@ -17,6 +17,7 @@ from pipeline.contracts import (
     LayerFigures,
     Outputs,
     PlannedNode,
+    ProgramTensor,
 )
 
 CONFIG = {
@@ -153,6 +154,8 @@ class Conversion:
     delegates = ("NeutronBackend",)
     operators = ("aten::exp.out",)
     planned_memory_bytes = 512
+    inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
+    outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert"),)
 
     def __init__(self, program):

@@ -108,5 +108,7 @@ def test_estimates_of_partitions_are_summed_and_working_memory_is_shared() -> No
         CompiledPartition(payload=b"1", estimates={"npu_cycles": 10, "sram_bytes": 300, "off_chip_flash_bytes": 5}),
         CompiledPartition(payload=b"2", estimates={"npu_cycles": 7, "sram_bytes": 200, "off_chip_flash_bytes": 6}),
     ]
-    converted = Converted(program=b"", delegates=(), operators=(), planned_memory_bytes=0, partitions=partitions)
+    converted = Converted(
+        program=b"", delegates=(), operators=(), planned_memory_bytes=0, inputs=(), outputs=(), partitions=partitions
+    )
     assert converted.estimates == {"npu_cycles": 17, "sram_bytes": 300, "off_chip_flash_bytes": 11}

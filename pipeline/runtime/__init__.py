@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pipeline.contracts import LowerdeckError
 
 if TYPE_CHECKING:
+    from pipeline.runtime.floats import FloatProgram
     from pipeline.runtime.program import HostProgram
     from pipeline.runtime.pte import Method
     from pipeline.runtime.twins import Manifest
@@ -73,6 +74,25 @@ def open_program(
         raise LowerdeckError(f"{path} cannot be executed: {error}") from error
 
 
+def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference") -> FloatProgram:
+    """Load a `.pte` for execution on float32 samples, which become what it takes as its manifest says.
+
+    Args:
+        path: The program.
+        manifest: The manifest that convert wrote for it.
+        twins: Folder with the host twins that the manifest names.
+        resolver: Which of LiteRT's kernels execute Neutron's twins, see `open_program`.
+
+    Raises:
+        LowerdeckError: as `open_program`.
+    """
+    from pipeline.runtime.floats import FloatProgram
+    from pipeline.runtime.twins import read_manifest
+
+    program, described = open_program(path, manifest=manifest, twins=twins, resolver=resolver), read_manifest(manifest)
+    return FloatProgram(program, described.inputs, described.outputs)
+
+
 def _runs_natively(methods: tuple[Method, ...]) -> bool:
     """Whether ExecuTorch's runtime has all that the program needs.
 
@@ -108,4 +128,4 @@ def _interpreted(
         raise LowerdeckError(f"the program's memory cannot be set up: {error}") from error
 
 
-__all__ = ["Resolver", "open_program"]
+__all__ = ["Resolver", "open_float_program", "open_program"]

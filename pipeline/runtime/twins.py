@@ -6,8 +6,9 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pipeline.contracts import LowerdeckError
+from pipeline.contracts import LowerdeckError, ProgramTensor
 from pipeline.runtime.interpreter import Twin
 from pipeline.runtime.pte import Delegate
 
@@ -18,11 +19,15 @@ BACKENDS = (NEUTRON, ETHOS_U)
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What convert wrote about a program: which file it is, and the twin of every partition."""
+    """What convert wrote about a program: which file it is, what it takes and gives, every partition's twin."""
 
     program_sha256: str
     twins: dict[str, tuple[str, str]] = field(default_factory=dict)
     """SHA-256 of a payload -> file name of its twin and the twin's SHA-256."""
+    inputs: tuple[ProgramTensor, ...] = ()
+    """What the method `forward` takes."""
+    outputs: tuple[ProgramTensor, ...] = ()
+    """What it gives."""
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -38,13 +43,22 @@ def read_manifest(path: Path) -> Manifest:
             for partition in stored["partitions"]
             if partition["twin"] is not None
         }
-        return Manifest(program_sha256=str(stored["program"]["sha256"]), twins=twins)
+        return Manifest(
+            program_sha256=str(stored["program"]["sha256"]),
+            twins=twins,
+            inputs=tuple(map(_program_tensor, stored["inputs"])),
+            outputs=tuple(map(_program_tensor, stored["outputs"])),
+        )
     except OSError as error:
         raise LowerdeckError(
             f"the manifest {path} cannot be read: {error.strerror}; `dvc repro convert` makes it"
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise LowerdeckError(f"{path} is no manifest of the stage convert: {type(error).__name__} {error}") from error
+
+
+def _program_tensor(stored: dict[str, Any]) -> ProgramTensor:
+    return ProgramTensor(**(stored | {name: tuple(stored[name]) for name in ("shape", "dim_order")}))
 
 
 @dataclass(frozen=True, kw_only=True)
