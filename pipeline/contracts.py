@@ -412,6 +412,8 @@ class PlannedNode:
     """Path of the module that it comes from, e.g. `features.0.conv`; empty where unknown."""
     reason: str | None = None
     """Why it is not delegated, in the backend's words, where the backend says so."""
+    excluded_by: str | None = None
+    """Option and pattern of the configuration that keep it off the delegate, where that is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,6 +437,15 @@ class DelegationPlan:
     def delegated_compute_nodes(self) -> int:
         """Number of nodes that compute and are delegated."""
         return sum(node.compute and node.partition is not None for node in self.nodes)
+
+    @property
+    def exclusions(self) -> tuple[str, ...]:
+        """What the configuration keeps off the delegate: a line for each pattern, with the nodes that it named."""
+        named: dict[str, list[str]] = {}
+        for node in self.nodes:
+            if node.excluded_by is not None:
+                named.setdefault(node.excluded_by, []).append(node.name)
+        return tuple(f"{pattern} keeps {len(names)} off: {', '.join(names)}" for pattern, names in named.items())
 
     @property
     def summary(self) -> str:

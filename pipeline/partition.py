@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
 from pipeline import program_io
+from pipeline.backends.exclusion import excluded_by
 from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode
+from pipeline.edge_nodes import is_compute, module_path, operator_name
 from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
@@ -87,36 +89,20 @@ def _planned(graph: torch.fx.Graph, reason: Callable[[torch.fx.Node], str | None
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        tag = node.meta.get(_TAG)
+        tag, excluded = node.meta.get(_TAG), excluded_by(node)
+        assert not (tag and excluded), f"{node.name} is delegated in spite of {excluded}"
         planned.append(
             PlannedNode(
                 name=node.name,
-                operator=_operator_name(node),
+                operator=operator_name(node),
                 compute=is_compute(node),
                 partition=tag,
-                module=_module_path(node),
-                reason=None if tag else reason(node),
+                module=module_path(node),
+                reason=None if tag else f"excluded by {excluded}" if excluded else reason(node),
+                excluded_by=excluded,
             )
         )
     return planned
-
-
-def is_compute(node: torch.fx.Node) -> bool:
-    """Whether `node` computes: getitem, quantize and dequantize only unpack or change the number format."""
-    name = _operator_name(node)
-    return node.op == "call_function" and name != "getitem" and not name.startswith("quantized_decomposed.")
-
-
-def _operator_name(node: torch.fx.Node) -> str:
-    operator: Any = getattr(node.target, "_op", node.target)  # edge operators wrap those of ATen
-    return str(getattr(operator, "__name__", operator)) if not hasattr(operator, "_schema") else str(operator)
-
-
-def _module_path(node: torch.fx.Node) -> str:
-    """Where in the model the node comes from; quantization hides the outer levels of the stack it re-exports."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [path for path, _ in stack.values() if path]
-    return str(paths[-1]) if paths else ""
 
 
 def _nothing_delegated(plan: DelegationPlan) -> str:

@@ -14,6 +14,8 @@ def main() -> None:
     artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
     artifacts.write_plan(partitioned.plan)
     print(f"partition: {partitioned.plan.summary}")
+    for exclusion in partitioned.plan.exclusions:
+        print(f"partition: {exclusion}")
 
 
 stage.run(__name__, main, preloaded_within_s=60)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 import torch
 
-from pipeline.backends.neutron import Device, Options, sdk
+from pipeline.backends.exclusion import excluded_by, mark_before_partition
+from pipeline.backends.neutron import Device, Options, exclusion, sdk
 from pipeline.backends.neutron.converter import INSTALLED_SDK, REFERENCE_SDK, ConverterFlavor, describe
 from pipeline.contracts import (
     CompiledPartition,
@@ -23,6 +24,7 @@ from pipeline.contracts import (
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
+    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -84,6 +86,8 @@ class Neutron:
                 torch.ops.aten.hardswish.default,
             ],
         )
+        _refuse_marked(partitioner)
+        mark_before_partition(partitioner, exclusion(self.options))
         return Lowering(
             partitioner=partitioner,
             transform_passes=NeutronEdgePassManager(),
@@ -139,6 +143,31 @@ class Neutron:
         return ConverterFlavor(self.flavor, _SDK_MODULES[self.converter_name], timeout_s=self.timeout_s)
 
 
+def _refuse_marked(partitioner: Partitioner) -> None:
+    """Make `partitioner` keep excluded nodes on the CPU, each with the quantize/dequantize cluster that it stands in.
+
+    A cluster is delegated or not by its compute node alone. Without it, what is left of the cluster would neither be
+    quantized arithmetic, which the NPU needs, nor be refused.
+    """
+    from executorch.backends.nxp.neutron_partitioner import NXP_DO_NOT_DELEGATE, QDQClusterRecognizer
+
+    decide = partitioner.partition
+
+    def partition_unmarked(program: ExportedProgram) -> PartitionResult:
+        marked = [node for node in program.graph.nodes if excluded_by(node) is not None]
+        recognizer = QDQClusterRecognizer()
+        if marked:
+            recognizer.tag_qdq_clusters(list(program.graph.nodes))
+        for node in marked:
+            node.meta[NXP_DO_NOT_DELEGATE] = True
+            cluster = recognizer.cluster_map.get(node.meta.get("cluster", ""))
+            if cluster is not None:
+                cluster.compute_node.meta[NXP_DO_NOT_DELEGATE] = True
+        return decide(program)
+
+    partitioner.partition = partition_unmarked
+
+
 def _remove_additional_clusters(manager: EdgeProgramManager) -> EdgeProgramManager:
     """Quantize/dequantize pairs that delegation left around single operators on the CPU, removed as NXP's flow does."""
     from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
@@ -174,8 +203,11 @@ def _rejections() -> Iterator[Callable[[torch.fx.Node], str | None]]:
 
 def _reason(checks: Any, partitioner: Any, node: torch.fx.Node) -> str | None:
     recognizer = partitioner.QDQClusterRecognizer
+    cluster = checks.qdq_clusters.get(node.meta.get("cluster"))
+    if cluster is not None and any(excluded_by(member) for member in cluster.ops):
+        named = ", ".join(sorted(member.name for member in cluster.ops if excluded_by(member)))
+        return f"in one quantize/dequantize cluster with {named}, which is excluded"
     if recognizer.is_quant_node(node) or recognizer.is_dequant_node(node) or recognizer.is_auxiliary_node(node):
-        cluster = checks.qdq_clusters.get(node.meta.get("cluster"))
         return f"follows {cluster.compute_node.name}" if cluster is not None else "in no quantize/dequantize cluster"
     if node.meta.get(partitioner.NXP_DO_NOT_DELEGATE, False):
         return "its partition would have no effect on the NPU, or the operator does not support its partition"

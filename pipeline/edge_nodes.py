@@ -1,0 +1,62 @@
+"""What a node of a program is called in plans, options and messages, and which part of the model it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def operator_name(node: torch.fx.Node) -> str:
+    """E.g. `aten.convolution.default`, for ATen and edge programs alike."""
+    wrapped = getattr(node.target, "_op", None)  # edge operators wrap those of ATen
+    operator: Any = wrapped if hasattr(wrapped, "_schema") else node.target
+    return str(operator) if hasattr(operator, "_schema") else str(getattr(operator, "__name__", operator))
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """Where in the model the node comes from; quantization hides the outer levels of the stack it re-exports."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values() if path]
+    return str(paths[-1]) if paths else ""
+
+
+def is_compute(node: torch.fx.Node) -> bool:
+    """Whether `node` computes: getitem, quantize and dequantize only unpack or change the number format."""
+    name = operator_name(node)
+    return node.op == "call_function" and name != "getitem" and not name.startswith("quantized_decomposed.")
+
+
+def origins(node: torch.fx.Node) -> frozenset[str]:
+    """The operators that `node` was before decompositions and passes, e.g. `aten.linear.default` for an addmm."""
+    found: set[str] = set()
+    sources = list(node.meta.get("from_node") or ())
+    while sources:
+        source = sources.pop()
+        found.add(str(source.target))
+        sources += source.from_node
+    return frozenset(found)
+
+
+def is_in_module(path: str, pattern: str) -> bool:
+    """Whether the glob `pattern` names the module at `path` or one that it is part of."""
+    return any(fnmatchcase(module, pattern) for module in _with_outer(path))
+
+
+def is_operator(name: str, pattern: str) -> bool:
+    """Whether `pattern`, e.g. `aten::add`, `aten.add` or `aten.add.Tensor`, names the operator `name`, overload aside.
+
+    Whole names are compared: `aten::add` is no name of `aten.addmm.default`.
+    """
+    wanted = pattern.replace("::", ".")
+    return wanted in (name, name.rpartition(".")[0])
+
+
+def _with_outer(path: str) -> Iterator[str]:
+    """`a.b.c`, then `a.b` and `a`."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]

@@ -1,0 +1,103 @@
+"""What Neutron's options keep on the CPU: the plan, the program, and what the program computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline import artifacts, backends
+from pipeline.contracts import Backend, DelegationPlan, LowerdeckError
+from pipeline.convert import convert
+from pipeline.partition import partition
+from tests.conftest import Lowered
+
+TARGET = "neutron_imxrt700"
+
+
+def neutron(**options: Any) -> Backend:
+    """The backend with the reference flavor."""
+    return backends.create(
+        "neutron",
+        device={"target": "imxrt700"},
+        options=options,
+        flavor="reference",
+        converter_name="reference",
+        timeout_s=60.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def planned(lowered: Callable[[str], Lowered]) -> Callable[..., DelegationPlan]:
+    """(options) -> plan of the small network."""
+    return lambda **options: partition(lowered(TARGET).quantized(), neutron(**options)).plan
+
+
+def on_cpu(plan: DelegationPlan) -> set[str]:
+    """Nodes that compute and are not delegated."""
+    return {node.name for node in plan.nodes if node.compute and node.partition is None}
+
+
+def test_an_operator_stays_on_the_cpu_and_its_namesakes_do_not(
+    lowered: Callable[[str], Lowered], tmp_path: Path
+) -> None:
+    build, backend = lowered(TARGET), neutron(operators_not_to_delegate=["aten::add"])
+    partitioned = partition(build.quantized(), backend)
+    plan = partitioned.plan
+    assert on_cpu(plan) == {"aten_add_tensor"}
+    assert "aten_addmm_default" in {node.name for node in plan.nodes}
+    add = next(node for node in plan.nodes if node.name == "aten_add_tensor")
+    assert add.excluded_by == "operators_not_to_delegate: aten::add"
+    assert add.reason == "excluded by operators_not_to_delegate: aten::add"
+    assert plan.exclusions == ("operators_not_to_delegate: aten::add keeps 1 off: aten_add_tensor",)
+    assert len(plan.partitions) == 2
+
+    # The stored edge program knows nothing of the exclusion: convert finds the same nodes again.
+    with chdir(tmp_path):
+        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
+        converted = convert(artifacts.read_edge_program(), plan, backend, tmp_path / "work")
+        artifacts.write_converted(converted, backend.converter())
+        program = artifacts.open_program("reference")
+        assert len(converted.partitions) == 2
+        assert "aten::add.out" in converted.operators
+        quantized = build.quantized().module()
+        lsb = output_lsb(build.quantized())
+        for sample in build.samples:
+            (found,) = program(sample)
+            assert (found - quantized(*sample)).abs().max() <= 2.01 * lsb
+
+
+def output_lsb(program: torch.export.ExportedProgram) -> float:
+    """One step of the quantization of the program's output."""
+    (output,) = program.graph.output_node().args[0]
+    assert "dequantize_per_tensor" in str(output.target)
+    return float(output.args[1])
+
+
+def test_a_module_stays_on_the_cpu_with_everything_in_it(planned: Callable[..., DelegationPlan]) -> None:
+    plan = planned(modules_not_to_delegate=["body.*"])
+    assert {node.module for node in plan.nodes if node.compute and node.partition is None} == {"body.0", "body.2"}
+    assert on_cpu(plan) == {"aten_convolution_default_1", "aten_relu_default_1"}
+    around = {node.reason for node in plan.nodes if not node.compute and node.module == "body.0"}
+    assert around == {
+        "in one quantize/dequantize cluster with aten_convolution_default_1, which is excluded",
+        "in one quantize/dequantize cluster with aten_relu_default_1, which is excluded",
+    }
+
+
+def test_nodes_stay_on_the_cpu_by_name(planned: Callable[..., DelegationPlan]) -> None:
+    assert on_cpu(planned(nodes_not_to_delegate=["*relu*_1"])) == {"aten_relu_default_1"}
+
+
+def test_operators_are_known_by_what_they_were_decomposed_into(planned: Callable[..., DelegationPlan]) -> None:
+    plan = planned(operators_not_to_delegate=["aten::linear"])
+    assert on_cpu(plan) == {"aten_permute_copy_default", "aten_addmm_default"}
+
+
+def test_a_pattern_that_names_nothing_stops_the_build(planned: Callable[..., DelegationPlan]) -> None:
+    with pytest.raises(LowerdeckError, match=r"(?s)target\.options\.operators_not_to_delegate: 'aten::ad'.*aten\.add"):
+        planned(operators_not_to_delegate=["aten::ad"])
