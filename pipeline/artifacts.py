@@ -47,6 +47,7 @@ CALIBRATION_SAMPLES = BUILD / "calibrate" / "samples.json"
 QUANTIZED = BUILD / "quantize" / "program.pt2"
 QUANTIZATION_REPORT = BUILD / "quantize" / "report.json"
 EDGE = BUILD / "partition" / "edge.pt2"
+EDGE_RECEIPT = BUILD / "partition" / ".edge.json"
 PLAN = BUILD / "partition" / "plan.json"
 CONVERTED = BUILD / "convert"
 PROGRAM = CONVERTED / "program.pte"
@@ -153,13 +154,21 @@ def read_observers() -> ObserverState:
         return ObserverState(tensors={name: file.get_tensor(name) for name in file.keys()}, layout=layout)  # noqa: SIM118
 
 
-def write_edge_program(program: ExportedProgram, config: EdgeCompileConfig) -> None:
-    """The edge program between partition and convert."""
+def write_edge_program(program: ExportedProgram, config: EdgeCompileConfig, made_of: str = "") -> None:
+    """The edge program between partition and convert.
+
+    Args:
+        program: Edge-dialect program before lowering.
+        config: What it was made with.
+        made_of: Digest of all that it was made of, for `read_edge_program_made_of`; empty where it is not known.
+    """
     from pipeline import pt2
 
     buffer = io.BytesIO()
     pt2.save_edge(program, config, buffer)
     write_bytes(EDGE, buffer.getvalue())
+    # No output of the stage: DVC may put another build's program into its place, which the receipt then does not fit.
+    write_json(EDGE_RECEIPT, {"made_of": made_of, "sha256": hashlib.sha256(buffer.getvalue()).hexdigest()})
 
 
 def read_edge_program() -> EdgeProgramManager:
@@ -167,6 +176,15 @@ def read_edge_program() -> EdgeProgramManager:
     from pipeline import pt2
 
     return pt2.load_edge(existing(EDGE))
+
+
+def read_edge_program_made_of(made_of: str) -> EdgeProgramManager | None:
+    """The edge program of an earlier build, where it was made of the very same and is there unchanged; else None."""
+    if not EDGE.is_file() or not EDGE_RECEIPT.is_file():
+        return None
+    if read_json(EDGE_RECEIPT) != {"made_of": made_of, "sha256": sha256(EDGE)}:
+        return None
+    return read_edge_program()
 
 
 def write_plan(plan: DelegationPlan) -> None:

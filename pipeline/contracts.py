@@ -8,7 +8,7 @@ Shape legend used in docstrings: n number of samples, b batch, c channels or cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -344,6 +344,9 @@ class BackendDeclaration:
     """(device=, options=, flavor=, converter_name=, timeout_s=) -> Backend; imports what is heavy.
 
     Only `device` has to be given, for the quantizer alone."""
+    delegation_options: Collection[str] = ()
+    """Fields of `options` that only decide which nodes are delegated, or how partitions are compiled: for all their
+    values the edge program is the same to the byte, so that a build that differs in them need not make it again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
     import torch
+    from executorch.exir import EdgeProgramManager
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
@@ -58,10 +59,33 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
             partitioner=[lowering.partitioner],
             compile_config=edge_config,
         )
+    return Partitioned(program=manager.exported_program(), edge_config=edge_config, plan=_plan(backend, nodes))
+
+
+def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
+    """The plan for an edge program that `partition` made before, with other options that leave the program as it is.
+
+    Args:
+        edge: As it was stored.
+        backend: With options that differ in BackendDeclaration.delegation_options at most.
+
+    Raises:
+        LowerdeckError: no node would be delegated; lists the reasons.
+    """
+    lowering = backend.lowering(edge.exported_program())
+    program_io.keep_border(lowering)
+    nodes: list[PlannedNode] = []
+    with shared_provenance(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
+        _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
+        edge.to_backend(lowering.partitioner)
+    return _plan(backend, nodes)
+
+
+def _plan(backend: Backend, nodes: list[PlannedNode]) -> DelegationPlan:
     plan = DelegationPlan(backend=backend.name, nodes=tuple(nodes))
     if not plan.delegated_compute_nodes:
         raise LowerdeckError(_nothing_delegated(plan))
-    return Partitioned(program=manager.exported_program(), edge_config=edge_config, plan=plan)
+    return plan
 
 
 def _plan_only(partitioner: Partitioner, keep: Callable[[torch.fx.Graph], None]) -> None:

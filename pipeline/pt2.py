@@ -35,6 +35,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _GRAPH_ID = re.compile(r'"graph_id": (\d+)')
 _GENERATED_CODE = re.compile(r"<eval_with_key>\.\d+")
 _SOURCE_FILE = re.compile(r'File "([^"]+)"')
+_DYNAMO = "_torchdynamo_"
 _PER_ARCHIVE = (".data/version", ".data/serialization_id", "byteorder")
 
 
@@ -207,6 +208,7 @@ def _canonical_model(record: bytes) -> bytes:
 
     for node in _nodes(model["graph_module"]["graph"]):
         metadata = node["metadata"]
+        _drop_traces_of_dynamo(metadata)
         for key, text in metadata.items():
             if key == "from_node":
                 text = _GRAPH_ID.sub(renumbered_graph, text)
@@ -214,6 +216,17 @@ def _canonical_model(record: bytes) -> bytes:
                 text = _GENERATED_CODE.sub(renumbered_code, _SOURCE_FILE.sub(_relative_source, text))
             metadata[key] = _ADDRESS.sub(renumbered_address, text)
     return json.dumps(model, separators=(",", ":")).encode()
+
+
+def _drop_traces_of_dynamo(metadata: dict[str, str]) -> None:
+    """Leave out what Dynamo notes at nodes when it traces a function for the first time in a process, and only then."""
+    if "custom" not in metadata:
+        return
+    kept = {key: value for key, value in json.loads(metadata["custom"]).items() if not key.startswith(_DYNAMO)}
+    if kept:
+        metadata["custom"] = json.dumps(kept)
+    else:
+        del metadata["custom"]
 
 
 def _nodes(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -130,6 +130,33 @@ def lowering_backend() -> Backend:
     )
 
 
+def edge_ingredients() -> str:
+    """SHA-256 over all that the edge program is made of: the quantized program, the code, and the configuration but
+    for options that have no say in it."""
+    import dataclasses
+    import hashlib
+    import importlib.metadata
+    import json
+
+    from pipeline import artifacts, backends
+    from pipeline.config.schema import FlavorConfig, TargetConfig
+
+    target = section(TargetConfig)
+    without = backends.source(target.backend).delegation_options
+    options = {name: value for name, value in target.options.items() if name not in without}
+    code = Path(__file__).parent
+    names = ("partition.py", "pt2.py", "provenance.py", "program_io.py", "edge_nodes.py")
+    files = [*(code / name for name in names), *sorted((code / "backends").rglob("*.py"))]
+    ingredients = [
+        artifacts.sha256(artifacts.QUANTIZED),
+        dataclasses.asdict(dataclasses.replace(target, options=options)),
+        dataclasses.asdict(section(FlavorConfig)),
+        [importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")],
+        [[file.relative_to(code).as_posix(), artifacts.sha256(file)] for file in files],
+    ]
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+
+
 def dataset(seed: int) -> Dataset:
     """The chosen dataset, its samples shaped for the chosen model."""
     from pipeline import datasets

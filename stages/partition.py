@@ -7,14 +7,19 @@ def main() -> None:
     stage.fix_arithmetic()
     from pipeline import artifacts
 
-    backend = stage.lowering_backend()
-    from pipeline.partition import partition
+    backend, made_of = stage.lowering_backend(), stage.edge_ingredients()
+    from pipeline.partition import partition, plan_again
 
-    partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
-    artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-    artifacts.write_plan(partitioned.plan)
-    print(f"partition: {partitioned.plan.summary}")
-    for exclusion in partitioned.plan.exclusions:
+    # The dear part of the stage is to make the edge program: one that was made of the same serves again.
+    if (edge := artifacts.read_edge_program_made_of(made_of)) is not None:
+        plan = plan_again(edge, backend)
+    else:
+        partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
+        artifacts.write_edge_program(partitioned.program, partitioned.edge_config, made_of)
+        plan = partitioned.plan
+    artifacts.write_plan(plan)
+    print(f"partition: {plan.summary}")
+    for exclusion in plan.exclusions:
         print(f"partition: {exclusion}")
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from pipeline import backends, pt2
 from pipeline.contracts import LowerdeckError
 from pipeline.export import export
-from pipeline.partition import Partitioned, partition
-from tests.conftest import TARGETS, Lowered
+from pipeline.partition import Partitioned, partition, plan_again
+from tests.conftest import TARGETS, Lowered, backend_for
 from tests.networks import Alien, quantized_mixed
 
 
@@ -126,3 +129,44 @@ def test_planning_does_not_change_what_the_program_computes(
     quantized = quantized_mixed(backend).module()
     x = torch.randn(1, 8, 8, 16)
     assert torch.equal(mixed("xnnpack_cpu").program.module()(x), quantized(x))
+
+
+def saved(program: torch.export.ExportedProgram) -> bytes:
+    buffer = io.BytesIO()
+    pt2.save(program, buffer)
+    return buffer.getvalue()
+
+
+OTHER_VALUES: dict[str, dict[str, object]] = {
+    "ethos_u55_128": {"system_config": "Ethos_U55_Deep_Embedded", "memory_mode": "Sram_Only"},
+    "neutron_imxrt700": {
+        "operators_not_to_delegate": ["aten.relu"],
+        "modules_not_to_delegate": ["second"],
+        "nodes_not_to_delegate": ["aten_convolution_default"],
+        "use_neutron_for_format_conversion": False,
+        "fetch_constants_to_sram": True,
+        "allow_no_op_partitions": True,
+    },
+    "xnnpack_cpu": {"per_op_mode": True},
+}
+"""For every delegation option a value that is not its default."""
+
+
+@pytest.mark.parametrize("target", OTHER_VALUES)
+def test_delegation_options_leave_the_edge_program_as_it_is(
+    lowered: Callable[[str], Lowered], tmp_path: Path, target: str
+) -> None:
+    chosen = lowered(target).target
+    declared = backends.source(chosen["backend"]).delegation_options
+    assert set(OTHER_VALUES[target]) == set(declared)
+    quantized = quantized_mixed(lowered(target).backend())
+    stored: dict[str, bytes] = {}
+    for name, value in {"": None, **OTHER_VALUES[target]}.items():
+        backend = backend_for(chosen | {"options": chosen["options"] | ({name: value} if name else {})})
+        (tmp_path / "quantized.pt2").write_bytes(saved(quantized))
+        partitioned = partition(pt2.load(tmp_path / "quantized.pt2"), backend)
+        with (tmp_path / "edge.pt2").open("wb") as file:
+            pt2.save_edge(partitioned.program, partitioned.edge_config, file)
+        stored[name] = (tmp_path / "edge.pt2").read_bytes()
+        assert plan_again(pt2.load_edge(tmp_path / "edge.pt2"), backend) == partitioned.plan
+    assert len(set(stored.values())) == 1

@@ -89,4 +89,5 @@ DECLARATION = BackendDeclaration(
     converters=("vela",),
     check=check,
     create=create,
+    delegation_options=("system_config", "memory_mode"),
 )

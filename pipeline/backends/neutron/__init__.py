@@ -68,4 +68,12 @@ DECLARATION = BackendDeclaration(
     converters=("reference", "eiq_neutron_sdk"),
     check=check,
     create=create,
+    delegation_options=(
+        "operators_not_to_delegate",
+        "modules_not_to_delegate",
+        "nodes_not_to_delegate",
+        "use_neutron_for_format_conversion",
+        "fetch_constants_to_sram",
+        "allow_no_op_partitions",
+    ),
 )

@@ -42,4 +42,5 @@ DECLARATION = BackendDeclaration(
     check=check,
     supports_dynamic_shapes=True,
     create=create,
+    delegation_options=("per_op_mode",),
 )
