@@ -223,6 +223,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
                     "twin": twin,
                     "twin_sha256": hashlib.sha256(partition.twin).hexdigest() if partition.twin is not None else None,
                     "estimates": dict(partition.estimates),
+                    "scratch_bytes": partition.scratch_bytes,
                 }
             )
         if not any(partition["twin"] for partition in partitions):
@@ -239,6 +240,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
             "planned_memory_bytes": converted.planned_memory_bytes,
             "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],
             "outputs": [dataclasses.asdict(tensor) for tensor in converted.outputs],
+            "output_steps": list(converted.output_steps),
             "estimates": converted.estimates,
             "partitions": partitions,
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")},

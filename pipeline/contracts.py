@@ -233,6 +233,9 @@ class CompiledPartition:
     """`litert` or `tosa`."""
     estimates: Mapping[str, float] = field(default_factory=dict)
     """What the compiler predicts; every key ends in its unit: `npu_cycles`, `inference_time_ms`, `sram_bytes`."""
+    scratch_bytes: int | None = None
+    """Working memory that the delegate asks the runtime's temporary allocator for while it runs this partition, as
+    the payload says; None where it says nothing."""
 
 
 @dataclass(kw_only=True)

@@ -45,6 +45,8 @@ class Converted:
     """What the program takes, in order."""
     outputs: tuple[ProgramTensor, ...]
     """What the program gives, in order."""
+    output_steps: tuple[float | None, ...]
+    """One step of the quantization of each output, in its units; None where the output is not quantized."""
     partitions: Sequence[CompiledPartition]
 
     @property
@@ -74,6 +76,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     """
     lowering = backend.lowering(manager.exported_program())
     names = program_io.names_of(manager.exported_program())
+    steps = program_io.steps_of(manager.exported_program())
     program_io.keep_border(lowering)
     _hold_to_plan(lowering.partitioner, plan)
     with shared_provenance():
@@ -97,6 +100,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         planned_memory_bytes=sum(method.non_const_buffer_sizes),
         inputs=inputs,
         outputs=outputs,
+        output_steps=steps,
         partitions=tuple(partitions),
     )
 

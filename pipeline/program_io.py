@@ -119,6 +119,12 @@ def names_of(program: ExportedProgram) -> tuple[list[str], list[str]]:
     return list(map(str, program.graph_signature.user_inputs)), names
 
 
+def steps_of(program: ExportedProgram) -> tuple[float | None, ...]:
+    """One step of the quantization of each output of an edge program, None where it is not quantized as a whole."""
+    outputs: Any = program.graph.output_node().args[0]
+    return tuple(_integers(node).scale if _is_per_tensor(node, _DEQUANTIZE) else None for node in outputs)
+
+
 def _tensor(value: Any, name: str, integers: Integers | None) -> ProgramTensor:
     from executorch.exir.schema import Tensor, TensorShapeDynamism
     from executorch.exir.tensor import get_scalar_type
@@ -154,7 +160,7 @@ def _quantized_entries(program: ExportedProgram) -> dict[int, Integers]:
         if not entry.meta["val"].dtype.is_floating_point:
             continue
         users = list(entry.users)
-        if len(users) != 1 or not _is(users[0], _QUANTIZE) or not _operator(users[0]).endswith(_PER_TENSOR):
+        if len(users) != 1 or not _is_per_tensor(users[0], _QUANTIZE):
             raise LowerdeckError(
                 f"input {entry.name!r} cannot be taken as integers (quantized_inputs): it is used by "
                 f"{', '.join(map(_what, users)) or 'nothing'}, and not by one static quantization of the whole tensor "
@@ -171,7 +177,7 @@ def _dequantized_exits(program: ExportedProgram) -> dict[int, Integers]:
     for index, node in enumerate(outputs):
         if not isinstance(node, torch.fx.Node) or not node.meta["val"].dtype.is_floating_point:
             continue
-        if not _is(node, _DEQUANTIZE) or not _operator(node).endswith(_PER_TENSOR):
+        if not _is_per_tensor(node, _DEQUANTIZE):
             raise LowerdeckError(
                 f"output {index} cannot be given as integers (quantized_outputs): it comes from {_what(node)}, and not "
                 "from a static dequantization of the whole tensor outside of delegates. Quantize what computes it, or "
@@ -189,6 +195,10 @@ def _integers(node: torch.fx.Node) -> Integers:
 
 def _is(node: torch.fx.Node, *prefixes: str) -> bool:
     return node.op == "call_function" and _operator(node).startswith(prefixes)
+
+
+def _is_per_tensor(node: Any, prefix: str) -> bool:
+    return isinstance(node, torch.fx.Node) and _is(node, prefix) and _operator(node).endswith(_PER_TENSOR)
 
 
 def _what(node: torch.fx.Node) -> str:

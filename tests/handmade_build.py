@@ -47,6 +47,7 @@ CONFIG = {
     "flavor": {"name": "reference", "backend": "neutron", "converter": "reference", "timeout_s": 60.0},
     "evaluation": {"name": "default", "metrics": ["top1"], "max_samples": None},
     "gates": {"name": "none"},
+    "firmware": {"name": "cortex_m"},
     "tracking": {"name": "local"},
 }
 FIGURES = {
@@ -156,7 +157,8 @@ class Conversion:
     planned_memory_bytes = 512
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
-    partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert"),)
+    output_steps = (0.5,)
+    partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
     def __init__(self, program):
         self.estimates = {"inference_time_ms": 1.25}

@@ -24,6 +24,7 @@ SELECTION: dict[str, Any] = {
     "flavor": "default",
     "evaluation": "default",
     "gates": "none",
+    "firmware": "cortex_m",
     "tracking": "local",
     "plugins": [],
     "overrides": {},

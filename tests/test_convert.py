@@ -109,6 +109,13 @@ def test_estimates_of_partitions_are_summed_and_working_memory_is_shared() -> No
         CompiledPartition(payload=b"2", estimates={"npu_cycles": 7, "sram_bytes": 200, "off_chip_flash_bytes": 6}),
     ]
     converted = Converted(
-        program=b"", delegates=(), operators=(), planned_memory_bytes=0, inputs=(), outputs=(), partitions=partitions
+        program=b"",
+        delegates=(),
+        operators=(),
+        planned_memory_bytes=0,
+        inputs=(),
+        outputs=(),
+        output_steps=(),
+        partitions=partitions,
     )
     assert converted.estimates == {"npu_cycles": 17, "sram_bytes": 300, "off_chip_flash_bytes": 11}

@@ -5,10 +5,11 @@ Values are checked in strict mode: an int is no float's place taker the other wa
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from pipeline.contracts import DynamicDimension
 
@@ -227,6 +228,57 @@ class GatesConfig:
     """Longest inference, as the NPU's compiler estimates it."""
 
 
+_C_KEYWORDS = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr const_cast
+    continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
+    goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
+    public register reinterpret_cast restrict return short signed sizeof static static_assert static_cast struct
+    switch template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void
+    volatile wchar_t while xor xor_eq
+    """.split()  # noqa: SIM905
+)
+
+
+def _c_identifier(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
+        raise ValueError("is no name in C: a letter, then up to 62 letters, digits or underscores")
+    if name in _C_KEYWORDS:
+        raise ValueError("is a keyword of C or C++; choose another name, e.g. model_pte")
+    return name
+
+
+def _alignment(value: int) -> int:
+    if not 16 <= value <= 65536 or value & (value - 1):
+        raise ValueError("has to be a power of two from 16, which ExecuTorch's runtime demands, to 65536")
+    return value
+
+
+def _section_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_.][A-Za-z0-9_.$]{0,254}", name):
+        raise ValueError(
+            "is no name of a section: letters, digits, `_`, `.` and `$`, not a digit first, e.g. .rodata.model; null "
+            "for none"
+        )
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirmwareConfig:
+    """How the program is handed over to firmware, in build/firmware."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this way of handing over is called."""
+    array_name: Annotated[str, AfterValidator(_c_identifier)] = "model_pte"
+    """Name of the array in the C header. The header, its include guard and its macros are named after it."""
+    alignment_bytes: Annotated[int, AfterValidator(_alignment)] = 16
+    """Address of the array: a multiple of this power of two. ExecuTorch's runtime refuses programs below 16."""
+    section: Annotated[str, AfterValidator(_section_name)] | None = "network_model_sec"
+    """Section of the linker script that holds the array; null leaves it where the compiler puts constants."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     """Where MLflow runs are recorded."""
@@ -273,8 +325,9 @@ class Config:
     flavor: FlavorConfig
     evaluation: EvaluationConfig
     gates: GatesConfig
+    firmware: FirmwareConfig
     tracking: TrackingConfig
 
 
-GROUPS = ("model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "tracking")
+GROUPS = ("model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "firmware", "tracking")
 """Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""

@@ -194,6 +194,26 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "option of target": ({"target": "ethos_u55_12"}, ("target: ", '"ethos_u55_12"', "did you mean 'ethos_u55_128'?")),
     "option of flavor": ({"flavor": "velo"}, ("flavor: ", '"velo"', "did you mean 'vela'?")),
     "option of evaluation": ({"evaluation": "defaults"}, ("evaluation: ", '"defaults"', "did you mean 'default'?")),
+    "alignment between powers of two": (
+        override("firmware.alignment_bytes", 24),
+        ("firmware.alignment_bytes: ", "received: 24", "a power of two from 16"),
+    ),
+    "alignment that the runtime refuses": (
+        override("firmware.alignment_bytes", 8),
+        ("firmware.alignment_bytes: ", "received: 8", "which ExecuTorch's runtime demands"),
+    ),
+    "array that C cannot name": (
+        override("firmware.array_name", "2nd-model"),
+        ("firmware.array_name: ", 'received: "2nd-model"', "no name in C"),
+    ),
+    "array named like a keyword": (
+        override("firmware.array_name", "const"),
+        ("firmware.array_name: ", 'received: "const"', "is a keyword of C"),
+    ),
+    "section that no linker knows": (
+        override("firmware.section", 'a") b'),
+        ("firmware.section: ", "is no name of a section", "null for none"),
+    ),
     "option of gates": ({"gates": "releases"}, ("gates: ", '"releases"', "did you mean 'release'?")),
     "option of tracking": ({"tracking": "lokal"}, ("tracking: ", '"lokal"', "did you mean 'local'?")),
     "null for an option": ({"target": None}, ("target: ", "null", "allowed: ethos_u55_128")),

@@ -17,6 +17,7 @@ import executorch.exir  # noqa: F401  imported first: the quantizer's imports ar
 from executorch.backends.arm.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
 
 from pipeline.backends.ethos_u import Device, Options
+from pipeline.backends.ethos_u.payload import scratch_bytes
 from pipeline.contracts import (
     CompiledPartition,
     ConversionError,
@@ -73,7 +74,15 @@ class EthosU:
 
             folder = workdir / f"partition_{len(compiled)}"
             payload, estimates = self._run_vela(tosa, list(compile_spec.compiler_flags), folder)
-            compiled.append(CompiledPartition(payload=payload, twin=tosa, twin_format="tosa", estimates=estimates))
+            compiled.append(
+                CompiledPartition(
+                    payload=payload,
+                    twin=tosa,
+                    twin_format="tosa",
+                    estimates=estimates,
+                    scratch_bytes=scratch_bytes(payload),
+                )
+            )
             return VelaCompileResult(payload)
 
         original = EthosUBackend._compile_tosa_flatbuffer

@@ -14,6 +14,7 @@ import torch
 from pipeline.backends.exclusion import excluded_by, mark_before_partition
 from pipeline.backends.neutron import Device, Options, exclusion, sdk
 from pipeline.backends.neutron.converter import INSTALLED_SDK, REFERENCE_SDK, ConverterFlavor, describe
+from pipeline.backends.neutron.reference.litert import scratch_bytes
 from pipeline.contracts import (
     CompiledPartition,
     Converter,
@@ -111,7 +112,14 @@ class Neutron:
 
         def compose_and_keep(composer: Any, io_formats: Any, neutron_model: bytes) -> bytes:
             payload: bytes = compose(composer, io_formats, neutron_model)
-            compiled.append(CompiledPartition(payload=payload, twin=models[-1], twin_format="litert"))
+            compiled.append(
+                CompiledPartition(
+                    payload=payload,
+                    twin=models[-1],
+                    twin_format="litert",
+                    scratch_bytes=scratch_bytes(bytes(neutron_model)),
+                )
+            )
             return payload
 
         PayloadComposer.get_binary_payload = compose_and_keep

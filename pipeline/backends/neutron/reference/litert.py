@@ -7,6 +7,7 @@ damaged file gives a ValueError.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,24 @@ def read_graph(model: bytes) -> Graph:
     outputs = subgraph.integers(2, "i") or ()
     tensors = {index: _tensor(_entry(tables, index, "tensor")) for index in (*inputs, *outputs)}
     return Graph(operators=operators, inputs=inputs, outputs=outputs, tensors=tensors)
+
+
+def scratch_bytes(model: bytes) -> int:
+    """Size of the last output of the only operator of a converted model: the working memory of a NeutronGraph.
+
+    Raises:
+        ValueError: no LiteRT flatbuffer, a damaged one, or one with other than one operator.
+    """
+    read_graph(model)
+    subgraph = next(_Table(model, _unsigned(model, 0)).tables(2))
+    operators = list(subgraph.tables(3))
+    if len(operators) != 1:
+        raise ValueError(f"LiteRT model has {len(operators)} operators; a converted partition has exactly 1")
+    outputs = operators[0].integers(2, "i") or ()
+    if not outputs:
+        raise ValueError("the operator of the converted partition has no outputs")
+    scratch = _entry(list(subgraph.tables(0)), outputs[-1], "tensor")
+    return math.prod(scratch.integers(0, "i") or (0,))  # of uint8
 
 
 def _operator_name(code: _Table) -> str:
