@@ -26,9 +26,13 @@ def calibrate(
         program: ATen program of the float model.
         quantizer: The backend's quantizer.
         samples: Inputs of the model, each with its batch dimension.
-        num_samples: How many there are, for the progress bar.
+        num_samples: How many there are. Where there are none, only weights can be observed, and their observers see
+            them while the program runs on its example inputs.
     """
     prepared = prepare(program, quantizer)
+    if num_samples == 0:
+        assert program.example_inputs is not None
+        samples, num_samples = [program.example_inputs[0]], 1
     with torch.no_grad():
         for inputs in tqdm(samples, total=num_samples, desc="calibrate", unit="sample", disable=None):
             prepared(*inputs)

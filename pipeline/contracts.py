@@ -188,8 +188,18 @@ class QuantizationScheme:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether calibration and conversion have anything to do."""
+        """Whether any tensor is held in integers."""
         return self.name not in ("float32", "float16")
+
+    @property
+    def rebuilds_model(self) -> bool:
+        """Whether the program is made of the model anew, and not of the exported program."""
+        return self.name in ("float16", "int8_dynamic_int4_weight")
+
+    @property
+    def observes_samples(self) -> bool:
+        """Whether ranges of activations are fixed in advance, so that samples have to be seen."""
+        return any(name in ("int8", "int16x8") for name in (self.name, *(rule.scheme for rule in self.rules)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +296,10 @@ class Backend(Protocol):
     name: ClassVar[str]
 
     def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
-        """The quantizer for `scheme`, None where the scheme leaves the program as it is.
+        """The quantizer for the whole model, None where the scheme annotates nothing (`float32`, or made of the model).
+
+        Rules and observers are no matter of the backend: annotation.py adds them to what is returned here. For that it
+        has to leave nodes alone that are annotated already.
 
         Raises:
             UnsupportedQuantizationError: the backend lacks the scheme.
@@ -334,6 +347,8 @@ class BackendDeclaration:
     """Frozen keyword-only dataclass for `target.options`: partitioner and compiler options."""
     schemes: Mapping[str, Sequence[str]]
     """Quantization schemes that it has, each with its weight granularities."""
+    mixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Scheme of the whole model -> schemes that rules may give to modules of it, besides `float32`, which all may."""
     converters: Sequence[str]
     """Values of `flavor.converter` that it can drive."""
     check: Callable[[Any, Any], Iterator[tuple[str, str]]]

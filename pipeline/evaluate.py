@@ -21,6 +21,7 @@ from pipeline.contracts import (
     Sample,
     Split,
 )
+from pipeline.datasets.choice import stratified
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -44,13 +45,7 @@ def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int
     """
     if max_samples is None or max_samples >= len(split):
         return list(range(len(split)))
-    generator = np.random.default_rng(seed)
-    classes: dict[int | None, list[int]] = {}
-    for index in generator.permutation(len(split)):
-        classes.setdefault(split[int(index)].label, []).append(int(index))
-    # Dealt out class by class, so that the shares of classes that are large enough differ by one sample at most.
-    dealt = [index for rank in range(len(split)) for members in classes.values() for index in members[rank : rank + 1]]
-    return sorted(dealt[:max_samples])
+    return stratified(split, max_samples, seed)
 
 
 def torch_program(program: ExportedProgram) -> Program:

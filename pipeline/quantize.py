@@ -31,7 +31,7 @@ class QuantizedTensor:
     quant_min: int
     quant_max: int
     scales: tuple[float, ...]
-    """One, or one a channel."""
+    """One, or one a channel; none where it is computed while the program runs."""
     zero_points: tuple[int, ...]
     axis: int | None
     """Channel axis, None for one scale a tensor."""
@@ -59,15 +59,17 @@ def quantize(
 def quantized_tensors(program: ExportedProgram) -> tuple[QuantizedTensor, ...]:
     """All tensors of a quantized program that are held in integers."""
     found = []
-    buffers = program.graph_signature.inputs_to_buffers | program.graph_signature.inputs_to_parameters
+    stored = program.graph_signature.inputs_to_buffers | program.graph_signature.inputs_to_parameters
 
     def numbers(argument: object) -> list[float]:
-        if isinstance(argument, torch.fx.Node):
-            name = buffers[argument.name]
-            tensor = program.state_dict.get(name, program.constants.get(name))
-            assert tensor is not None
-            return [float(value) for value in tensor.flatten().tolist()]
-        return [float(argument)]  # type: ignore[arg-type]
+        if not isinstance(argument, torch.fx.Node):
+            return [float(argument)]  # type: ignore[arg-type]
+        if argument.name not in stored:
+            return []  # computed while the program runs
+        name = stored[argument.name]
+        tensor = program.state_dict.get(name, program.constants.get(name))
+        assert tensor is not None
+        return [float(value) for value in tensor.flatten().tolist()]
 
     for node in program.graph.nodes:
         name = str(node.target)
@@ -80,7 +82,7 @@ def quantized_tensors(program: ExportedProgram) -> tuple[QuantizedTensor, ...]:
         found.append(
             QuantizedTensor(
                 name=node.name,
-                source=str(buffers.get(source.name, source.name)),
+                source=str(stored.get(source.name, source.name)),
                 dtype=str(dtype).removeprefix("torch."),
                 quant_min=int(quant_min),
                 quant_max=int(quant_max),

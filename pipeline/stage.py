@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pipeline import preload
 
 if TYPE_CHECKING:
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
     from pipeline.config.schema import BuildConfig, Config
     from pipeline.contracts import Backend, Dataset, QuantizationScheme
 
@@ -108,10 +110,37 @@ def quantizing_backend() -> Backend:
 def scheme() -> QuantizationScheme:
     """The chosen quantization."""
     from pipeline.config.schema import QuantizationConfig
-    from pipeline.contracts import QuantizationScheme
+    from pipeline.contracts import ModuleRule, ObserverChoice, QuantizationScheme
 
     config = section(QuantizationConfig)
-    return QuantizationScheme(name=config.scheme, weight_granularity=config.weight_granularity)
+    rules = [
+        ModuleRule(
+            modules=tuple(rule.modules),
+            types=tuple(rule.types),
+            scheme=None if rule.scheme == "float32" else rule.scheme,
+            weight_granularity=rule.weight_granularity,
+        )
+        for rule in config.rules
+    ]
+    if config.keep_float:  # last, so that it holds against any rule
+        rules.append(ModuleRule(modules=tuple(config.keep_float)))
+    activations, weights = config.activation_observer, config.weight_observer
+    return QuantizationScheme(
+        name=config.scheme,
+        weight_granularity=config.weight_granularity,
+        group_size=config.group_size,
+        activation_observer=ObserverChoice(kind=activations.kind, options=activations.options),
+        weight_observer=ObserverChoice(kind=weights.kind, options=weights.options),
+        rules=tuple(rules),
+        is_qat=config.training is not None,
+    )
+
+
+def quantizer() -> Quantizer | None:
+    """What annotates the model for the chosen quantization on the chosen target, None where nothing is annotated."""
+    from pipeline.annotation import scheme_quantizer
+
+    return scheme_quantizer(quantizing_backend(), scheme())
 
 
 def lowering_backend() -> Backend:

@@ -8,20 +8,21 @@ def main() -> None:
     from pipeline import artifacts
     from pipeline.config.schema import QuantizationConfig
     from pipeline.contracts import ObserverState
+    from pipeline.datasets.choice import choose
     from pipeline.datasets.overlap import check_disjoint
 
-    dataset = stage.dataset(build.seed)
+    config, quantizer, dataset = stage.section(QuantizationConfig), stage.quantizer(), stage.dataset(build.seed)
     check_disjoint(dataset.calibration, dataset.evaluation)
-    split = dataset.calibration
-    count = min(len(split), stage.section(QuantizationConfig).num_calibration_samples or len(split))
-    quantizer = stage.quantizing_backend().quantizer(stage.scheme())
+    split, count = dataset.calibration, config.num_calibration_samples
+    count = count if stage.scheme().observes_samples else 0
+    chosen = choose(split, count, config.calibration_choice, build.seed)
     state = ObserverState(tensors={}, layout="none")
     if quantizer is not None:
         from pipeline.calibrate import calibrate
 
-        inputs = (split[index].inputs for index in range(count))
-        state = calibrate(artifacts.read_program(artifacts.EXPORTED), quantizer, inputs, count)
-    artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [split.digest(index) for index in range(count)])
+        inputs = (split[index].inputs for index in chosen)
+        state = calibrate(artifacts.read_program(artifacts.EXPORTED), quantizer, inputs, len(chosen))
+    artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
     artifacts.write_observers(state)
 
 

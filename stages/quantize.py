@@ -9,7 +9,7 @@ def main() -> None:
 
     from pipeline import artifacts
 
-    quantizer = stage.quantizing_backend().quantizer(stage.scheme())
+    quantizer = stage.quantizer()
     program = artifacts.read_program(artifacts.EXPORTED)
     report = []
     if quantizer is not None:

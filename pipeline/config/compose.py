@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline import backends, datasets, metrics, models
 from pipeline.config.problems import Problem, not_plain, raise_problems, validated
+from pipeline.config.quantization import completed, quantization_problems
 from pipeline.config.schema import GROUPS, Config
 from pipeline.config.shapes import shape_problems
 from pipeline.contracts import (
@@ -236,6 +237,8 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options")
     device = options(declaration.device, config.target.device, "target.device")
     target_options = options(declaration.options, config.target.options, "target.options")
+    quantization, observer_problems = completed(config.quantization)
+    problems += observer_problems
     raise_problems(problems)
 
     problems += _combination_problems(config, declaration, conf_dir)
@@ -257,6 +260,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
             options=dataclasses.asdict(model_options),
             fingerprint=_model_fingerprint(config.model.weights, model_options),
         ),
+        quantization=quantization,
         dataset=dataclasses.replace(
             config.dataset, options=dataclasses.asdict(dataset_options), fingerprint=fingerprint
         ),
@@ -294,7 +298,7 @@ def _collect(problems: list[Problem], key: str, call: Any) -> Any:
 
 def _combination_problems(config: Config, declaration: BackendDeclaration, conf_dir: Path) -> Iterator[Problem]:
     """Choices that are fine each by itself but not together."""
-    target, flavor, quantization = config.target, config.flavor, config.quantization
+    target, flavor = config.target, config.flavor
     if flavor.backend != target.backend:
         fitting = [
             name
@@ -315,21 +319,7 @@ def _combination_problems(config: Config, declaration: BackendDeclaration, conf_
             allowed=declaration.converters,
             guess_from=flavor.converter,
         )
-    granularities = declaration.schemes.get(quantization.scheme)
-    if granularities is None:
-        yield Problem(
-            key="quantization.scheme",
-            message=f"the backend {target.backend} of target {target.name} does not have it",
-            received=quantization.scheme,
-            allowed=list(declaration.schemes),
-        )
-    elif quantization.weight_granularity not in granularities:
-        yield Problem(
-            key="quantization.weight_granularity",
-            message=f"the backend {target.backend} does not have it for {quantization.scheme}",
-            received=quantization.weight_granularity,
-            allowed=granularities,
-        )
+    yield from quantization_problems(config.quantization, target, declaration)
 
 
 def _build_problems(

@@ -88,7 +88,8 @@ class ModuleRuleConfig:
     modules: list[Name] = field(default_factory=list)
     """Globs on module paths, e.g. `layer3.*`. A module is matched with everything in it."""
     types: list[Name] = field(default_factory=list)
-    """Classes of modules by import path, e.g. `torch.nn.Linear`."""
+    """Classes of modules with as much of their import path as wanted, e.g. `torch.nn.Linear`. A module is chosen where
+    a glob or a class names it."""
     scheme: SchemeName
     """The scheme of these modules; `float32` leaves them as they are."""
     weight_granularity: Granularity = "backend_default"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 from executorch.backends.arm.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
 
-from pipeline.backends.ethos_u import Device, Options
+from pipeline.backends.ethos_u import DECLARATION, Device, Options
 from pipeline.backends.ethos_u.payload import scratch_bytes
 from pipeline.contracts import (
     CompiledPartition,
@@ -47,17 +47,26 @@ class EthosU:
     timeout_s: float = 600.0
 
     def quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """EthosUQuantizer with symmetric 8-bit weights for the whole model.
+        """EthosUQuantizer with symmetric 8-bit weights, and activations of 8 or 16 bits, for the whole model.
 
         Raises:
-            UnsupportedQuantizationError: any scheme but int8.
+            UnsupportedQuantizationError: a scheme or granularity that the NPU has no arithmetic for.
         """
-        from executorch.backends.arm.quantizer import EthosUQuantizer, get_symmetric_quantization_config
+        from executorch.backends.arm.quantizer import (
+            get_symmetric_a16w8_quantization_config,
+            get_symmetric_quantization_config,
+        )
 
-        if scheme.name != "int8":
-            raise UnsupportedQuantizationError(f"ethos_u has no quantizer for {scheme.name!r}; it has: int8")
-        config = get_symmetric_quantization_config(is_per_channel=scheme.weight_granularity != "per_tensor")
-        quantizer: Quantizer = EthosUQuantizer(self._compile_spec()).set_global(config)
+        from pipeline.backends.ethos_u.quantizer import YieldingQuantizer
+
+        if scheme.weight_granularity not in DECLARATION.schemes.get(scheme.name, ()):
+            raise UnsupportedQuantizationError(
+                f"ethos_u has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; it has: "
+                f"{', '.join(DECLARATION.schemes)}"
+            )
+        configs = {"int8": get_symmetric_quantization_config, "int16x8": get_symmetric_a16w8_quantization_config}
+        config = configs[scheme.name](is_per_channel=scheme.weight_granularity != "per_tensor", is_qat=scheme.is_qat)
+        quantizer: Quantizer = YieldingQuantizer(self._compile_spec()).set_global(config)
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:

@@ -12,7 +12,7 @@ import executorch.exir  # noqa: F401  imported first: the quantizer's imports ar
 import torch
 
 from pipeline.backends.exclusion import excluded_by, mark_before_partition
-from pipeline.backends.neutron import Device, Options, exclusion, sdk
+from pipeline.backends.neutron import DECLARATION, Device, Options, exclusion, sdk
 from pipeline.backends.neutron.converter import INSTALLED_SDK, REFERENCE_SDK, ConverterFlavor, describe
 from pipeline.backends.neutron.reference.litert import scratch_bytes
 from pipeline.contracts import (
@@ -49,7 +49,7 @@ class Neutron:
         Raises:
             UnsupportedQuantizationError: any scheme but int8 at the backend's own granularity.
         """
-        if scheme.name != "int8" or scheme.weight_granularity != "backend_default":
+        if scheme.weight_granularity not in DECLARATION.schemes.get(scheme.name, ()):
             raise UnsupportedQuantizationError(
                 f"neutron has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; "
                 "it has: int8 with backend_default"
@@ -58,7 +58,7 @@ class Neutron:
         from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
         from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
 
-        quantizer: Quantizer = NeutronQuantizer(NeutronTargetSpec(self.device.target))
+        quantizer: Quantizer = NeutronQuantizer(NeutronTargetSpec(self.device.target), is_qat=scheme.is_qat)
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:

@@ -37,7 +37,15 @@ def create(**arguments: Any) -> Backend:
 DECLARATION = BackendDeclaration(
     device=Device,
     options=Options,
-    schemes={"int8": ("backend_default", "per_channel", "per_tensor"), "float32": ("backend_default",)},
+    schemes={
+        "int8": ("backend_default", "per_channel", "per_tensor"),
+        # XNNPACK delegates no linear layer with activations quantized as they arise and one scale a weight tensor.
+        "int8_dynamic": ("backend_default", "per_channel"),
+        "int8_dynamic_int4_weight": ("per_group",),
+        "float16": ("backend_default",),
+        "float32": ("backend_default",),
+    },
+    mixes={"int8": ("int8", "int8_dynamic"), "int8_dynamic": ("int8", "int8_dynamic")},
     converters=("xnnpack_serializer",),
     check=check,
     supports_dynamic_shapes=True,

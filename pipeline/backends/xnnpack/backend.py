@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 
-from pipeline.backends.xnnpack import Device, Options
+from pipeline.backends.xnnpack import DECLARATION, Device, Options
 from pipeline.contracts import (
     CompiledPartition,
     Converter,
@@ -39,21 +39,28 @@ class Xnnpack:
     timeout_s: float = 600.0
 
     def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
-        """XNNPACKQuantizer with symmetric 8-bit weights for the whole model; None for float32.
+        """XNNPACKQuantizer with symmetric 8-bit weights for the whole model; None where nothing is annotated.
 
         Raises:
-            UnsupportedQuantizationError: any scheme but int8 and float32.
+            UnsupportedQuantizationError: a scheme or granularity that XNNPACK has no kernels for.
         """
         from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
             XNNPACKQuantizer,
             get_symmetric_quantization_config,
         )
 
-        if scheme.name == "float32":
+        if scheme.weight_granularity not in DECLARATION.schemes.get(scheme.name, ()):
+            raise UnsupportedQuantizationError(
+                f"xnnpack has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; it has: "
+                f"{', '.join(DECLARATION.schemes)}"
+            )
+        if scheme.rebuilds_model or not scheme.is_quantized:
             return None
-        if scheme.name != "int8":
-            raise UnsupportedQuantizationError(f"xnnpack has no quantizer for {scheme.name!r}; it has: int8, float32")
-        config = get_symmetric_quantization_config(is_per_channel=scheme.weight_granularity != "per_tensor")
+        config = get_symmetric_quantization_config(
+            is_per_channel=scheme.weight_granularity != "per_tensor",
+            is_qat=scheme.is_qat,
+            is_dynamic=scheme.name == "int8_dynamic",
+        )
         quantizer: Quantizer = XNNPACKQuantizer().set_global(config)
         return quantizer
 

@@ -1,0 +1,47 @@
+"""Arm's quantizer, made to leave alone what is annotated already, as quantizers of other backends do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from executorch.backends.arm.quantizer import EthosUQuantizer
+from executorch.backends.cortex_m.quantizer.pattern_matcher import PatternMatcher
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+_MATCHED = PatternMatcher.Q_PATTERN_MATCHED_KEY
+
+
+class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
+    """EthosUQuantizer whose pattern matcher, too, passes over nodes that have an annotation.
+
+    Arm's own looks for a mark of its own on nodes that it has matched, and would write over anyone else's annotation.
+    """
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Arm's transformation: it annotates once to find what will be quantized."""
+        with _annotated_count_as_matched(model):
+            transformed: GraphModule = super().transform_for_annotation(model)
+        return transformed
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Arm's annotation of the nodes that have none."""
+        with _annotated_count_as_matched(model):
+            annotated: GraphModule = super().annotate(model)
+        return annotated
+
+
+@contextmanager
+def _annotated_count_as_matched(model: GraphModule) -> Iterator[None]:
+    marked = [node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta and _MATCHED not in node.meta]
+    for node in marked:
+        node.meta[_MATCHED] = True
+    try:
+        yield
+    finally:
+        for node in marked:
+            node.meta.pop(_MATCHED, None)
