@@ -247,7 +247,7 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "null for list": (override("evaluation.metrics", None), ("evaluation.metrics: ", "received: null", "a list")),
     "empty list": (override("evaluation.metrics", []), ("evaluation.metrics: ", "received: []", "at least 1 item")),
     "flat shape": (override("model.input_shapes", [1, 3]), ("model.input_shapes.1: ", "received: 3", "a list")),
-    "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8_dynamic, int8_dynamic_int4_weight, int16x8, float16, float32")),
+    "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8_")),
     "list for mapping": (override("model.options", [1]), ("model.options: ", "received: [1]", "a mapping")),
     "empty string": (override("tracking.uri", ""), ("tracking.uri: ", 'received: ""', "at least 1 character")),
     "negative number": (

@@ -57,7 +57,8 @@ def parts_of(part: Any) -> Iterator[type]:
 def test_there_is_a_section_for_every_group() -> None:
     sections = get_type_hints(schema.Config)
     assert set(sections) == {"build", *schema.GROUPS}
-    assert {schema.Config, *parts_of(schema.Config)} == set(SECTIONS)
+    own = {part for part in parts_of(schema.Config) if part.__module__ == schema.__name__}
+    assert {schema.Config, *own} == set(SECTIONS)
 
 
 @pytest.mark.parametrize("part", [section for section in SECTIONS if section is not schema.Config], ids=identity)
