@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import Parameter, Signature
 from typing import Any
 
 
@@ -50,12 +51,14 @@ def _code_on_demand() -> Iterator[None]:
     generate = GraphModule.recompile
     pending: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def forward(module: Any, *arguments: Any, **named: Any) -> Any:
-        generate(module)  # puts the generated code in the place of this function
-        pending.discard(module)
-        return module(*arguments, **named)
-
     def mark(module: Any) -> None:
+        def forward(module: Any, *arguments: Any, **named: Any) -> Any:
+            generate(module)  # puts the generated code in the place of this function
+            pending.discard(module)
+            return module(*arguments, **named)
+
+        # torch.export names the inputs of what it makes of a module after the parameters of its `forward`.
+        forward.__signature__ = _signature(module._graph)  # type: ignore[attr-defined]
         if isinstance(module._graph._codegen, _PyTreeCodeGen):
             info = module._graph._codegen.pytree_info
             module._in_spec, module._out_spec = info.in_spec, info.out_spec
@@ -71,3 +74,11 @@ def _code_on_demand() -> Iterator[None]:
         GraphModule.recompile = generate  # type: ignore[method-assign]
         for module in list(pending):
             generate(module)
+
+
+def _signature(graph: Any) -> Signature:
+    """Parameters of the function that will be generated for `graph`, which is a method."""
+    info = getattr(graph._codegen, "pytree_info", None)
+    names = [str(node.target) for node in graph.find_nodes(op="placeholder")] if info is None else info.orig_args
+    names = ["self", *(name for name in names if name != "self" and name.isidentifier())]
+    return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])

@@ -50,8 +50,6 @@ def quantize(
     assert program.example_inputs is not None
     with torch.no_grad(), shared_provenance():
         converted = convert_pt2e(prepared)
-    # Apart from the conversion: export names the inputs as `forward` does, whose code is generated when that ends.
-    with torch.no_grad(), shared_provenance():
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
     # The float weights are dead after conversion, yet would be stored and read by every later stage.
     quantized = remove_unused_parameters_pass(quantized)

@@ -64,3 +64,14 @@ def test_it_may_be_opened_within_itself() -> None:
             module = traced()
         negated(module)
     assert "neg" in module.code
+
+
+def test_inputs_keep_their_names_through_export() -> None:
+    """torch.export names them after the parameters of `forward`, of which code on demand has its own."""
+    example = (torch.zeros(1, 3, 32, 32),)
+    with shared_provenance():
+        module = torch.export.export(small_network(), example).module(check_guards=False)
+        negated(module)
+        assert "neg" not in module.code
+        exported = torch.export.export(module, example)
+    assert exported.graph_signature.user_inputs == ("x",)
