@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from inspect import Parameter, Signature
 from typing import Any
 
 
@@ -39,6 +38,18 @@ def shared_provenance() -> Iterator[None]:
             gc.enable()
 
 
+class _Forward:
+    """Stands for the `forward` of one graph module until somebody looks at it: its signature matters too."""
+
+    def __init__(self, module: Any, generate: Callable[[Any], Any]) -> None:
+        self._module = weakref.ref(module)
+        self._generate = generate
+
+    def __get__(self, module: Any, owner: Any) -> Any:
+        self._generate(self._module())  # puts the generated code in the place of this object
+        return vars(owner)["forward"].__get__(module, owner)
+
+
 @contextmanager
 def _code_on_demand() -> Iterator[None]:
     """Let graph modules generate their code when they are called, and those that are left at the end then.
@@ -48,21 +59,18 @@ def _code_on_demand() -> Iterator[None]:
     from torch.fx import GraphModule
     from torch.fx.graph import _PyTreeCodeGen
 
-    generate = GraphModule.recompile
+    recompile = GraphModule.recompile
     pending: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def mark(module: Any) -> None:
-        def forward(module: Any, *arguments: Any, **named: Any) -> Any:
-            generate(module)  # puts the generated code in the place of this function
-            pending.discard(module)
-            return module(*arguments, **named)
+    def generate(module: Any) -> None:
+        recompile(module)
+        pending.discard(module)
 
-        # torch.export names the inputs of what it makes of a module after the parameters of its `forward`.
-        forward.__signature__ = _signature(module._graph)  # type: ignore[attr-defined]
+    def mark(module: Any) -> None:
         if isinstance(module._graph._codegen, _PyTreeCodeGen):
             info = module._graph._codegen.pytree_info
             module._in_spec, module._out_spec = info.in_spec, info.out_spec
-        type(module).forward = forward  # every graph module has a class of its own
+        type(module).forward = _Forward(module, generate)  # every graph module has a class of its own
         module.__dict__.setdefault("_code", "")  # printing a module takes it for granted
         module._recompile_submodules()
         pending.add(module)
@@ -71,14 +79,6 @@ def _code_on_demand() -> Iterator[None]:
     try:
         yield
     finally:
-        GraphModule.recompile = generate  # type: ignore[method-assign]
+        GraphModule.recompile = recompile  # type: ignore[method-assign]
         for module in list(pending):
-            generate(module)
-
-
-def _signature(graph: Any) -> Signature:
-    """Parameters of the function that will be generated for `graph`, which is a method."""
-    info = getattr(graph._codegen, "pytree_info", None)
-    names = [str(node.target) for node in graph.find_nodes(op="placeholder")] if info is None else info.orig_args
-    names = ["self", *(name for name in names if name != "self" and name.isidentifier())]
-    return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+            recompile(module)

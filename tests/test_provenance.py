@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 
 import pytest
 import torch
@@ -32,6 +33,22 @@ def test_code_is_generated_at_the_first_call() -> None:
         assert "neg" not in module.code
         assert torch.equal(module(image), -before)
         assert "neg" in module.code
+
+
+def test_looking_at_the_signature_of_forward_is_enough() -> None:
+    with shared_provenance():
+        module = traced()
+        negated(module)
+        assert list(inspect.signature(module.forward).parameters) == ["x"]
+        assert "neg" in module.code
+
+
+def test_what_is_exported_meanwhile_keeps_the_names_of_its_inputs() -> None:
+    with shared_provenance():
+        module = traced()
+        negated(module)
+        exported = torch.export.export(module, (torch.zeros(1, 3, 32, 32),))
+    assert exported.graph_signature.user_inputs == ("x",)
 
 
 def test_what_was_never_called_has_its_code_at_the_end() -> None:
