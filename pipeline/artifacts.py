@@ -54,11 +54,12 @@ PROGRAM = CONVERTED / "program.pte"
 MANIFEST = CONVERTED / "manifest.json"
 TWINS = CONVERTED / "twins"
 CONVERTER_WORK = BUILD / "converter"
+BASELINE = BUILD / "baseline" / "outputs.safetensors"
+LAYERS = BUILD / "baseline" / "layers.csv"
 EVALUATED = BUILD / "evaluate"
 METRICS = EVALUATED / "metrics.json"
 CONFUSION = EVALUATED / "confusion.csv"
 CLASSES = EVALUATED / "classes.csv"
-LAYERS = EVALUATED / "layers.csv"
 EVALUATION_SAMPLES = EVALUATED / "samples.json"
 LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
@@ -255,14 +256,46 @@ def open_program(resolver: Resolver) -> FloatProgram:
     return runtime.open_float_program(existing(PROGRAM), manifest=existing(MANIFEST), twins=TWINS, resolver=resolver)
 
 
+def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[LayerFigures]) -> None:
+    """What the `.pte` is held against: outputs of the float and the quantized program, and the table of layers.
+
+    Args:
+        outputs: Of both programs.
+        samples: Indices into the evaluation split, of the samples that they were executed on.
+        layers: Of the quantized program against the float program.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    tensors: dict[str, Any] = {f"logits.{name}": np.ascontiguousarray(array) for name, array in outputs.logits.items()}
+    tensors["samples"] = np.array(samples, dtype=np.int64)
+    if outputs.labels is not None:
+        tensors["labels"] = outputs.labels
+    about = {"structural": outputs.structural, "output_lsb": outputs.output_lsb}
+    write_bytes(BASELINE, save(tensors, metadata={"about": json.dumps(about, sort_keys=True)}))
+    columns = [field.name for field in dataclasses.fields(LayerFigures)]
+    write_table(LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
+
+
+def read_baseline() -> tuple[Outputs, list[int]]:
+    """The outputs that `write_baseline` wrote, and the samples that they belong to."""
+    from safetensors import safe_open
+
+    with safe_open(existing(BASELINE), framework="numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(file.metadata()["about"])
+    outputs = Outputs(
+        labels=tensors.get("labels"),
+        logits={name.partition(".")[2]: array for name, array in tensors.items() if name.startswith("logits.")},
+        **about,
+    )
+    return outputs, [int(index) for index in tensors["samples"]]
+
+
 def write_evaluation(
-    figures: dict[str, Any],
-    outputs: Outputs,
-    digests: Sequence[str],
-    classes: Sequence[ClassFigures] = (),
-    layers: Sequence[LayerFigures] = (),
+    figures: dict[str, Any], outputs: Outputs, digests: Sequence[str], classes: Sequence[ClassFigures] = ()
 ) -> None:
-    """Figures, confusion pairs of the most real program measured, classes, layers, and the samples used by digest."""
+    """Figures, confusion pairs of the most real program measured, classes, and the samples used by digest."""
     write_json(METRICS, figures)
     rows: list[tuple[str, str]] = []
     if outputs.labels is not None:
@@ -271,8 +304,6 @@ def write_evaluation(
         rows = [(str(actual), str(guess)) for actual, guess in zip(outputs.labels, predicted, strict=True)]
     write_table(CONFUSION, ("actual", "predicted"), rows)
     _write_classes(classes, list(outputs.logits))
-    columns = [field.name for field in dataclasses.fields(LayerFigures)]
-    write_table(LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
     write_json(EVALUATION_SAMPLES, list(digests))
 
 

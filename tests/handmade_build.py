@@ -127,7 +127,8 @@ def write_build(
     )
     merged = {key: value for key, value in (FIGURES | (figures or {})).items() if value is not None}
     digests = [digest("evaluation", index) for index in range(len(answers))]
-    artifacts.write_evaluation(merged, outputs, digests, classes_of(labels, answers), layers)
+    artifacts.write_baseline(outputs, range(len(answers)), layers)
+    artifacts.write_evaluation(merged, outputs, digests, classes_of(labels, answers))
     return config
 
 

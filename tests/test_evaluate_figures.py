@@ -233,10 +233,22 @@ def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outputs = outputs_of([0, 0], float=[0, 0], quantized=[0, 1])
     layer = LayerFigures(node="n", operator="o", module="", lsb=None, num_samples=2, sqnr_db=1.5)
-    artifacts.write_evaluation({}, outputs, [], class_figures(outputs), [layer])
+    artifacts.write_baseline(outputs, [3, 5], [layer])
+    artifacts.write_evaluation({}, outputs, [], class_figures(outputs))
     assert figures.read_layers(artifacts.LAYERS) == [layer]
+    read, samples = artifacts.read_baseline()
+    assert samples == [3, 5]
+    assert (read.structural, read.output_lsb) == (outputs.structural, outputs.output_lsb)
+    assert read.labels is not None
+    assert list(read.labels) == [0, 0]
+    assert {name: logits.tolist() for name, logits in read.logits.items()} == {
+        name: logits.tolist() for name, logits in outputs.logits.items()
+    }
     (entry,) = figures.read_classes(artifacts.CLASSES)
     assert (entry.label, entry.num_samples) == ("0", 2)
     assert entry.accuracies["quantized"] == (0.5, *wilson_interval(1, 2))
-    artifacts.write_evaluation({}, outputs_of(None, float=[0], quantized=[0]), [])
+    unlabelled = outputs_of(None, float=[0], quantized=[0])
+    artifacts.write_baseline(unlabelled, [0], [])
+    artifacts.write_evaluation({}, unlabelled, [])
+    assert artifacts.read_baseline()[0].labels is None
     assert figures.read_layers(artifacts.LAYERS) == figures.read_classes(artifacts.CLASSES) == []

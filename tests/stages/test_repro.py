@@ -22,7 +22,7 @@ import yaml
 
 from tests.project import CONFIG, REPOSITORY, SELECTION, Project, tail
 
-STAGES = ("compose", "export", "calibrate", "quantize", "partition", "convert", "evaluate", "track")
+STAGES = ("compose", "export", "calibrate", "quantize", "partition", "convert", "baseline", "evaluate", "track")
 ENTRIES = sorted(path for path in (REPOSITORY / "stages").glob("*.py") if path.name != "__init__.py")
 EDITED = ("params.yaml", str(CONFIG), "dvc.lock")
 
@@ -126,9 +126,9 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "experiment": ({"overrides": {"tracking": {"experiment": "another"}}}, set()),
     "target": ({"target": "ethos_u55_128"}, {"calibrate", "quantize", "partition", "convert"}),
     "target option": ({"overrides": {"target": {"options": {"per_op_mode": True}}}}, {"partition", "convert"}),
-    "weights": ({"overrides": {"model": {"weights": None}}}, {"export", "calibrate", "evaluate"}),
-    "dataset": ({"overrides": {"dataset": {"options": {"std": [0.5]}}}}, {"calibrate", "evaluate"}),
-    "number of evaluation samples": ({"overrides": {"evaluation": {"max_samples": 50}}}, {"evaluate"}),
+    "weights": ({"overrides": {"model": {"weights": None}}}, {"export", "calibrate", "baseline", "evaluate"}),
+    "dataset": ({"overrides": {"dataset": {"options": {"std": [0.5]}}}}, {"calibrate", "baseline", "evaluate"}),
+    "number of evaluation samples": ({"overrides": {"evaluation": {"max_samples": 50}}}, {"baseline", "evaluate"}),
     "seed": ({"overrides": {"build": {"seed": 1}}}, set(STAGES) - {"compose", "track"}),
     "plugins": ({"plugins": ["plugins.mine"]}, set()),
 }
@@ -163,7 +163,7 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     [
         ("stages/export.py", {"export"}),
         ("pipeline/config/schema.py", {"compose"}),
-        ("pipeline/datasets/digits.py", {"compose", "calibrate", "evaluate"}),
+        ("pipeline/datasets/digits.py", {"compose", "calibrate", "baseline", "evaluate"}),
         ("pipeline/backends/xnnpack/backend.py", {"compose", "calibrate", "quantize", "partition", "convert"}),
         ("pipeline/pt2e.py", {"calibrate", "quantize"}),
         ("pipeline/convert.py", {"convert"}),

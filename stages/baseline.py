@@ -1,0 +1,22 @@
+"""Stage baseline: float and quantized program on the evaluation set -> build/baseline/, to hold the `.pte` against."""
+
+from pipeline import stage
+
+
+def main() -> None:
+    build = stage.fix_arithmetic()
+    from pipeline import artifacts
+    from pipeline.config.schema import EvaluationConfig
+    from pipeline.evaluate import choose_samples, evaluate, spread, torch_program
+    from pipeline.layers import compare_layers, output_lsb
+
+    config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)
+    exported, quantized = artifacts.read_program(artifacts.EXPORTED), artifacts.read_program(artifacts.QUANTIZED)
+    programs = {"float": torch_program(exported), "quantized": torch_program(quantized)}
+    samples = choose_samples(dataset.evaluation, config.max_samples, build.seed)
+    outputs = evaluate(programs, samples, dataset, output_lsb(quantized))
+    layers = compare_layers(exported, quantized, dataset.evaluation, spread(samples, config.layer_samples))
+    artifacts.write_baseline(outputs, samples, layers)
+
+
+stage.run(__name__, main, preloaded_within_s=60)
