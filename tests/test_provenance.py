@@ -43,14 +43,6 @@ def test_looking_at_the_signature_of_forward_is_enough() -> None:
         assert "neg" in module.code
 
 
-def test_what_is_exported_meanwhile_keeps_the_names_of_its_inputs() -> None:
-    with shared_provenance():
-        module = traced()
-        negated(module)
-        exported = torch.export.export(module, (torch.zeros(1, 3, 32, 32),))
-    assert exported.graph_signature.user_inputs == ("x",)
-
-
 def test_what_was_never_called_has_its_code_at_the_end() -> None:
     with shared_provenance():
         module = traced()
