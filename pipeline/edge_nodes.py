@@ -25,9 +25,14 @@ def module_path(node: torch.fx.Node) -> str:
 
 
 def is_compute(node: torch.fx.Node) -> bool:
-    """Whether `node` computes: getitem, quantize and dequantize only unpack or change the number format."""
-    name = operator_name(node)
-    return node.op == "call_function" and name != "getitem" and not name.startswith("quantized_decomposed.")
+    """Whether `node` computes a tensor: getitem, quantize and dequantize only unpack or change the number format, and
+    where sizes vary some nodes only find out what they are.
+    """
+    import torch
+
+    name, value = operator_name(node), node.meta.get("val")
+    moves = name == "getitem" or name.startswith("quantized_decomposed.") or isinstance(value, (torch.SymInt, int))
+    return node.op == "call_function" and not moves
 
 
 def origins(node: torch.fx.Node) -> frozenset[str]:

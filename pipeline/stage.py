@@ -109,31 +109,10 @@ def quantizing_backend() -> Backend:
 
 def scheme() -> QuantizationScheme:
     """The chosen quantization."""
+    from pipeline.config.quantization import quantization_scheme
     from pipeline.config.schema import QuantizationConfig
-    from pipeline.contracts import ModuleRule, ObserverChoice, QuantizationScheme
 
-    config = section(QuantizationConfig)
-    rules = [
-        ModuleRule(
-            modules=tuple(rule.modules),
-            types=tuple(rule.types),
-            scheme=None if rule.scheme == "float32" else rule.scheme,
-            weight_granularity=rule.weight_granularity,
-        )
-        for rule in config.rules
-    ]
-    if config.keep_float:  # last, so that it holds against any rule
-        rules.append(ModuleRule(modules=tuple(config.keep_float)))
-    activations, weights = config.activation_observer, config.weight_observer
-    return QuantizationScheme(
-        name=config.scheme,
-        weight_granularity=config.weight_granularity,
-        group_size=config.group_size,
-        activation_observer=ObserverChoice(kind=activations.kind, options=activations.options),
-        weight_observer=ObserverChoice(kind=weights.kind, options=weights.options),
-        rules=tuple(rules),
-        is_qat=config.training is not None,
-    )
+    return quantization_scheme(section(QuantizationConfig))
 
 
 def quantizer() -> Quantizer | None:

@@ -147,7 +147,13 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "fetch_constants_to_sram": True,
         "allow_no_op_partitions": True,
     },
-    "xnnpack_cpu": {"per_op_mode": True},
+    "xnnpack_cpu": {
+        "per_op_mode": True,
+        "verbose": True,
+        "quantized_inputs": True,
+        "quantized_outputs": True,
+        "nodes_not_to_delegate": ["aten_convolution_default"],
+    },
 }
 """For every delegation option a value that is not its default."""
 

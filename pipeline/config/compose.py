@@ -15,16 +15,10 @@ from typing import Any
 
 from pipeline import backends, datasets, metrics, models
 from pipeline.config.problems import Problem, not_plain, raise_problems, validated
-from pipeline.config.quantization import completed, quantization_problems
+from pipeline.config.quantization import completed, quantization_problems, quantization_scheme
 from pipeline.config.schema import GROUPS, Config
 from pipeline.config.shapes import shape_problems
-from pipeline.contracts import (
-    BackendDeclaration,
-    BuildChoices,
-    ConfigurationError,
-    LowerdeckError,
-    QuantizationScheme,
-)
+from pipeline.contracts import BackendDeclaration, BuildChoices, ConfigurationError, LowerdeckError
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
 
@@ -326,10 +320,10 @@ def _build_problems(
     config: Config, declaration: BackendDeclaration, device: Any, target_options: Any
 ) -> Iterator[Problem]:
     """What the backend finds wrong with its options beside the model and the quantization."""
-    quantization, values = config.quantization, dataclasses.asdict(config)
+    values = dataclasses.asdict(config)
     values["target"] |= {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
     build = BuildChoices(
-        scheme=QuantizationScheme(name=quantization.scheme, weight_granularity=quantization.weight_granularity),
+        scheme=quantization_scheme(config.quantization),
         input_shapes=config.model.input_shapes,
         dynamic_dimensions=config.model.dynamic_shapes,
         memory_format=config.model.memory_format,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.config.problems import Problem, validated
 from pipeline.config.schema import ObserverConfig, QuantizationConfig, TargetConfig
-from pipeline.contracts import BackendDeclaration
+from pipeline.contracts import BackendDeclaration, ModuleRule, ObserverChoice, QuantizationScheme
 from pipeline.observers import ACTIVATION_OBSERVERS, BACKEND_DEFAULT, PER_TENSOR_ONLY, WEIGHT_OBSERVERS
 
 _STATIC = ("int8", "int16x8")
@@ -53,6 +53,31 @@ def completed(config: QuantizationConfig) -> tuple[QuantizationConfig, list[Prob
     return dataclasses.replace(
         config, activation_observer=activation_observer, weight_observer=weight_observer
     ), problems
+
+
+def quantization_scheme(config: QuantizationConfig) -> QuantizationScheme:
+    """The chosen quantization as backends take it."""
+    rules = [
+        ModuleRule(
+            modules=tuple(rule.modules),
+            types=tuple(rule.types),
+            scheme=None if rule.scheme == "float32" else rule.scheme,
+            weight_granularity=rule.weight_granularity,
+        )
+        for rule in config.rules
+    ]
+    if config.keep_float:  # last, so that it holds against any rule
+        rules.append(ModuleRule(modules=tuple(config.keep_float)))
+    activations, weights = config.activation_observer, config.weight_observer
+    return QuantizationScheme(
+        name=config.scheme,
+        weight_granularity=config.weight_granularity,
+        group_size=config.group_size,
+        activation_observer=ObserverChoice(kind=activations.kind, options=activations.options),
+        weight_observer=ObserverChoice(kind=weights.kind, options=weights.options),
+        rules=tuple(rules),
+        is_qat=config.training is not None,
+    )
 
 
 def _completed_observer(

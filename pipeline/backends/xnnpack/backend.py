@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 
-from pipeline.backends.xnnpack import DECLARATION, Device, Options
+from pipeline.backends.exclusion import mark_before_partition
+from pipeline.backends.xnnpack import DECLARATION, Device, Options, exclusion
 from pipeline.contracts import (
     CompiledPartition,
     Converter,
@@ -65,10 +65,23 @@ class Xnnpack:
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:
-        """XnnpackPartitioner over all operators and precisions."""
-        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        """XnnpackPartitioner as the options say."""
+        from pipeline.backends.xnnpack.partitioner import ConfiguredPartitioner
 
-        return Lowering(partitioner=XnnpackPartitioner(per_op_mode=self.options.per_op_mode), reasons=_rejections)
+        partitioner = ConfiguredPartitioner(self.options)
+        mark_before_partition(partitioner, exclusion(self.options))
+
+        @contextmanager
+        def reasons() -> Iterator[Callable[[torch.fx.Node], str | None]]:
+            with self._logging():
+                yield partitioner.why
+
+        return Lowering(
+            partitioner=partitioner,
+            quantized_inputs=self.options.quantized_inputs,
+            quantized_outputs=self.options.quantized_outputs,
+            reasons=reasons,
+        )
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
@@ -85,38 +98,19 @@ class Xnnpack:
 
         XnnpackBackend.preprocess = staticmethod(preprocess)
         try:
-            yield compiled
+            with self._logging():
+                yield compiled
         finally:
             XnnpackBackend.preprocess = staticmethod(original)
+
+    def _logging(self) -> AbstractContextManager[None]:
+        """Open while ExecuTorch lowers."""
+        from pipeline.backends.xnnpack import logs
+
+        return logs.shown() if self.options.verbose else nullcontext()
 
     def converter(self) -> Converter:
         """The serializer is part of ExecuTorch and has its version."""
         return Converter(
             flavor=self.flavor, name="executorch-xnnpack", version=importlib.metadata.version("executorch")
         )
-
-
-@contextmanager
-def _rejections() -> Iterator[Callable[[torch.fx.Node], str | None]]:
-    """Listen to the partitioner's configs, which log a WhyNoPartition(node, reason) object at level DEBUG."""
-    import executorch.backends.xnnpack.partition as partition
-    from executorch.exir.backend.utils import WhyNoPartition
-
-    reasons: dict[str, str] = {}
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if isinstance(record.msg, WhyNoPartition) and record.msg.node is not None:
-                reasons.setdefault(record.msg.node.name, record.msg.reason)
-
-    logger = logging.getLogger(partition.__name__)
-    handler, level, propagate = Collector(), logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    try:
-        yield lambda node: reasons.get(node.name)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate

@@ -1,0 +1,64 @@
+"""Reads what the delegate is given: the XNNGraph in the payload of a partition."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from executorch.backends.xnnpack.serialization.xnnpack_graph_serialize import XNNHeader, _get_schema_bytes
+from executorch.exir._serialize._flatbuffer import _flatc_decompile
+
+
+@dataclass(frozen=True)
+class SerializedGraph:
+    """One partition."""
+
+    operators: list[str]
+    """E.g. `XNNConv2d`, in order."""
+    inputs: list[str]
+    """Element types of what it takes at run time, e.g. `fp32` or `qint8`, in order of the values."""
+    outputs: list[str]
+    constants: list[str]
+    """Element types of what is packed into it."""
+    dtypes: set[str]
+    """Of all values."""
+
+
+def read_graph(payload: bytes) -> SerializedGraph:
+    """The graph in a partition's processed bytes."""
+    header = XNNHeader.from_bytes(payload[: XNNHeader.EXPECTED_LENGTH])
+    assert header.is_valid()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "schema.fbs").write_bytes(_get_schema_bytes())
+        graph = payload[header.flatbuffer_offset : header.flatbuffer_offset + header.flatbuffer_size]
+        (Path(folder) / "graph.bin").write_bytes(graph)
+        _flatc_decompile(folder, f"{folder}/schema.fbs", f"{folder}/graph.bin", ["--defaults-json"])
+        # Bounds of activations may be infinite, which flatc writes otherwise than Python reads.
+        decoded = json.loads(re.sub(r"\binf\b", "Infinity", (Path(folder) / "graph.json").read_text()))
+    values = [_tensor(value["xvalue_union"]) for value in decoded["xvalues"]]
+    external = {number: kind for kind, flag in (("input", 1), ("output", 2)) for number in _with_flag(values, flag)}
+    return SerializedGraph(
+        operators=[node["xnode_union_type"].replace("_XNN", "XNN") for node in decoded["xnodes"]],
+        inputs=[_dtype(value) for index, value in enumerate(values) if external.get(index) == "input"],
+        outputs=[_dtype(value) for index, value in enumerate(values) if external.get(index) == "output"],
+        constants=[_dtype(value) for value in values if value["constant_buffer_idx"]],
+        dtypes={_dtype(value) for value in values},
+    )
+
+
+def _tensor(value: dict[str, Any]) -> dict[str, Any]:
+    tensor: dict[str, Any] = value.get("tensor_value", value)
+    return tensor
+
+
+def _with_flag(values: list[dict[str, Any]], flag: int) -> list[int]:
+    """Values that are external inputs (XNN_VALUE_FLAG_EXTERNAL_INPUT, 1) or outputs (2)."""
+    return [index for index, value in enumerate(values) if value["flags"] & flag]
+
+
+def _dtype(value: dict[str, Any]) -> str:
+    return str(value["datatype"]).removeprefix("xnn_datatype_")
