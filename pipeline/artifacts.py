@@ -25,9 +25,11 @@ from pipeline.contracts import (
     DelegationPlan,
     LayerFigures,
     LowerdeckError,
+    ObservedRange,
     ObserverState,
     Outputs,
     PlannedNode,
+    QuantizedTensor,
 )
 from pipeline.statistics import HIGH, LOW, wilson_interval
 
@@ -43,6 +45,7 @@ BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
 EXPORTED = BUILD / "export" / "program.pt2"
 OBSERVERS = BUILD / "calibrate" / "observers.safetensors"
+OBSERVED_RANGES = BUILD / "calibrate" / "ranges.json"
 CALIBRATION_SAMPLES = BUILD / "calibrate" / "samples.json"
 QUANTIZED = BUILD / "quantize" / "program.pt2"
 QUANTIZATION_REPORT = BUILD / "quantize" / "report.json"
@@ -140,9 +143,10 @@ def read_program(path: Path) -> ExportedProgram:
 
 
 def write_observers(state: ObserverState) -> None:
-    """What calibration found: the buffers of observers, and the layout that they belong to."""
+    """What calibration found: the buffers of observers, the layout that they belong to, and what they saw."""
     from safetensors.torch import save
 
+    write_json(OBSERVED_RANGES, {name: dataclasses.asdict(seen) for name, seen in state.ranges.items()})
     write_bytes(OBSERVERS, save(dict(sorted(state.tensors.items())), metadata={"layout": state.layout}))
 
 
@@ -150,9 +154,34 @@ def read_observers() -> ObserverState:
     """The state that `write_observers` wrote."""
     from safetensors import safe_open
 
+    ranges = {name: ObservedRange(**seen) for name, seen in read_json(OBSERVED_RANGES).items()}
     with safe_open(existing(OBSERVERS), framework="pt") as file:
         layout = (file.metadata() or {}).get("layout", "")
-        return ObserverState(tensors={name: file.get_tensor(name) for name in file.keys()}, layout=layout)  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return ObserverState(tensors=tensors, layout=layout, ranges=ranges)
+
+
+def write_quantization_report(tensors: Sequence[QuantizedTensor]) -> None:
+    """All tensors that are held in integers, with what their scales and ranges come to."""
+    report = []
+    for tensor in tensors:
+        seen = tensor.observed
+        derived = {"representable": tensor.representable, "clipped_share": seen.clipped_share if seen else None}
+        report.append(dataclasses.asdict(tensor) | derived)
+    write_json(QUANTIZATION_REPORT, report)
+
+
+def read_quantization_report() -> list[QuantizedTensor]:
+    """The tensors that `write_quantization_report` wrote; empty where nothing is quantized."""
+    names = [field.name for field in dataclasses.fields(QuantizedTensor)]
+    tensors = []
+    for entry in read_json(QUANTIZATION_REPORT):
+        values = {name: entry[name] for name in names}
+        values["observed"] = ObservedRange(**entry["observed"]) if entry["observed"] else None
+        for name in ("scales", "zero_points"):
+            values[name] = tuple(entry[name])
+        tensors.append(QuantizedTensor(**values))
+    return tensors
 
 
 def write_edge_program(program: ExportedProgram, config: EdgeCompileConfig, made_of: str = "") -> None:

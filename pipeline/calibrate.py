@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ from tqdm import tqdm
 
 from pipeline.contracts import ObserverState
 from pipeline.pt2e import observer_state, prepare
+from pipeline.ranges import activation_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,15 +27,19 @@ def calibrate(
     Args:
         program: ATen program of the float model.
         quantizer: The backend's quantizer.
-        samples: Inputs of the model, each with its batch dimension.
+        samples: Inputs of the model, each with its batch dimension. They are gone through twice: what is clipped can
+            only be counted once the ranges are known.
         num_samples: How many there are. Where there are none, only weights can be observed, and their observers see
             them while the program runs on its example inputs.
     """
     prepared = prepare(program, quantizer)
-    if num_samples == 0:
-        assert program.example_inputs is not None
-        samples, num_samples = [program.example_inputs[0]], 1
     with torch.no_grad():
+        if num_samples == 0:
+            assert program.example_inputs is not None
+            prepared(*program.example_inputs[0])
+            return observer_state(prepared)
         for inputs in tqdm(samples, total=num_samples, desc="calibrate", unit="sample", disable=None):
             prepared(*inputs)
-    return observer_state(prepared)
+    state = observer_state(prepared)
+    seen = tqdm(samples, total=num_samples, desc="count what is clipped", unit="sample", disable=None)
+    return dataclasses.replace(state, ranges=activation_ranges(prepared, seen))

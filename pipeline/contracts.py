@@ -203,6 +203,24 @@ class QuantizationScheme:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObservedRange:
+    """Values that were to be quantized."""
+
+    minimum: float
+    maximum: float
+    num_values: int
+    num_clipped: int
+    """Values that lie beyond the ends of the quantization by more than half a step."""
+    sqnr_db: float | None = None
+    """Signal to noise ratio of weights and biases after quantization; of activations baseline tells it."""
+
+    @property
+    def clipped_share(self) -> float:
+        """`num_clipped` of `num_values`."""
+        return self.num_clipped / self.num_values
+
+
+@dataclass(frozen=True, kw_only=True)
 class ObserverState:
     """What calibration has found out."""
 
@@ -210,6 +228,40 @@ class ObserverState:
     """Every observer's buffers, `OBSERVER.BUFFER` -> tensor."""
     layout: str
     """SHA-256 over names and classes of the observers, in graph order: only the same layout can take the tensors."""
+    ranges: Mapping[str, ObservedRange] = field(default_factory=dict)
+    """What the observers of activations saw, by observer; for the report alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedTensor:
+    """One tensor that is held in integers, as its dequantize node describes it."""
+
+    name: str
+    """The dequantize node."""
+    source: str
+    """Node or parameter that it takes its integers from."""
+    dtype: str
+    quant_min: int
+    quant_max: int
+    scales: tuple[float, ...]
+    """One, or one a channel; none where it is computed while the program runs."""
+    zero_points: tuple[int, ...]
+    axis: int | None
+    """Channel axis, None for one scale a tensor."""
+    is_constant: bool = False
+    """Whether it is a weight or bias."""
+    node: str = ""
+    """Node of the float program whose result it is; empty for constants and where unknown."""
+    module: str = ""
+    """Path of the module that computes it, or uses it as a weight; empty where unknown."""
+    observed: ObservedRange | None = None
+    """What was to be quantized; None where nothing was observed."""
+
+    @property
+    def representable(self) -> tuple[tuple[float, float], ...]:
+        """Least and largest value, for each scale."""
+        ends = zip(self.scales, self.zero_points, strict=True)
+        return tuple((scale * (self.quant_min - zero), scale * (self.quant_max - zero)) for scale, zero in ends)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipeline.contracts import LayerFigures, Split
+from pipeline.origins import float_node, module_path
 from pipeline.statistics import sqnr_db
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _QUANTIZE, _DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
-_MODULE_PASS = "ExportedProgram.module()"  # noqa: S105  # what quantize starts from; older nodes are the float program's
 _BATCH_NORM = "aten.batch_norm"
 # Operators that hand values on as they are: behind them the steps of a quantization are still the same.
 _KEEPS_VALUES = (
@@ -76,7 +76,7 @@ def compare_layers(
         LayerFigures(
             node=pair.source.name,
             operator="input" if pair.source.op == "placeholder" else str(pair.source.target),
-            module=_module(pair.source),
+            module=module_path(pair.source),
             lsb=pair.lsb,
             num_samples=len(samples),
             sqnr_db=sqnr_db(signal[index], noise[index]),
@@ -99,13 +99,13 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
     """The tensors that can be compared, in the order of the quantized program."""
     originals = {node.name: node for node in exported.graph.nodes}
     parameters = exported.graph_signature.inputs_to_parameters | exported.graph_signature.inputs_to_buffers
-    remaining = {_origin(node) for node in quantized.graph.nodes if not _is(node, _QUANTIZE, _DEQUANTIZE)}
+    remaining = {float_node(node) for node in quantized.graph.nodes if not _is(node, _QUANTIZE, _DEQUANTIZE)}
     pairs: dict[str, _Pair] = {}
     for node in quantized.graph.nodes:
         if not _is(node, _QUANTIZE):
             continue
         # Not every quantizer's nodes remember where they come from; what they quantize does.
-        source = originals.get(_origin(node) or _origin(node.args[0]) or "")
+        source = originals.get(float_node(node) or float_node(node.args[0]) or "")
         dequantize = next((user for user in node.users if _is(user, _DEQUANTIZE)), None)
         if source is None or dequantize is None or source.name in parameters:
             continue
@@ -124,19 +124,6 @@ def _folded_into(source: torch.fx.Node, remaining: Container[str | None]) -> tor
     return source
 
 
-def _origin(node: torch.fx.Node) -> str | None:
-    """Name of the float program's node that `node` was made from, None where its provenance does not say."""
-    history = node.meta.get("from_node")
-    oldest = None
-    while history:
-        oldest = history[-1]
-        history = oldest.from_node
-    if oldest is None:
-        return node.name if node.op == "placeholder" else None
-    # What a pass made up by itself has no older node than the pass.
-    return str(oldest.name) if oldest.pass_name == _MODULE_PASS else None
-
-
 def _is(node: torch.fx.Node, *prefixes: str) -> bool:
     return node.op == "call_function" and str(node.target).startswith(prefixes)
 
@@ -150,12 +137,6 @@ def _lsb(dequantize: torch.fx.Node) -> float | None:
 def _shape(node: torch.fx.Node) -> tuple[int, ...] | None:
     value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, torch.Tensor) else None
-
-
-def _module(node: torch.fx.Node) -> str:
-    """Path of the module that `node` comes from."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return str(stack[-1][0]) if stack else ""
 
 
 class _Tap:

@@ -19,8 +19,9 @@ def main() -> None:
     state = ObserverState(tensors={}, layout="none")
     if quantizer is not None:
         from pipeline.calibrate import calibrate
+        from pipeline.datasets.splits import ChosenInputs
 
-        inputs = (split[index].inputs for index in chosen)
+        inputs = ChosenInputs(split=split, indices=chosen)
         state = calibrate(artifacts.read_program(artifacts.EXPORTED), quantizer, inputs, len(chosen))
     artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
     artifacts.write_observers(state)

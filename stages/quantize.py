@@ -5,20 +5,18 @@ from pipeline import stage
 
 def main() -> None:
     stage.fix_arithmetic()
-    from dataclasses import asdict
-
     from pipeline import artifacts
+    from pipeline.contracts import QuantizedTensor
 
     quantizer = stage.quantizer()
     program = artifacts.read_program(artifacts.EXPORTED)
-    report = []
+    tensors: tuple[QuantizedTensor, ...] = ()
     if quantizer is not None:
         from pipeline.quantize import quantize
 
         program, tensors = quantize(program, quantizer, artifacts.read_observers())
-        report = [asdict(tensor) for tensor in tensors]
     artifacts.write_program(artifacts.QUANTIZED, program)
-    artifacts.write_json(artifacts.QUANTIZATION_REPORT, report)
+    artifacts.write_quantization_report(tensors)
 
 
 stage.run(__name__, main, preloaded_within_s=60)

@@ -15,9 +15,11 @@ from pipeline.contracts import (
     Converter,
     DelegationPlan,
     LayerFigures,
+    ObservedRange,
     Outputs,
     PlannedNode,
     ProgramTensor,
+    QuantizedTensor,
 )
 
 CONFIG = {
@@ -79,6 +81,23 @@ LAYERS = (
     ),
     LayerFigures(node="x", operator="input", module="", lsb=None, num_samples=2, sqnr_db=40.0),
 )
+TENSORS = (
+    QuantizedTensor(
+        name="dequantize_per_channel", source="_frozen_param0", dtype="int8", quant_min=-127, quant_max=127,
+        scales=(0.25, 0.5), zero_points=(0, 0), axis=0, is_constant=True, module="features.0",
+        observed=ObservedRange(minimum=-31.75, maximum=63.5, num_values=54, num_clipped=0, sqnr_db=44.5),
+    ),
+    QuantizedTensor(
+        name="dequantize_per_tensor", source="quantize_per_tensor", dtype="int8", quant_min=-128, quant_max=127,
+        scales=(0.5,), zero_points=(-128,), axis=None, node="conv2d", module="features.0",
+        observed=ObservedRange(minimum=-3.0, maximum=130.0, num_values=400, num_clipped=10),
+    ),
+    QuantizedTensor(
+        name="dequantize_per_tensor_1", source="quantize_per_tensor", dtype="int8", quant_min=-128, quant_max=127,
+        scales=(0.5,), zero_points=(-128,), axis=None, node="conv2d", module="features.0",
+        observed=ObservedRange(minimum=-3.0, maximum=130.0, num_values=400, num_clipped=10),
+    ),
+)  # fmt: skip
 
 
 def configuration(**sections):
@@ -118,7 +137,7 @@ def write_build(
     for path in (artifacts.EXPORTED, artifacts.OBSERVERS, artifacts.QUANTIZED):
         artifacts.write_bytes(path, path.as_posix().encode())
     artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [digest("calibration", index) for index in range(2)])
-    artifacts.write_json(artifacts.QUANTIZATION_REPORT, [{"name": "x", "scales": [0.5]}])
+    artifacts.write_quantization_report(TENSORS)
     artifacts.write_plan(DelegationPlan(backend=config.target.backend, nodes=tuple(nodes)))
     artifacts.write_converted(Conversion(program), converter_of(config))
     logits = np.eye(max(answers) + 1, dtype=np.float32)[list(answers)]

@@ -1,6 +1,8 @@
 """The command `lowerdeck`."""
 
+import json
 import os
+import re
 import runpy
 import socket
 import subprocess
@@ -35,6 +37,31 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+class TestQuantization:
+    def test_prints_tensors_worst_first_with_the_figures_of_evaluate(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "200")
+        write_build()
+        assert cli.main(["quantization"]) == 0
+        header, activation, weight = capsys.readouterr().out.splitlines()
+        assert header.split()[:3] == ["tensor", "SQNR", "module"]
+        assert re.split(r"\s{2,}", activation.strip()) == [
+            "conv2d", "9.2 dB", "features.0", "int8", "0.5", "-128", "0 ... 127.5", "-3 ... 130", "2.5 %",
+        ]  # fmt: skip
+        assert weight.startswith("_frozen_param0  44.5 dB")
+
+    def test_as_json_has_every_channel(self, capsys):
+        write_build()
+        assert cli.main(["quantization", "--json", "--top", "1"]) == 0
+        (worst,) = json.loads(capsys.readouterr().out)
+        assert (worst["node"], worst["sqnr_db"], worst["observed"]["num_clipped"]) == ("conv2d", 9.25, 10)
+
+    def test_before_evaluate_says_what_is_missing(self, capsys):
+        write_build()
+        artifacts.LAYERS.unlink()
+        assert cli.main(["quantization"]) == 0
+        assert "not measured yet" in capsys.readouterr().out
 
 
 class TestReport:

@@ -215,6 +215,18 @@ class TestPage:
         assert "Layers" not in tags.text
         assert "Classes" not in tags.text
 
+    def test_every_quantized_tensor_is_there_once_worst_first(self):
+        write_build()
+        shown = Page(page.render(read_build())).text
+        section = shown[shown.index("Quantization\n") :]
+        assert section.count("quantize_per_tensor") == 0  # the float program's node names it
+        words = ("conv2d", "9.2 dB", "-128", "0 ... 127.5", "-3 ... 130", "2.5 %", "_frozen_param0", "44.5 dB", "none")
+        places = [section.index(word) for word in words]
+        assert places == sorted(places)
+        assert "0.25 ... 0.5" in section
+        artifacts.write_quantization_report(())
+        assert "representable" not in Page(page.render(read_build())).text
+
     def test_many_layers_are_folded_away(self):
         layer = HANDMADE["LAYERS"][0]
         write_build(layers=(layer,) * (page.MAX_ROWS + 3))

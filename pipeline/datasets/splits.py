@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.contracts import LowerdeckError, Sample, Split
 from pipeline.datasets import content
+
+if TYPE_CHECKING:
+    import torch
 
 Arrays = tuple[npt.NDArray[np.generic], ...]
 
@@ -57,6 +61,20 @@ class ArraySplit:
     def origin(self, index: int) -> str:
         """Where the sample came from, for messages."""
         return f"row {row_of(self.order, index)} of {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenInputs:
+    """The inputs of some samples of a split, decoded whenever they are gone through: none is kept."""
+
+    split: Split
+    indices: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return (self.split[index].inputs for index in self.indices)
 
 
 def sample(inputs: Arrays, label: int | None, digest: str) -> Sample:

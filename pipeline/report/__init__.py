@@ -9,7 +9,7 @@ from typing import Any
 from pipeline import artifacts
 from pipeline.config import load
 from pipeline.config.schema import Config
-from pipeline.contracts import DelegationPlan, LayerFigures, LowerdeckError
+from pipeline.contracts import DelegationPlan, LayerFigures, LowerdeckError, QuantizedTensor
 from pipeline.figures import ClassAccuracies, Confusion, read_classes, read_confusion, read_layers
 from pipeline.tracking.lineage import build_key
 
@@ -29,6 +29,8 @@ class Build:
     """Empty where the samples have no labels."""
     layers: Sequence[LayerFigures]
     """Worst first; empty where nothing is quantized."""
+    tensors: Sequence[QuantizedTensor]
+    """Of the quantized program; empty where nothing is quantized."""
     lineage: Mapping[str, Any] | None
     """None where `track` has not recorded this build yet."""
 
@@ -56,6 +58,7 @@ def read_build() -> Build:
         confusion=read_confusion(artifacts.existing(artifacts.CONFUSION)),
         classes=read_classes(artifacts.existing(artifacts.CLASSES)),
         layers=read_layers(artifacts.existing(artifacts.LAYERS)),
+        tensors=artifacts.read_quantization_report(),
         lineage=_current_lineage(config, manifest),
     )
 

@@ -13,6 +13,7 @@ from pipeline import figures
 from pipeline.contracts import DelegationPlan, PlannedNode
 from pipeline.figures import Confusion
 from pipeline.report import Build
+from pipeline.report.quantization import HEADER, tensor_rows
 from pipeline.report.style import STYLE
 
 MAX_MATRIX_CLASSES = 40
@@ -47,6 +48,7 @@ def render(build: Build) -> str:
         _section(figures.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
         _section("Classes", _classes(build)) if build.classes else "",
         _section("Layers", _layers(build)) if build.layers else "",
+        _section("Quantization", _quantization(build)) if build.tensors else "",
         _section("Delegation plan", _plan(build.plan)),
         _section("Lineage", _lineage(build.lineage)),
         _section("Configuration", _configuration(build)),
@@ -168,6 +170,17 @@ def _layers(build: Build) -> str:
         f"against the float program, on {build.layers[0].num_samples} samples. Worst first.</p>"
     )
     return hint + _folded(("node", "SQNR", "operator", "module", "LSB"), rows)
+
+
+def _quantization(build: Build) -> str:
+    """Scales, ranges and losses, tensor by tensor."""
+    rows = tensor_rows(build.tensors, build.layers)
+    hint = (
+        '<p class="hint">All tensors in integers, worst first. SQNR: of activations against the float program, with '
+        "all that was lost before them; of weights by their own quantization. Observed: on the calibration samples. "
+        "Clipped: share of observed values that lie beyond the representable ones by more than half a step.</p>"
+    )
+    return hint + _folded(HEADER, [row.cells() for row in rows])
 
 
 def _folded(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -1,0 +1,48 @@
+"""Where a node of a graph comes from: the float program's node, its observer, its module.
+
+Every node that a pass makes remembers in `from_node` the one that it was made from, and that one its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch.fx.traceback import NodeSource
+
+_MODULE_PASS = "ExportedProgram.module()"  # noqa: S105  # what quantize starts from; older nodes are the float program's
+_CONVERSION = "replace_observer_with_quantize_dequantize_node"
+
+
+def float_node(node: torch.fx.Node) -> str | None:
+    """Name of the float program's node that `node` was made from, None where its provenance does not say."""
+    if node.op == "placeholder":
+        return node.name  # inputs keep their names through every pass
+    history = list(_history(node))
+    if not history:
+        return None
+    oldest = history[-1]
+    # What a pass made up by itself has no older node than the pass.
+    return str(oldest.name) if oldest.pass_name == _MODULE_PASS else None
+
+
+def observer_of(node: torch.fx.Node) -> str | None:
+    """Name of the observer that a quantize or dequantize node stands for, None where its provenance does not say."""
+    return next((str(source.name) for source in _history(node) if source.pass_name == _CONVERSION), None)
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """Path of the module that `node` comes from, e.g. `features.0.conv`; empty where unknown."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(stack[-1][0]) if stack else ""
+
+
+def _history(node: torch.fx.Node) -> Iterator[NodeSource]:
+    """What `node` was made from, the youngest first."""
+    history = node.meta.get("from_node")
+    while history:
+        yield history[-1]
+        history = history[-1].from_node

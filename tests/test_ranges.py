@@ -1,0 +1,116 @@
+"""pipeline.ranges and the quantization report: what observers saw, and what is clipped, against values kept by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pipeline.annotation import scheme_quantizer
+from pipeline.calibrate import calibrate
+from pipeline.contracts import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
+from pipeline.quantize import quantize
+from pipeline.ranges import Grid
+from tests.conftest import TARGETS, Lowered
+
+
+def report_of(
+    build: Lowered, samples: list[tuple[torch.Tensor, ...]], observer: str = "backend_default"
+) -> tuple[QuantizedTensor, ...]:
+    """The report of the small network, calibrated with `samples`."""
+    scheme = QuantizationScheme(name="int8", activation_observer=ObserverChoice(kind=observer))
+    observing, converting = scheme_quantizer(build.backend(), scheme), scheme_quantizer(build.backend(), scheme)
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(build.exported(), observing, samples, len(samples))
+    return quantize(build.exported(), converting, state)[1]
+
+
+def values_of(build: Lowered, node: str, samples: list[tuple[torch.Tensor, ...]]) -> torch.Tensor:
+    """All values of a node of the float program."""
+    kept: list[torch.Tensor] = []
+
+    class Interpreter(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> object:
+            result = super().run_node(n)
+            if n.name == node:
+                kept.append(result.flatten().clone())
+            return result
+
+    interpreter = Interpreter(build.exported().module(check_guards=False))
+    with torch.no_grad():
+        for sample in samples:
+            interpreter.run(*sample)
+    return torch.cat(kept)
+
+
+class TestGrid:
+    GRID = Grid(scale=torch.tensor([0.5]), zero_point=torch.tensor([3]), quant_min=-128, quant_max=127, axis=None)
+
+    def test_values_within_half_a_step_of_the_ends_are_not_clipped(self) -> None:
+        low, high = 0.5 * (-128 - 3), 0.5 * (127 - 3)
+        assert self.GRID.clipped(torch.tensor([low, low - 0.24, 0.0, high, high + 0.24])) == 0
+        assert self.GRID.clipped(torch.tensor([low - 0.26, high + 0.26, 1e6, -1e6])) == 4
+
+    def test_channels_have_their_own_ends(self) -> None:
+        grid = Grid(
+            scale=torch.tensor([1.0, 10.0]), zero_point=torch.tensor([0, 0]), quant_min=-127, quant_max=127, axis=1
+        )
+        assert grid.clipped(torch.tensor([[500.0, 500.0], [-500.0, 1270.0]])) == 2
+
+    def test_noise_is_that_of_rounding(self) -> None:
+        values = torch.tensor([1.0, 2.25])  # the second is given back as 2.0 (ties go to even)
+        assert self.GRID.sqnr_db(values) == pytest.approx(10 * torch.log10(torch.tensor(6.0625 / 0.0625)).item())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_was_observed_is_what_the_float_program_computes(lowered: Callable[[str], Lowered], target: str) -> None:
+    build = lowered(target)
+    samples = list(build.samples)
+    report = {tensor.node: tensor for tensor in report_of(build, samples) if not tensor.is_constant}
+    assert {"x", "relu", "relu_1", "add", "linear"} <= set(report)
+    for node in ("x", "relu", "add", "linear"):
+        values, seen = values_of(build, node, samples), report[node].observed
+        assert seen is not None
+        assert (seen.minimum, seen.maximum) == pytest.approx((values.min().item(), values.max().item()), rel=1e-4)
+        assert seen.num_values == values.numel()
+    modules = {node: tensor.module for node, tensor in report.items()}
+    assert modules["relu"] == "stem.2"
+    assert modules["linear"] == "head"
+
+
+def test_an_outlier_that_the_observer_leaves_out_is_counted_as_clipped(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    samples = [(sample[0].clone(),) for sample in build.samples]
+    samples[5][0][0, 0, 0, 0] = 40.0  # the others are within 5, and a moving average stays near them
+    report = report_of(build, samples, "moving_average_min_max")
+    tensor = next(tensor for tensor in report if tensor.node == "x")
+    (low, high), values = tensor.representable[0], torch.cat([sample[0].flatten() for sample in samples])
+    half = tensor.scales[0] / 2
+    clipped = int(((values < low - half) | (values > high + half)).sum())
+    assert tensor.observed is not None
+    assert tensor.observed.maximum == 40.0
+    assert tensor.observed.num_clipped == clipped > 0
+    assert tensor.observed.clipped_share == clipped / values.numel()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_weights_are_measured_exactly(lowered: Callable[[str], Lowered], target: str) -> None:
+    build = lowered(target)
+    report = report_of(build, list(build.samples)[:2])
+    weights = [tensor for tensor in report if tensor.is_constant and tensor.dtype == "int8"]
+    assert {tensor.module for tensor in weights} == {"stem.0", "body.0", "head"}
+    head = build.exported().state_dict["head.weight"]
+    for tensor in weights:
+        assert tensor.observed is not None
+        assert tensor.observed.num_clipped == 0
+        assert tensor.observed.sqnr_db is not None
+        assert 30 < tensor.observed.sqnr_db < 60
+        if tensor.module == "head":
+            assert tensor.observed.minimum == pytest.approx(head.min().item())
+            assert tensor.observed.num_values == head.numel()
+
+
+def test_shares_of_values() -> None:
+    assert ObservedRange(minimum=0.0, maximum=1.0, num_values=8, num_clipped=2).clipped_share == 0.25
