@@ -295,6 +295,8 @@ class CompiledPartition:
     """`litert` or `tosa`."""
     estimates: Mapping[str, float] = field(default_factory=dict)
     """What the compiler predicts; every key ends in its unit: `npu_cycles`, `inference_time_ms`, `sram_bytes`."""
+    reports: Mapping[str, bytes] = field(default_factory=dict)
+    """What else the compiler wrote about the partition, by file name."""
     scratch_bytes: int | None = None
     """Working memory that the delegate asks the runtime's temporary allocator for while it runs this partition, as
     the payload says; None where it says nothing."""
@@ -414,6 +416,8 @@ class BackendDeclaration:
     """(device=, options=, flavor=, converter_name=, timeout_s=) -> Backend; imports what is heavy.
 
     Only `device` has to be given, for the quantizer alone."""
+    not_options: Mapping[str, str] = field(default_factory=dict)
+    """Names that the vendor's documentation has and `options` and `device` lack, each with what to do instead."""
     delegation_options: Collection[str] = ()
     """Fields of `options` that only decide which nodes are delegated, or how partitions are compiled: for all their
     values the edge program is the same to the byte, so that a build that differs in them need not make it again."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,11 +44,6 @@ def origins(node: torch.fx.Node) -> frozenset[str]:
     return frozenset(found)
 
 
-def is_in_module(path: str, pattern: str) -> bool:
-    """Whether the glob `pattern` names the module at `path` or one that it is part of."""
-    return any(fnmatchcase(module, pattern) for module in _with_outer(path))
-
-
 def is_operator(name: str, pattern: str) -> bool:
     """Whether `pattern`, e.g. `aten::add`, `aten.add` or `aten.add.Tensor`, names the operator `name`, overload aside.
 
@@ -58,10 +51,3 @@ def is_operator(name: str, pattern: str) -> bool:
     """
     wanted = pattern.replace("::", ".")
     return wanted in (name, name.rpartition(".")[0])
-
-
-def _with_outer(path: str) -> Iterator[str]:
-    """`a.b.c`, then `a.b` and `a`."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]

@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pipeline.contracts import LowerdeckError
-from pipeline.edge_nodes import is_compute, is_in_module, is_operator, module_path, operator_name, origins
+from pipeline.edge_nodes import is_compute, is_operator, operator_name, origins
+from pipeline.module_paths import matches, modules_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,7 @@ class Exclusion:
     def problems(self) -> Iterator[tuple[str, str]]:
         """(option, what is wrong with its value), as far as that can be said without a program."""
         for pattern in self.operators_not_to_delegate:
-            if not _OPERATOR.fullmatch(pattern):
+            if not is_operator_name(pattern):
                 message = "is no operator: write `aten::add` or `aten.add.Tensor`; the other two options take globs"
                 yield "operators_not_to_delegate", f"{pattern!r} {message}"
             elif pattern.startswith("quantized_decomposed"):
@@ -58,6 +59,11 @@ class Exclusion:
             for pattern in getattr(self, option):
                 if not _GLOB.fullmatch(pattern):
                     yield option, f"{pattern!r} is no glob on names: write `layer3.*` or `aten_add_tensor_*`"
+
+
+def is_operator_name(text: str) -> bool:
+    """Whether `text` has the form of an operator: `aten::add`, `aten.add` or `aten.add.Tensor`."""
+    return _OPERATOR.fullmatch(text) is not None
 
 
 def mark_before_partition(partitioner: Partitioner, exclusion: Exclusion) -> None:
@@ -121,7 +127,8 @@ def _with_operator(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
 
 
 def _in_module(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
-    return [node for node in nodes if is_in_module(module_path(node), pattern)], {module_path(node) for node in nodes}
+    modules = {node: modules_of(node) for node in nodes}
+    return [node for node in nodes if matches(modules[node], globs=[pattern])], set().union(*modules.values())
 
 
 def _with_name(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:

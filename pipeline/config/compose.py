@@ -215,9 +215,9 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     """`config` with the options of plug points checked and completed, combinations checked and fingerprints added."""
     problems: list[Problem] = []
 
-    def options(schema: type, values: dict[str, Any], prefix: str) -> Any:
+    def options(schema: type, values: dict[str, Any], prefix: str, instead: Mapping[str, str] | None = None) -> Any:
         checked, found = validated(schema, values, prefix)
-        problems.extend(found)
+        problems.extend(_with_advice(found, prefix, instead or {}))
         return checked
 
     model_source = _found(problems, "model.source", models, config.model.source)
@@ -229,8 +229,8 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
 
     model_options = options(model_source.Options, config.model.options, "model.options")
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options")
-    device = options(declaration.device, config.target.device, "target.device")
-    target_options = options(declaration.options, config.target.options, "target.options")
+    device = options(declaration.device, config.target.device, "target.device", declaration.not_options)
+    target_options = options(declaration.options, config.target.options, "target.options", declaration.not_options)
     quantization, observer_problems = completed(config.quantization)
     problems += observer_problems
     raise_problems(problems)
@@ -262,6 +262,17 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
             config.target, device=dataclasses.asdict(device), options=dataclasses.asdict(target_options)
         ),
     )
+
+
+def _with_advice(problems: list[Problem], prefix: str, instead: Mapping[str, str]) -> list[Problem]:
+    """`problems` with the backend's own words for keys that only its vendor's documentation has."""
+    advice = {f"{prefix}.{name}": message for name, message in instead.items()}
+    return [
+        Problem(key=problem.key, message=advice[problem.key], received=problem.received)
+        if problem.key in advice
+        else problem
+        for problem in problems
+    ]
 
 
 def _found(problems: list[Problem], key: str, package: Any, name: str) -> Any:

@@ -97,9 +97,18 @@ def test_every_target_has_its_flavor_and_all_its_options(composed: Compose, targ
 
 def test_defaults_of_options_are_written_out(composed: Compose) -> None:
     assert composed().target.options == {
+        "operators_not_to_delegate": [],
+        "modules_not_to_delegate": [],
+        "nodes_not_to_delegate": [],
         "use_neutron_for_format_conversion": True,
-        "fetch_constants_to_sram": False,
         "allow_no_op_partitions": False,
+        "preserve_ops": ["aten::prelu", "aten::pad", "aten::hardswish"],
+        "quantized_inputs": False,
+        "quantized_outputs": False,
+        "fetch_constants_to_sram": False,
+        "dump_kernel_selection_code": False,
+        "use_profiling": False,
+        "extra_flags": {},
     }
 
 
@@ -281,6 +290,46 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown key of target.options": (
         override("target.options.fetch_constant_to_sram", True),
         ("target.options.fetch_constant_to_sram: ", "true", "did you mean 'fetch_constants_to_sram'?"),
+    ),
+    "Neutron's old name of its target": (
+        override("target.options.config", "imxrt700"),
+        ("target.options.config: is `target.device.target` here", '"imxrt700"'),
+    ),
+    "an argument that ExecuTorch ignores": (
+        override("target.options.system_config", "x"),
+        ("target.options.system_config: ", "read by nothing; leave it out"),
+    ),
+    "Neutron's old name of a flavor": (
+        override("target.options.neutron_converter_flavor", "SDK_25_09"),
+        ("target.options.neutron_converter_flavor: ", '"SDK_25_09"', "with `flavor` in params.yaml"),
+    ),
+    "a flavor in the device": (
+        override("target.device.converter_flavor", "SDK_25_09"),
+        ("target.device.converter_flavor: ", "with `flavor` in params.yaml"),
+    ),
+    "a folder for intermediates": (
+        override("target.options.intermediates_dir", "/tmp/x"),
+        ("target.options.intermediates_dir: cannot be set", "always kept, in build/convert/twins"),
+    ),
+    "a glob among operators": (
+        override("target.options.operators_not_to_delegate", ["aten::add*"]),
+        ("target.options.operators_not_to_delegate: 'aten::add*' is no operator", '["aten::add*"]'),
+    ),
+    "an operator to preserve without its namespace": (
+        override("target.options.preserve_ops", ["hardswish"]),
+        ("target.options.preserve_ops: 'hardswish' is no operator", "write `aten::hardswish`"),
+    ),
+    "an extra flag that has its own option": (
+        override("target.options.extra_flags", {"useProfiling": True}),
+        ("target.options.extra_flags: useProfiling has an option of its own: target.options.use_profiling",),
+    ),
+    "an extra flag that is no name": (
+        override("target.options.extra_flags", {"--verbose": True}),
+        ("target.options.extra_flags: '--verbose' is no name of an attribute",),
+    ),
+    "an extra flag that is a list": (
+        override("target.options.extra_flags", {"useSequencer": [1]}),
+        ("target.options.extra_flags: useSequencer has to be true, false, a number or a string",),
     ),
     "unknown key of target.device": (
         override("target.device.targt", "imxrt700"),

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ MISSING_SDK = (
 
 _PROJECT_ROOT = Path(__file__).parents[3]
 _LOG_NAME = "converter.log"
+_KERNEL_SELECTION_NAME = "_kernel_selection.c"
 _LOG_TAIL_LINES = 30
 
 
@@ -71,8 +73,10 @@ class ConverterOptions:
     dump_kernel_selection_code: bool = bool(DEFAULT_OPTIONS["dumpKernelSelectionCode"])
     """Leave `_kernel_selection.c` in the folder of the partition."""
     use_profiling: bool = bool(DEFAULT_OPTIONS["useProfiling"])
+    extra: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Others, by the SDK's names; a release that lacks one refuses it."""
 
-    def as_sdk(self) -> dict[str, int | str | bool]:
+    def as_sdk(self) -> dict[str, bool | int | float | str]:
         """The options under the SDK's names."""
         return {
             "minNumOpsPerGraph": self.min_num_ops_per_graph,
@@ -80,6 +84,7 @@ class ConverterOptions:
             "fetchConstantsToSRAM": self.fetch_constants_to_sram,
             "dumpKernelSelectionCode": self.dump_kernel_selection_code,
             "useProfiling": self.use_profiling,
+            **self.extra,
         }
 
 
@@ -120,6 +125,8 @@ class Conversion:
     """What the converter printed."""
     version: str
     """Version of the converter, as in SdkDescription."""
+    kernel_selection: bytes | None = None
+    """C source with the kernels that the partition needs, where `dump_kernel_selection_code` asked for it."""
 
 
 def installed_sdk() -> bool:
@@ -189,7 +196,18 @@ def convert(
     if reason := _why_not_one_neutron_graph(converted):
         failure = _Failure(f"The converter {flavor.name} {reason}", _log_tail(folder))
         raise ConversionError(_failure_message(flavor, folder, failure))
-    return Conversion(model=converted, log=_log(folder), version=ended.result["version"])
+    selection = folder / _KERNEL_SELECTION_NAME
+    if options.dump_kernel_selection_code and not selection.is_file():
+        failure = _Failure(
+            f"The converter {flavor.name} wrote no {selection.name}, which was asked for", _log_tail(folder)
+        )
+        raise ConversionError(_failure_message(flavor, folder, failure))
+    return Conversion(
+        model=converted,
+        log=_log(folder),
+        version=ended.result["version"],
+        kernel_selection=selection.read_bytes() if options.dump_kernel_selection_code else None,
+    )
 
 
 def worker_command(flavor: ConverterFlavor, folder: Path) -> list[str]:
@@ -218,7 +236,7 @@ def _job(flavor: ConverterFlavor, action: str, target: str) -> dict[str, Any]:
 def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: float) -> _Success | _Failure:
     """Run the worker on `job` in `folder`, its own process group, output to the log there."""
     folder = folder.resolve()
-    for stale in ("result.json", "converted.tflite"):
+    for stale in ("result.json", "converted.tflite", _KERNEL_SELECTION_NAME):
         (folder / stale).unlink(missing_ok=True)
     (folder / "job.json").write_text(json.dumps(job, indent=2, sort_keys=True), encoding="utf-8")
     who = f"The converter {flavor.name} ({flavor.sdk_module})"

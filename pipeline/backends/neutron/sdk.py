@@ -11,7 +11,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,6 +21,7 @@ from pipeline.backends.neutron.converter import (
     INSTALLED_SDK,
     MISSING_SDK,
     REFERENCE_SDK,
+    Conversion,
     ConverterFlavor,
     ConverterOptions,
     convert,
@@ -35,8 +36,8 @@ _SUBMODULES = ("neutron_converter", "neutron_library_utils")
 
 _provided: ConverterFlavor | None = None
 
-OnPartition = Callable[[str, bytes, bytes, str], None]
-"""Called as (delegation tag, LiteRT model, converted LiteRT model, converter log)."""
+OnPartition = Callable[[str, bytes, Conversion], None]
+"""Called as (delegation tag, LiteRT model, what became of it)."""
 
 
 def provide_sdk(flavor: ConverterFlavor) -> None:
@@ -70,7 +71,12 @@ def provide_sdk(flavor: ConverterFlavor) -> None:
 
 
 @contextmanager
-def converting(flavor: ConverterFlavor, workdir: Path, on_partition: OnPartition) -> Iterator[None]:
+def converting(
+    flavor: ConverterFlavor,
+    workdir: Path,
+    on_partition: OnPartition,
+    extra_options: Mapping[str, bool | int | float | str] | None = None,
+) -> Iterator[None]:
     """While open, ExecuTorch's backend converts through `converter.convert`, each partition in a folder of its own.
 
     The folder is `workdir`/<delegation tag>, or <delegation tag>-2 and so on where a tag comes again; it keeps the
@@ -80,6 +86,7 @@ def converting(flavor: ConverterFlavor, workdir: Path, on_partition: OnPartition
         flavor: as given to `provide_sdk`, which this calls.
         workdir: existing folder.
         on_partition: called after each partition.
+        extra_options: options of the SDK that ExecuTorch does not set, by the SDK's names.
 
     Raises:
         LowerdeckError: as `provide_sdk`.
@@ -100,12 +107,13 @@ def converting(flavor: ConverterFlavor, workdir: Path, on_partition: OnPartition
             fetch_constants_to_sram=fetch_constants_to_sram,
             dump_kernel_selection_code=manager.dump_kernel_selection_code,
             use_profiling=use_profiling,
+            extra=extra_options or {},
         )
         litert = bytes(tflite_model)
         conversion = convert(flavor, litert, target, options, _fresh_folder(workdir, delegation_tag))
         if use_profiling:
             _emit(conversion.log)
-        on_partition(delegation_tag, litert, conversion.model, conversion.log)
+        on_partition(delegation_tag, litert, conversion)
         return conversion.model
 
     original = NeutronConverterManager.convert

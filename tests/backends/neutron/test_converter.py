@@ -136,6 +136,37 @@ def test_options_reach_the_converter(tmp_path: Path) -> None:
     ]
 
 
+def test_options_beyond_those_of_executorch_reach_a_converter_that_has_them(tmp_path: Path) -> None:
+    prelude = """
+    class Options(Options):
+        __slots__ = ("useSequencer",)
+    """
+    flavor = fake_sdk(tmp_path, "print(context.compilationOpts.useSequencer)\nreturn CONVERTED", prelude=prelude)
+    options = ConverterOptions(extra={"useSequencer": True})
+    assert convert(flavor, RELU, "imxrt700", options, tmp_path / "tag0").log == "True\n"
+
+
+def test_options_that_a_converter_lacks_are_refused(tmp_path: Path) -> None:
+    options = ConverterOptions(extra={"useSequencer": True})
+    with pytest.raises(ConversionError, match=r"this release has no option for useSequencer=True"):
+        convert(fake_sdk(tmp_path, "return CONVERTED"), RELU, "imxrt700", options, tmp_path / "tag0")
+
+
+def test_kernel_selection_is_handed_over_where_it_was_asked_for(tmp_path: Path) -> None:
+    flavor = fake_sdk(tmp_path, 'pathlib.Path("_kernel_selection.c").write_text("kernels")\nreturn CONVERTED')
+    asked = ConverterOptions(dump_kernel_selection_code=True)
+    assert convert(flavor, RELU, "imxrt700", asked, tmp_path / "tag0").kernel_selection == b"kernels"
+    assert convert(flavor, RELU, "imxrt700", DEFAULTS, tmp_path / "tag0").kernel_selection is None
+
+
+def test_a_kernel_selection_that_is_not_written_is_an_error(tmp_path: Path) -> None:
+    flavor = fake_sdk(tmp_path, "return CONVERTED")
+    (tmp_path / "tag0").mkdir()
+    (tmp_path / "tag0" / "_kernel_selection.c").write_text("of an earlier call")
+    with pytest.raises(ConversionError, match=r"wrote no _kernel_selection\.c"):
+        convert(flavor, RELU, "imxrt700", ConverterOptions(dump_kernel_selection_code=True), tmp_path / "tag0")
+
+
 def test_converter_runs_in_the_folder_of_the_partition(tmp_path: Path) -> None:
     flavor = fake_sdk(tmp_path, 'pathlib.Path("_kernel_selection.c").write_text("x")\nreturn CONVERTED')
     for tag in ("tag0", "tag1"):

@@ -5,30 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from pipeline import artifacts, backends
-from pipeline.contracts import Backend, DelegationPlan, LowerdeckError
+from pipeline import artifacts
+from pipeline.contracts import DelegationPlan, LowerdeckError
 from pipeline.convert import convert
 from pipeline.partition import partition
+from tests.backends.neutron.steps import neutron
 from tests.conftest import Lowered
 
 TARGET = "neutron_imxrt700"
-
-
-def neutron(**options: Any) -> Backend:
-    """The backend with the reference flavor."""
-    return backends.create(
-        "neutron",
-        device={"target": "imxrt700"},
-        options=options,
-        flavor="reference",
-        converter_name="reference",
-        timeout_s=60.0,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +55,7 @@ def test_an_operator_stays_on_the_cpu_and_its_namesakes_do_not(
         quantized = build.quantized().module()
         lsb = output_lsb(build.quantized())
         for sample in build.samples:
-            (found,) = program(sample)
+            (found,) = program(*sample)
             assert (found - quantized(*sample)).abs().max() <= 2.01 * lsb
 
 

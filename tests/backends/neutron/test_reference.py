@@ -18,7 +18,14 @@ from ai_edge_litert.interpreter import Interpreter
 from torch import nn
 
 from pipeline.backends.neutron import reference, sdk
-from pipeline.backends.neutron.converter import REFERENCE, REFERENCE_SDK, ConverterFlavor, ConverterOptions, convert
+from pipeline.backends.neutron.converter import (
+    REFERENCE,
+    REFERENCE_SDK,
+    Conversion,
+    ConverterFlavor,
+    ConverterOptions,
+    convert,
+)
 from pipeline.backends.neutron.reference import neutron_converter, neutron_library_utils
 from pipeline.backends.neutron.reference.kernel_selection import FILE_NAME
 from pipeline.backends.neutron.reference.litert import BUILTIN_OPERATORS, read_graph
@@ -95,13 +102,13 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
     program = torch.export.export(quantized, (samples[0],), strict=True)
 
     workdir = tmp_path_factory.mktemp("convert")
-    partitions: list[tuple[str, bytes, bytes, str]] = []
+    partitions: list[tuple[str, bytes, Conversion]] = []
     with sdk.converting(REFERENCE, workdir, lambda *partition: partitions.append(partition)):
         edge = lower(program, dump=True)
     assert [tag for tag, *_ in partitions] == [folder.name for folder in workdir.iterdir()]
-    [(_, litert, converted, log)] = partitions
+    [(_, litert, conversion)] = partitions
     pte = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False)).buffer
-    return Lowered(quantized, program, samples[1], litert, converted, log, bytes(pte), workdir)
+    return Lowered(quantized, program, samples[1], litert, conversion.model, conversion.log, bytes(pte), workdir)
 
 
 def context(**options: Any) -> neutron_converter.CompilationContext:
