@@ -19,7 +19,8 @@ from torch.export import ExportedProgram
 from pipeline.backends.exclusion import Exclusion, excluded_by
 from pipeline.backends.xnnpack import Options, exclusion, logs
 from pipeline.contracts import LowerdeckError
-from pipeline.edge_nodes import is_compute, is_in_module, is_operator, module_path, operator_name
+from pipeline.edge_nodes import is_compute, is_operator, operator_name
+from pipeline.module_paths import matches, modules_of
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,
@@ -150,9 +151,9 @@ def _is_float_linear(node: torch.fx.Node) -> bool:
 
 def _is_named(node: torch.fx.Node, exclusion: Exclusion) -> bool:
     """Whether `exclusion` names a node of the ATen program by operator or module; nodes have other names there."""
-    operator, module = operator_name(node), module_path(node)
-    return any(is_operator(operator, pattern) for pattern in exclusion.operators_not_to_delegate) or any(
-        is_in_module(module, pattern) for pattern in exclusion.modules_not_to_delegate
+    operator = operator_name(node)
+    return any(is_operator(operator, pattern) for pattern in exclusion.operators_not_to_delegate) or matches(
+        modules_of(node), globs=exclusion.modules_not_to_delegate
     )
 
 
