@@ -56,6 +56,8 @@ CONVERTED = BUILD / "convert"
 PROGRAM = CONVERTED / "program.pte"
 MANIFEST = CONVERTED / "manifest.json"
 TWINS = CONVERTED / "twins"
+REPORTS = CONVERTED / "reports"
+DATA_FILES = CONVERTED / "data"
 CONVERTER_WORK = BUILD / "converter"
 BASELINE = BUILD / "baseline" / "outputs.safetensors"
 LAYERS = BUILD / "baseline" / "layers.csv"
@@ -238,7 +240,8 @@ def converter_folder() -> Iterator[Path]:
 
 
 def write_converted(converted: Converted, converter: Converter) -> None:
-    """The program, its host twins, and the manifest that binds them by digest; the manifest is written last."""
+    """The program with its data files, reports and host twins, and the manifest that binds them by digest; it is
+    written last."""
     partitions = []
     with replaced_folder(TWINS) as folder:
         for index, partition in enumerate(converted.partitions):
@@ -259,11 +262,26 @@ def write_converted(converted: Converted, converter: Converter) -> None:
         if not any(partition["twin"] for partition in partitions):
             # DVC warns of an output that is an empty folder.
             write_text(folder / "README.txt", "The partitions of this program have no host twins.\n")
+    with replaced_folder(REPORTS) as folder:
+        for index, partition in enumerate(converted.partitions):
+            for name, content in partition.reports.items():
+                write_bytes(folder / f"partition_{index}" / name, content)
+        if not any(partition.reports for partition in converted.partitions):
+            write_text(folder / "README.txt", "The compiler of this program writes no reports.\n")
+    with replaced_folder(DATA_FILES) as folder:
+        for name, content in converted.data_files.items():
+            write_bytes(folder / name, content)
+        if not converted.data_files:
+            write_text(folder / "README.txt", "This program holds all of its data itself.\n")
     write_bytes(PROGRAM, converted.program)
     write_json(
         MANIFEST,
         {
             "program": {"sha256": hashlib.sha256(converted.program).hexdigest(), "bytes": len(converted.program)},
+            "data_files": {
+                name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+                for name, content in converted.data_files.items()
+            },
             "converter": dataclasses.asdict(converter) | {"caveat": converter.caveat},
             "delegates": list(converted.delegates),
             "operators": list(converted.operators),

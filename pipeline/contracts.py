@@ -143,6 +143,8 @@ class BuildChoices:
     dynamic_dimensions: Sequence[DynamicDimension] = ()
     memory_format: str = "contiguous"
     """`contiguous` or `channels_last`."""
+    plugins: Sequence[str] = ()
+    """Import prefixes outside the project whose code may be named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,6 +390,11 @@ def _fits_every_build(device: Any, options: Any, build: BuildChoices) -> Iterato
     yield from ()
 
 
+def _names_no_files(device: Any, options: Any) -> Iterator[Path]:
+    """Nothing that can be chosen is a file."""
+    yield from ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackendDeclaration:
     """What configuration must know about a backend before anything heavy is imported.
@@ -407,6 +414,8 @@ class BackendDeclaration:
     """Values of `flavor.converter` that it can drive."""
     check: Callable[[Any, Any], Iterator[tuple[str, str]]]
     """(device, options) -> pairs (key below `target`, what is wrong with its value)."""
+    files: Callable[[Any, Any], Iterator[Path]] = _names_no_files
+    """(device, options) -> files that they name; what these hold goes into `target.fingerprint`."""
     check_build: Callable[[Any, Any, BuildChoices], Iterator[tuple[str, str]]] = _fits_every_build
     """(device, options, build) -> pairs (full key, e.g. `target.options.x` or `quantization.scheme`, why its value does
     not go together with the rest of the build)."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from pipeline.contracts import (
 from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
-    from executorch.exir import EdgeProgramManager
+    from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
     from executorch.exir.backend.partitioner import Partitioner, PartitionResult
     from torch.export import ExportedProgram
 
@@ -48,6 +48,8 @@ class Converted:
     output_steps: tuple[float | None, ...]
     """One step of the quantization of each output, in its units; None where the output is not quantized."""
     partitions: Sequence[CompiledPartition]
+    data_files: Mapping[str, bytes] = field(default_factory=dict)
+    """Constants that the program does not hold itself, by the name of the file that firmware has to load."""
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -102,7 +104,14 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         outputs=outputs,
         output_steps=steps,
         partitions=tuple(partitions),
+        data_files=_data_files(executorch_program),
     )
+
+
+def _data_files(manager: ExecutorchProgramManager) -> dict[str, bytes]:
+    """What `write_tensor_data_to_file` would write."""
+    files = manager._tensor_data or {}
+    return {name if name.endswith(".ptd") else f"{name}.ptd": bytes(content) for name, content in sorted(files.items())}
 
 
 def _hold_to_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.convert import Converted
 
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
-"""The options of conf/target, which tests/conf holds against that folder."""
+"""The options of conf/target that fixtures lower; others differ from one of these in their Vela configuration."""
 
 
 @dataclass(frozen=True)

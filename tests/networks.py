@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import chdir
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pipeline import artifacts
 from pipeline.calibrate import calibrate
 from pipeline.contracts import Backend, QuantizationScheme
+from pipeline.convert import Converted, convert
 from pipeline.export import export
+from pipeline.partition import partition
 from pipeline.quantize import quantize
 
 
@@ -49,3 +55,20 @@ def quantized_mixed(backend: Backend) -> torch.export.ExportedProgram:
     # Exported twice, because preparing leaves marks on a program.
     state = calibrate(export(network, [MIXED_SHAPE]), observing, samples, len(samples))
     return quantize(export(network, [MIXED_SHAPE]), converting, state)[0]
+
+
+def lowered_network(network: nn.Module, shape: list[int], backend: Backend, folder: Path) -> Converted:
+    """`network` quantized for `backend` on two random samples, partitioned and converted, without files between."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scheme = QuantizationScheme(name="int8")
+    generator = torch.Generator().manual_seed(2)
+    samples = [(torch.randn(shape, generator=generator),) for _ in range(2)]
+    observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(export(network, [shape]), observing, samples, len(samples))
+    planned = partition(quantize(export(network, [shape]), converting, state)[0], backend)
+    with chdir(folder):
+        artifacts.write_edge_program(planned.program, planned.edge_config)
+        with artifacts.converter_folder() as workdir:
+            return convert(artifacts.read_edge_program(), planned.plan, backend, workdir)

@@ -236,10 +236,9 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     raise_problems(problems)
 
     problems += _combination_problems(config, declaration, conf_dir)
-    values = {"device": device, "options": target_options}
-    for key, message in declaration.check(device, target_options):
-        part, _, name = key.partition(".")
-        problems.append(Problem(key=f"target.{key}", message=message, received=getattr(values[part], name)))
+    chosen = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    for key, message in _collect(problems, "target", lambda: list(declaration.check(device, target_options))) or ():
+        problems.append(Problem(key=f"target.{key}", message=message, received=_value_at(chosen, key)))
     problems += shape_problems(config.model, config.target, declaration)
     if not problems:  # what does not fit by itself need not be held against the rest
         problems += _build_problems(config, declaration, device, target_options)
@@ -259,7 +258,10 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
             config.dataset, options=dataclasses.asdict(dataset_options), fingerprint=fingerprint
         ),
         target=dataclasses.replace(
-            config.target, device=dataclasses.asdict(device), options=dataclasses.asdict(target_options)
+            config.target,
+            device=chosen["device"],
+            options=chosen["options"],
+            fingerprint=_files_fingerprint(declaration.files(device, target_options)),
         ),
     )
 
@@ -338,12 +340,17 @@ def _build_problems(
         input_shapes=config.model.input_shapes,
         dynamic_dimensions=config.model.dynamic_shapes,
         memory_format=config.model.memory_format,
+        plugins=config.build.plugins,
     )
     for key, message in declaration.check_build(device, target_options, build):
-        received: Any = values
-        for part in key.split("."):
-            received = received[part]
-        yield Problem(key=key, message=message, received=received)
+        yield Problem(key=key, message=message, received=_value_at(values, key))
+
+
+def _value_at(values: Any, key: str) -> Any:
+    """What stands at a dotted key below `values`; entries of lists are counted from 0."""
+    for part in key.split("."):
+        values = values[int(part)] if isinstance(values, list) else values[part]
+    return values
 
 
 def _backend_of(flavor: Path) -> Any:
@@ -357,7 +364,7 @@ def _backend_of(flavor: Path) -> Any:
 
 
 def _fingerprint_problems(config: Config) -> Iterator[Problem]:
-    for section in ("model", "dataset"):
+    for section in ("model", "dataset", "target"):
         fingerprint = getattr(config, section).fingerprint
         if fingerprint is not None:
             message = "cannot be given: it is computed from what is built"
@@ -378,3 +385,9 @@ def _model_fingerprint(weights: str | None, options: Any) -> str:
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             digest.update(Path(spec.origin).read_bytes())
     return digest.hexdigest()
+
+
+def _files_fingerprint(paths: Iterator[Path]) -> str | None:
+    """SHA-256 over the content of files, None where there are none."""
+    digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
+    return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None

@@ -160,6 +160,8 @@ class TargetConfig:
     """What the quantizer has to know of the hardware; a change reruns calibrate."""
     options: dict[str, Any] = field(default_factory=dict)
     """Partitioner and compiler options; a change reruns partition."""
+    fingerprint: str | None = None
+    """SHA-256 of the files that device and options name, null where they name none. Written by compose."""
 
 
 @dataclass(frozen=True, kw_only=True)

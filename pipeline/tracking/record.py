@@ -139,14 +139,16 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any]) ->
     tables = (artifacts.CONFUSION, artifacts.CLASSES, artifacts.LAYERS)
     files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
     files.append((artifacts.QUANTIZATION_REPORT, "quantization"))
-    files += [(twin, "twins") for twin in sorted(artifacts.TWINS.glob("*")) if twin.is_file()]
-    with tempfile.TemporaryDirectory() as folder:
-        artifacts.write_json(Path(folder, artifacts.LINEAGE.name), lineage)
-        files.append((Path(folder, artifacts.LINEAGE.name), None))
+    for folder in (artifacts.TWINS, artifacts.REPORTS, artifacts.DATA_FILES):
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        files += [(path, path.parent.relative_to(artifacts.CONVERTED).as_posix()) for path in found]
+    with tempfile.TemporaryDirectory() as temporary:
+        artifacts.write_json(Path(temporary, artifacts.LINEAGE.name), lineage)
+        files.append((Path(temporary, artifacts.LINEAGE.name), None))
         for path, _ in files:
             if not path.is_file():
                 raise LowerdeckError(f"{path} is missing; `dvc repro` makes it")
-        files += [(path, "plots") for path in _plots(Path(folder))]
+        files += [(path, "plots") for path in _plots(Path(temporary))]
         for path, place in files:
             client.log_artifact(run_id, str(path), place)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.backends.ethos_u import vela_config, vela_flags
 from pipeline.contracts import Backend, BackendDeclaration
 
 Accelerator = Literal[
@@ -21,57 +24,102 @@ Accelerator = Literal[
     "ethos-u85-1024",
     "ethos-u85-2048",
 ]
-# Sections of Arm/vela.ini, which comes with ethos-u-vela 5.1.0. Vela accepts a system of another family without a word,
-# so that its estimates would be of a machine that does not exist: `check` holds them together.
-SystemConfig = Literal[
-    "Ethos_U55_Deep_Embedded",
-    "Ethos_U55_High_End_Embedded",
-    "Ethos_U65_Embedded",
-    "Ethos_U65_Mid_End",
-    "Ethos_U65_High_End",
-    "Ethos_U65_Client_Server",
-    "Ethos_U85_SYS_Flash_Low",
-    "Ethos_U85_SYS_Flash_High",
-    "Ethos_U85_SYS_DRAM_Low",
-    "Ethos_U85_SYS_DRAM_Mid",
-    "Ethos_U85_SYS_DRAM_High",
-]
-MemoryMode = Literal[
-    "Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_256KB", "Dedicated_Sram_384KB", "Dedicated_Sram_512KB"
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeInf:
+    """What infinities become before tensors are quantized."""
+
+    neg_inf: float = -256.0
+    """In place of negative infinity, e.g. in an attention mask."""
+    pos_inf: float = 255.0
+    """In place of positive infinity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassPipeline:
+    """How ExecuTorch's Arm backend rewrites operators (its ArmPassPipelineConfig); null is its choice for the NPU."""
+
+    softmax: Literal["MASKED", "STABLE"] | None = None
+    """Softmax with the largest value subtracted first; `MASKED` takes masked_fill apart as well. Ethos-U85 only: the
+    others have `STABLE`."""
+    leaky_relu: Literal["TABLE", "DECOMPOSE"] | None = None
+    """Leaky ReLU as one table, or as clamp, multiplication and addition."""
+    quantize_inf: QuantizeInf | None = None
+    """What infinities become before tensors are quantized."""
+    sdpa_safe_softmax_guard: Literal["PRESERVE", "REMOVE", "REMOVE_WHEN_PROVEN"] | None = None
+    """Whether attention keeps the guard for rows that are masked whole. `REMOVE_WHEN_PROVEN` is refused: ExecuTorch
+    1.5.1 does the same as with `PRESERVE`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """The accelerator."""
+    """The accelerator, and how networks are rewritten for it before they are quantized."""
 
     accelerator: Accelerator
     """NPU and its MACs a cycle, as Vela names it."""
+    pass_pipeline: PassPipeline = field(default_factory=PassPipeline)
+    """Rewriting of operators, which decides what is observed and quantized."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalBlocks:
+    """Parts of partitions that are kept in data files beside the `.pte`; null keeps a part inside."""
+
+    cmd_data: str | None = None
+    """Tag of the file with the command streams."""
+    weight_data: str | None = None
+    """Tag of the file with the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What Vela compiles for."""
+    """What is delegated, and what Vela compiles for."""
 
-    system_config: SystemConfig
-    """Section of vela.ini that describes clock and memories of the system around the NPU."""
-    memory_mode: MemoryMode
-    """Section of vela.ini that says which memory holds weights, activations and the command stream."""
+    system_config: str
+    """Section `System_Config.NAME` of vela.ini, which describes clock and memories of the system around the NPU."""
+    memory_mode: str
+    """Section `Memory_Mode.NAME` of vela.ini, which says what memory holds weights, activations and commands."""
+    vela_config: str | None = None
+    """Path of a vela.ini of your own, e.g. data/inputs/my_board.ini; null for Arm's, which comes with Vela."""
+    extra_flags: list[str] = field(default_factory=list)
+    """More flags for Vela, e.g. [`--optimise=Size`]; docs/ethos_u.md lists them."""
+    external_block_placements: ExternalBlocks = field(default_factory=ExternalBlocks)
+    """Parts of partitions that are kept in data files beside the `.pte`."""
+    debug_info: Literal["JSON", "TOSA"] | None = None
+    """Where every TOSA operator comes from in the model: as a JSON report, or inside the TOSA graph that is kept."""
+    quantized_inputs: bool = False
+    """Whether the program takes integers, without a quantization on the CPU at its begin."""
+    quantized_outputs: bool = False
+    """Whether the program gives integers, without a dequantization on the CPU at its end."""
 
 
 def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
-    """What Vela would accept or reject late."""
+    """What Vela would accept or reject late, and what ExecuTorch would ignore."""
     family = device.accelerator.removeprefix("ethos-").partition("-")[0].upper()
-    if not options.system_config.startswith(f"Ethos_{family}_"):
-        yield (
-            "options.system_config",
-            f"{options.system_config} describes another NPU than {device.accelerator}; choose one of Ethos_{family}_*",
-        )
-    if family == "U55" and options.memory_mode not in ("Sram_Only", "Shared_Sram"):
-        yield (
-            "options.memory_mode",
-            f"{device.accelerator} has no {options.memory_mode}; choose Sram_Only or Shared_Sram",
-        )
+    if device.pass_pipeline.softmax == "MASKED" and family != "U85":
+        yield "device.pass_pipeline.softmax", f"an Ethos-{family} has STABLE only: ExecuTorch would drop the choice"
+    if device.pass_pipeline.sdpa_safe_softmax_guard == "REMOVE_WHEN_PROVEN":
+        message = "does the same as PRESERVE in ExecuTorch 1.5.1; choose PRESERVE or REMOVE"
+        yield "device.pass_pipeline.sdpa_safe_softmax_guard", message
+    config = vela_config.read(options.vela_config)
+    for name, problem in vela_config.problems(config, options.system_config, options.memory_mode, family):
+        yield f"options.{name}", problem
+    for index, problem in vela_flags.problems(options.extra_flags, family):
+        yield f"options.extra_flags.{index}", problem
+    for part, tag in (
+        ("cmd_data", options.external_block_placements.cmd_data),
+        ("weight_data", options.external_block_placements.weight_data),
+    ):
+        if tag is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", tag):
+            message = "names a file: it may have letters, digits, _ and -"
+            yield f"options.external_block_placements.{part}", message
+
+
+def files(device: Device, options: Options) -> Iterator[Path]:
+    """What configuration names and programs depend on."""
+    if options.vela_config is not None:
+        yield Path(options.vela_config)
 
 
 def create(**arguments: Any) -> Backend:
@@ -89,6 +137,7 @@ DECLARATION = BackendDeclaration(
     mixes={"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")},
     converters=("vela",),
     check=check,
+    files=files,
     create=create,
-    delegation_options=("system_config", "memory_mode"),
+    delegation_options=tuple(option.name for option in fields(Options)),
 )

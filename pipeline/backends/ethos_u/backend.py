@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import configparser
+import dataclasses
 import importlib.metadata
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
-from executorch.backends.arm.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
+from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
+from executorch.backends.arm.ethosu import (
+    EthosUBackend,
+    EthosUCompileSpec,
+    EthosUPartitioner,
+    VelaExternalBlockPlacements,
+)
 
-from pipeline.backends.ethos_u import DECLARATION, Device, Options
+from pipeline.backends.ethos_u import DECLARATION, Device, Options, PassPipeline, vela, vela_config
+from pipeline.backends.ethos_u.debug_info import debug_info, debug_reports
 from pipeline.backends.ethos_u.payload import scratch_bytes
+from pipeline.backends.ethos_u.vela_config import VelaConfig
 from pipeline.contracts import (
     CompiledPartition,
-    ConversionError,
     Converter,
     Lowering,
     QuantizationScheme,
@@ -31,8 +35,6 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
-
-_VELA_CONFIG = "Arm/vela.ini"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,33 +73,48 @@ class EthosU:
 
     def lowering(self, program: ExportedProgram) -> Lowering:
         """EthosUPartitioner for this accelerator."""
-        return Lowering(partitioner=EthosUPartitioner(self._compile_spec()), reasons=_rejections)
+        options = self._chosen()
+        return Lowering(
+            partitioner=EthosUPartitioner(self._compile_spec()),
+            quantized_inputs=options.quantized_inputs,
+            quantized_outputs=options.quantized_outputs,
+            reasons=_rejections,
+        )
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run Vela for every partition in a process and folder of its own; the TOSA graph becomes the host twin."""
+        options, config = self._chosen(), self._vela_config()
         compiled: list[CompiledPartition] = []
 
         def compile_tosa(tosa: bytes, compile_spec: EthosUCompileSpec) -> Any:
-            from executorch.backends.arm.arm_vela import VelaCompileResult
-
-            folder = workdir / f"partition_{len(compiled)}"
-            payload, estimates = self._run_vela(tosa, list(compile_spec.compiler_flags), folder)
+            name = f"partition_{len(compiled)}"
+            made = vela.compile_tosa(
+                tosa,
+                compile_spec.compiler_flags,
+                config=config,
+                system=options.system_config,
+                placements=compile_spec.external_block_placements.to_block_placements(),
+                folder=workdir / name,
+                timeout_s=self.timeout_s,
+            )
             compiled.append(
                 CompiledPartition(
-                    payload=payload,
+                    payload=made.result.processed_bytes,
                     twin=tosa,
                     twin_format="tosa",
-                    estimates=estimates,
-                    scratch_bytes=scratch_bytes(payload),
+                    estimates=made.estimates,
+                    scratch_bytes=scratch_bytes(made.result.processed_bytes),
+                    reports=made.reports | debug_reports(workdir / "debug"),
                 )
             )
-            return VelaCompileResult(payload)
+            return made.result
 
         original = EthosUBackend._compile_tosa_flatbuffer
         EthosUBackend._compile_tosa_flatbuffer = staticmethod(compile_tosa)
         try:
-            yield compiled
+            with debug_info(options.debug_info, workdir / "debug"):
+                yield compiled
         finally:
             EthosUBackend._compile_tosa_flatbuffer = staticmethod(original)
 
@@ -105,51 +122,38 @@ class EthosU:
         """The installed Vela."""
         return Converter(flavor=self.flavor, name="ethos-u-vela", version=importlib.metadata.version("ethos-u-vela"))
 
+    def _chosen(self) -> Options:
+        assert self.options is not None, "lowering needs target.options"
+        return self.options
+
+    def _vela_config(self) -> VelaConfig:
+        return vela_config.read(self._chosen().vela_config)
+
     def _compile_spec(self) -> EthosUCompileSpec:
-        # The quantizer looks at the accelerator only; without options the compile spec's own defaults do.
-        if self.options is None:
-            return EthosUCompileSpec(self.device.accelerator)
-        return EthosUCompileSpec(
-            self.device.accelerator,
-            system_config=self.options.system_config,
-            memory_mode=self.options.memory_mode,
-            config_ini=_VELA_CONFIG,
-        )
-
-    def _run_vela(self, tosa: bytes, flags: list[str], folder: Path) -> tuple[bytes, dict[str, float]]:
-        """Vela's command stream for one TOSA graph, and what Vela predicts of it.
-
-        Raises:
-            ConversionError: Vela failed or exceeded the time limit; names the folder that holds its input and log.
-        """
-        from executorch.backends.arm import arm_vela
-
-        folder.mkdir(parents=True)
-        (folder / "model.tosa").write_bytes(tosa)
-        (folder / "job.json").write_text(json.dumps({"arm_vela": arm_vela.__file__, "flags": flags}))
-        command = [sys.executable, str(Path(__file__).with_name("vela_worker.py").resolve()), "job.json"]
-        with (folder / "vela.log").open("wb") as log:
-            try:
-                code = subprocess.run(
-                    command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=self.timeout_s
-                ).returncode
-            except subprocess.TimeoutExpired:
-                raise ConversionError(
-                    f"Vela did not finish {folder.name} within {self.timeout_s:g} s (flavor.timeout_s). "
-                    f"Its input and log are in {folder}"
-                ) from None
-        if code != 0:
-            tail = "\n".join((folder / "vela.log").read_text(errors="replace").strip().splitlines()[-5:])
-            ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise ConversionError(
-                f"Vela {ended} on {folder.name}:\n{tail}\nReproduce it alone, in {folder}: {' '.join(command)}"
+        if self.options is None:  # the quantizer looks at the accelerator only, the rest are the class's own defaults
+            spec = EthosUCompileSpec(self.device.accelerator)
+        else:
+            spec = EthosUCompileSpec(
+                self.device.accelerator,
+                system_config=self.options.system_config,
+                memory_mode=self.options.memory_mode,
+                extra_flags=list(self.options.extra_flags),
+                config_ini=self._vela_config().flag,
+                external_block_placements=VelaExternalBlockPlacements(
+                    cmd_data=self.options.external_block_placements.cmd_data,
+                    weight_data=self.options.external_block_placements.weight_data,
+                ),
             )
-        estimates: dict[str, float] = json.loads((folder / "report.json").read_text())
-        if self.options is not None:
-            estimates["inference_time_ms"] = (
-                1e3 * estimates["total_cycles"] / _core_clock_hz(self.options.system_config)
-            )
-        return (folder / "payload.bin").read_bytes(), estimates
+        if self.device.pass_pipeline != PassPipeline():
+            spec.set_pass_pipeline_config(_pass_pipeline(self.device.pass_pipeline, spec))
+        return spec
+
+
+def _pass_pipeline(chosen: PassPipeline, spec: EthosUCompileSpec) -> ArmPassPipelineConfig:
+    """What `spec` would have by itself, with what is chosen put into it."""
+    values = spec._get_pass_pipeline_config().to_dict()
+    values |= {name: value for name, value in dataclasses.asdict(chosen).items() if value is not None}
+    return ArmPassPipelineConfig.from_dict(values)
 
 
 @contextmanager
@@ -172,13 +176,3 @@ def _rejections() -> Iterator[Callable[[torch.fx.Node], str | None]]:
         )
     finally:
         arm_partitioner.WhyNoPartitionReporter = original
-
-
-def _core_clock_hz(system_config: str) -> float:
-    """Clock of the NPU in a system of the vela.ini that comes with Vela."""
-    import ethosu.vela
-
-    ini = configparser.ConfigParser()
-    path = Path(ethosu.vela.__file__).parents[1] / "config_files" / _VELA_CONFIG
-    assert ini.read(path), f"{path} is missing"
-    return float(ini[f"System_Config.{system_config}"]["core_clock"])

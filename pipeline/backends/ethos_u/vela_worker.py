@@ -32,7 +32,7 @@ class _RegorRecorder:
 
 
 def main() -> None:
-    """Compile `model.tosa` of the current folder; leaves payload.bin and report.json there."""
+    """Compile `model.tosa` of the current folder; leaves payload.bin, its external blocks and report.json there."""
     from ethosu.vela import vela
 
     job = json.loads(Path(sys.argv[1]).read_text())
@@ -44,9 +44,15 @@ def main() -> None:
     sys.modules["arm_vela"] = arm_vela  # its dataclasses look their module up
     spec.loader.exec_module(arm_vela)
 
-    result = arm_vela.vela_compile(Path("model.tosa").read_bytes(), job["flags"], intermediate_path=".")
-    assert not result.external_blocks, "external blocks are not configured"
+    result = arm_vela.vela_compile(
+        Path("model.tosa").read_bytes(), job["flags"], intermediate_path=".", block_placements=job["placements"]
+    )
     Path("payload.bin").write_bytes(result.processed_bytes)
+    blocks = []
+    for index, block in enumerate(result.external_blocks):
+        Path(f"block_{index}.bin").write_bytes(block.payload)
+        blocks.append({"key": block.key, "alignment": block.alignment, "placement": block.placement})
+    Path("blocks.json").write_text(json.dumps(blocks))
     Path("report.json").write_text(json.dumps(_estimates(recorder.report)))
 
 
