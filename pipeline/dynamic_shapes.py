@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +37,53 @@ def traced_shapes(
     dynamic: tuple[dict[int, Any], ...] = tuple({} for _ in shapes)
     for dimension in dimensions:
         step = dimension.multiple_of
-        name = dimension.name or f"input{dimension.input}_dim{dimension.dim}"
+        name = _symbol_name(dimension)
         symbol = symbols.setdefault(name, torch.export.Dim(name, min=dimension.min // step, max=dimension.max // step))
         dynamic[dimension.input][dimension.dim] = symbol if step == 1 else step * symbol
         steps = max(2, shapes[dimension.input][dimension.dim] // step)
         shapes[dimension.input][dimension.dim] = steps * step
     return shapes, dynamic
+
+
+def violations(error: BaseException, dimensions: Sequence[DynamicDimension]) -> str | None:
+    """What torch.export says against `dimensions`, entry by entry; None where `error` is about something else."""
+    text = str(error)
+    if not text.startswith("Constraints violated"):
+        return None
+    found, _, suggested = text.partition("Suggested fixes:")
+    suggested = suggested.partition("\n\n")[0]
+    lines = []
+    for index, dimension in enumerate(dimensions):
+        name, size = _symbol_name(dimension), f"size()[{dimension.dim}]"
+        what = f"model.dynamic_shapes.{index} (dimension {dimension.dim} of input {dimension.input})"
+        fixed = re.search(rf"You marked {name} as dynamic but .* specialized it to be a constant \((\d+)\)", found)
+        equal = re.search(rf"The values of {name} = .* and (\w+) = .* must always be equal", found)
+        guards = re.findall(rf"(?m)Not all values of {name} = .*? satisfy the generated guard (.*?)\.?$", found)
+        if fixed:
+            lines.append(f"{what}: the model works with {fixed[1]} only; leave it out")
+        elif equal:
+            other = next(i for i, candidate in enumerate(dimensions) if _symbol_name(candidate) == equal[1])
+            lines.append(f"{what}: has to equal model.dynamic_shapes.{other}; give both the same `name`")
+        elif guards:
+            conditions = "; ".join(re.sub(rf"L\['\w+'\]\.{re.escape(size)}", "size", guard) for guard in guards)
+            lines.append(f"{what}: not every size fulfils {conditions}{_suggestion(name, suggested)}")
+    return "\n".join(f"  {line}" for line in lines or [" ".join(found.split())])
+
+
+def _suggestion(name: str, suggested: str) -> str:
+    """torch.export's proposal for the dimension `name`, in the keys of `model.dynamic_shapes`."""
+    step = re.search(rf"^\s*{name} = (\d+)\*_{name}$", suggested, re.MULTILINE)
+    limits = re.search(rf"^\s*_?{name} = Dim\('_?{name}'(?:, min=(\d+))?(?:, max=(\d+))?\)", suggested, re.MULTILINE)
+    if limits is None:
+        return ""
+    factor = int(step[1]) if step else 1
+    keys = {key: int(value) * factor for key, value in zip(("min", "max"), limits.groups(), strict=True) if value}
+    keys |= {"multiple_of": factor} if step else {}
+    return f"; it suggests {', '.join(f'{key}: {value}' for key, value in keys.items())}"
+
+
+def _symbol_name(dimension: DynamicDimension) -> str:
+    return dimension.name or f"input{dimension.input}_dim{dimension.dim}"
 
 
 def dynamic_shapes_of(program: ExportedProgram) -> DynamicShapes:

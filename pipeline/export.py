@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.contracts import DynamicDimension, LowerdeckError
-from pipeline.dynamic_shapes import traced_shapes
+from pipeline.dynamic_shapes import traced_shapes, violations
 from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def export(
         dynamic_dimensions: those whose size may vary, `input_shapes` being one of the possible choices.
 
     Raises:
-        LowerdeckError: torch.export cannot trace the model, with its reason.
+        LowerdeckError: torch.export cannot trace the model, with its reason; or the model does not take every size,
+            with what to change in model.dynamic_shapes.
     """
     import torch
 
@@ -40,8 +41,13 @@ def export(
         with torch.no_grad(), shared_provenance():
             return torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
     except Exception as error:  # user's code runs while tracing: anything may come out of it
-        shapes = ", ".join(str(list(shape)) for shape in input_shapes)
+        if (said := violations(error, dynamic_dimensions)) is not None:
+            raise LowerdeckError(
+                f"{type(model).__name__} cannot take all sizes of model.dynamic_shapes, as torch.export found:\n{said}"
+            ) from error
+        shapes = ", ".join(map(str, shapes_to_trace))
+        keys = "model.input_shapes and model.dynamic_shapes" if dynamic_dimensions else "model.input_shapes"
         raise LowerdeckError(
-            f"{type(model).__name__} cannot be exported with inputs of shape {shapes} (model.input_shapes): "
+            f"{type(model).__name__} cannot be exported with inputs of shape {shapes} ({keys}): "
             f"{type(error).__name__}: {error}"
         ) from error

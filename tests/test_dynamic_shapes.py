@@ -1,0 +1,243 @@
+"""Sizes that vary: from export through quantization and stored files to one `.pte` that takes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.exir import EdgeProgramManager
+from torch import nn
+
+from pipeline import artifacts, backends
+from pipeline.calibrate import calibrate
+from pipeline.contracts import Backend, DelegationPlan, DynamicDimension, LowerdeckError, QuantizationScheme
+from pipeline.convert import Converted, convert
+from pipeline.dynamic_shapes import dynamic_shapes_of
+from pipeline.export import export
+from pipeline.partition import partition
+from pipeline.quantize import quantize
+from pipeline.run import describe, run_program
+from tests.conftest import small_network
+
+HEIGHT_AND_WIDTH = (DynamicDimension(dim=2, min=16, max=64), DynamicDimension(dim=3, min=16, max=64))
+SQUARE = tuple(DynamicDimension(dim=dim, min=16, max=64, multiple_of=4, name="side") for dim in (2, 3))
+BATCH = (DynamicDimension(dim=0, min=1, max=8),)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program in `folder`, and what it was made of."""
+
+    folder: Path
+    plan: DelegationPlan
+    stored: Converted
+    """Made as stages do, with files between the steps."""
+    direct: bytes
+    """The `.pte` of an edge program that was never stored."""
+
+    def run(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the `.pte` answers, and what the program before lowering does."""
+        with chdir(self.folder), torch.no_grad():
+            (answer,) = artifacts.open_program("reference")(inputs)
+            return answer, artifacts.read_program(artifacts.QUANTIZED).module(check_guards=False)(inputs)
+
+
+def xnnpack() -> Backend:
+    return backends.create("xnnpack", device={}, options={}, flavor="xnnpack_serializer")
+
+
+@pytest.fixture(scope="module")
+def lower(
+    tmp_path_factory: pytest.TempPathFactory, samples: Sequence[tuple[torch.Tensor, ...]]
+) -> Callable[[str, Sequence[DynamicDimension]], Lowered]:
+    """(scheme, dimensions) -> the small network, made at the first call."""
+    made: dict[tuple[str, Sequence[DynamicDimension]], Lowered] = {}
+
+    def get(scheme: str, dimensions: Sequence[DynamicDimension]) -> Lowered:
+        if (scheme, dimensions) not in made:
+            made[scheme, dimensions] = _lower(scheme, dimensions, samples, tmp_path_factory.mktemp(scheme))
+        return made[scheme, dimensions]
+
+    return get
+
+
+def _lower(
+    scheme: str, dimensions: Sequence[DynamicDimension], samples: Sequence[tuple[torch.Tensor, ...]], folder: Path
+) -> Lowered:
+    backend, wanted = xnnpack(), QuantizationScheme(name=scheme)
+    with chdir(folder):
+        artifacts.write_program(artifacts.EXPORTED, export(small_network(), [[1, 3, 32, 32]], dimensions))
+        program = artifacts.read_program(artifacts.EXPORTED)
+        if wanted.is_quantized:
+            observing, converting = backend.quantizer(wanted), backend.quantizer(wanted)
+            assert observing is not None
+            assert converting is not None
+            state = calibrate(program, observing, samples, len(samples))
+            program, _ = quantize(artifacts.read_program(artifacts.EXPORTED), converting, state)
+        artifacts.write_program(artifacts.QUANTIZED, program)
+        partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
+        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
+        artifacts.write_plan(partitioned.plan)
+        with artifacts.converter_folder() as workdir:
+            stored = convert(artifacts.read_edge_program(), artifacts.read_plan(), backend, workdir)
+        artifacts.write_converted(stored, backend.converter())
+    manager = EdgeProgramManager({"forward": partitioned.program}, None, partitioned.edge_config)
+    direct = convert(manager, partitioned.plan, backend, folder).program
+    return Lowered(folder, partitioned.plan, stored, direct)
+
+
+Lower = Callable[[str, Sequence[DynamicDimension]], Lowered]
+ALL = [("int8", HEIGHT_AND_WIDTH), ("int8", BATCH), ("float32", SQUARE)]
+IDS = ["int8, height and width", "int8, batch", "float32, squares in steps of 4"]
+
+
+@pytest.mark.parametrize(("scheme", "dimensions"), ALL, ids=IDS)
+def test_stored_programs_keep_what_varies(lower: Lower, scheme: str, dimensions: Sequence[DynamicDimension]) -> None:
+    build = lower(scheme, dimensions)
+    with chdir(build.folder):
+        for path in (artifacts.EXPORTED, artifacts.QUANTIZED):
+            (dynamic,) = dynamic_shapes_of(artifacts.read_program(path)) or ()
+            assert sorted(dynamic) == [dimension.dim for dimension in dimensions]
+            for dimension in dimensions:
+                found, step = dynamic[dimension.dim], dimension.multiple_of
+                symbol = found if step == 1 else found.root
+                assert (symbol.min * step, symbol.max * step) == (dimension.min, dimension.max)
+            assert len({str(found) for found in dynamic.values()}) == len({d.name or d.dim for d in dimensions})
+    assert build.stored.program == build.direct
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dimensions", "sizes"),
+    [
+        (*ALL[0], [(1, 3, 32, 32), (1, 3, 16, 64), (1, 3, 17, 33), (1, 3, 64, 64)]),
+        (*ALL[1], [(1, 3, 32, 32), (8, 3, 32, 32), (3, 3, 32, 32)]),
+        (*ALL[2], [(1, 3, 32, 32), (1, 3, 64, 64), (1, 3, 16, 16)]),
+    ],
+    ids=IDS,
+)
+def test_one_file_takes_every_size(
+    lower: Lower, scheme: str, dimensions: Sequence[DynamicDimension], sizes: Sequence[tuple[int, ...]]
+) -> None:
+    build, generator = lower(scheme, dimensions), torch.Generator().manual_seed(4)
+    for size in sizes:
+        inputs = torch.randn(*size, generator=generator)
+        answer, expected = build.run(inputs)
+        assert answer.shape == (size[0], 10)
+        torch.testing.assert_close(answer, expected, rtol=0, atol=1e-6)
+        error = (answer - small_network()(inputs)).abs().max().item()
+        # Outputs reach 0.5, and the ranges were found on 32x32: means of smaller images leave them now and then.
+        assert error < (0.06 if scheme == "int8" else 1e-5)
+
+
+def test_all_is_delegated_where_height_and_width_vary(lower: Lower) -> None:
+    plan = lower(*ALL[0]).plan
+    assert len(plan.partitions) == 1
+    assert plan.delegated_compute_nodes == plan.compute_nodes == 8
+
+
+def test_what_depends_on_the_batch_says_why_it_stays(lower: Lower) -> None:
+    plan = lower(*ALL[1]).plan
+    (left,) = (node for node in plan.nodes if node.compute and node.partition is None)
+    assert left.operator == "aten.view_copy.default"
+    assert left.reason == "invalid dtype: it takes a size that varies"
+    # To find out a size is no computation that a delegate could take.
+    assert [node.compute for node in plan.nodes if node.operator == "aten.sym_size.int"] == [False]
+
+
+def test_manifest_and_run_tell_the_largest_size(lower: Lower, capsys: pytest.CaptureFixture[str]) -> None:
+    build = lower(*ALL[0])
+    (tensor,) = build.stored.inputs
+    assert (tensor.shape, tensor.is_dynamic) == ((1, 3, 64, 64), True)
+    assert not build.stored.outputs[0].is_dynamic
+    path = build.folder / artifacts.PROGRAM
+    assert "  input 0: float32 up to [1, 3, 64, 64]" in describe(path, run_program(path))
+    with pytest.raises(LowerdeckError, match=r"is float32 up to \[1, 3, 64, 64\]; got float32 \[1, 3, 65, 64\]"):
+        build.run(torch.zeros(1, 3, 65, 64))
+
+
+class Sum(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+
+class Flattened(nn.Module):
+    """A linear layer behind a flattened image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3 * 16 * 16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(x.flatten(1))
+        return scores
+
+
+class DownAndUp(nn.Module):
+    """A residual connection around a change of scale, which only even sizes survive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ConvTranspose2d(4, 3, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.up(self.down(x))
+
+
+class Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[2] <= 20 else x
+
+
+IMAGE = [[1, 3, 16, 16]]
+
+
+@pytest.mark.parametrize(
+    ("network", "shapes", "dimensions", "expected"),
+    [
+        (
+            Flattened(),
+            IMAGE,
+            [DynamicDimension(dim=2, min=8, max=32)],
+            "  model.dynamic_shapes.0 (dimension 2 of input 0): the model works with 16 only; leave it out",
+        ),
+        (
+            DownAndUp(),
+            IMAGE,
+            [DynamicDimension(dim=0, min=1, max=4), DynamicDimension(dim=3, min=8, max=32)],
+            "it suggests min: 8, max: 32, multiple_of: 2",
+        ),
+        (Branch(), IMAGE, [DynamicDimension(dim=2, min=8, max=32, name="h")], "it suggests min: 8, max: 20"),
+        (
+            Sum(),
+            [[1, 4], [1, 4]],
+            [DynamicDimension(dim=1, min=2, max=8), DynamicDimension(input=1, dim=1, min=2, max=8)],
+            "model.dynamic_shapes.1 (dimension 1 of input 1): has to equal model.dynamic_shapes.0; give both the same",
+        ),
+    ],
+    ids=["fixed", "even", "branch", "equal"],
+)
+def test_a_model_that_does_not_take_every_size_says_what_to_change(
+    network: nn.Module, shapes: Sequence[Sequence[int]], dimensions: Sequence[DynamicDimension], expected: str
+) -> None:
+    with pytest.raises(LowerdeckError) as caught:
+        export(network.eval(), shapes, dimensions)
+    message = str(caught.value)
+    assert message.startswith(f"{type(network).__name__} cannot take all sizes of model.dynamic_shapes")
+    assert expected in message
+    assert "TORCH_LOGS" not in message
+
+
+def test_what_export_suggests_is_accepted() -> None:
+    export(DownAndUp().eval(), IMAGE, [DynamicDimension(dim=3, min=8, max=32, multiple_of=2)])
+    shared = [DynamicDimension(input=index, dim=1, min=2, max=8, name="length") for index in (0, 1)]
+    program = export(Sum(), [[1, 4], [1, 4]], shared)
+    first, second = dynamic_shapes_of(program) or ()
+    assert first[1] is second[1]
+
+
+def test_fixed_shapes_stay_fixed() -> None:
+    assert dynamic_shapes_of(export(Sum(), [[1, 4], [1, 4]])) is None
