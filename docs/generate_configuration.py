@@ -99,6 +99,10 @@ def _plug_points(section: str) -> Iterator[str]:
             yield _fields(declaration.options, "target.options.")
             yield "It takes:\n"
             yield _bullets(_accepted(declaration))
+    elif section == "flavor":
+        for name in backends.available():
+            yield f"### `flavor.options` for the backend `{name}`\n"
+            yield _fields(backends.source(name).flavor_options, "flavor.options.")
     elif section == "evaluation":
         yield "Metrics, the modules of pipeline/metrics:\n"
         found = ((name, _first_paragraph(metrics.source(name).__doc__)) for name in metrics.available())

@@ -278,6 +278,22 @@ class Converter:
     """Version as the product itself states it."""
     host_only: bool = False
     """True where its output cannot execute on the device."""
+    target: Mapping[str, Any] = field(default_factory=dict)
+    """Properties of the device as the converter states them, where it does: those that partitioning went by."""
+
+    def held_to(self, version: str | None) -> Converter:
+        """This converter, which has to be of `version` unless that is None.
+
+        Raises:
+            LowerdeckError: it is of another.
+        """
+        if version is None or version == self.version:
+            return self
+        raise LowerdeckError(
+            f"Flavor {self.flavor} is configured for version {version} (flavor.version), and {self.name} is of version "
+            f"{self.version} there. Install the configured release, choose the flavor that has it, or change "
+            "`flavor.version`."
+        )
 
     @property
     def caveat(self) -> str | None:
@@ -385,6 +401,27 @@ class Backend(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class _NoFlavorOptions:
+    """A flavor of this backend says nothing more: its converter is a part of this environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlavorReport:
+    """What a flavor turned out to be when it was asked; see `lowerdeck flavors`."""
+
+    converter: Converter
+    targets: Sequence[str] | None
+    """Devices that it compiles for, None where it cannot list them."""
+    lacks: Sequence[str] = ()
+    """What other releases have and this one has not."""
+
+
+def _any_flavor(converter: str, options: Any) -> Iterator[tuple[str, str]]:
+    """Every combination is possible."""
+    yield from ()
+
+
 def _fits_every_build(device: Any, options: Any, build: BuildChoices) -> Iterator[tuple[str, str]]:
     """Nothing of a build beside the options themselves matters to them."""
     yield from ()
@@ -422,11 +459,20 @@ class BackendDeclaration:
     supports_dynamic_shapes: bool = False
     """Whether `model.dynamic_shapes` may be given."""
     create: Callable[..., Backend]
-    """(device=, options=, flavor=, converter_name=, timeout_s=) -> Backend; imports what is heavy.
+    """(device=, options=, flavor=, converter_name=, timeout_s=) -> Backend; imports what is heavy. Gets flavor_options=
+    too where `flavor_options` has fields.
 
     Only `device` has to be given, for the quantizer alone."""
     not_options: Mapping[str, str] = field(default_factory=dict)
     """Names that the vendor's documentation has and `options` and `device` lack, each with what to do instead."""
+    flavor_options: type = _NoFlavorOptions
+    """Frozen keyword-only dataclass for `flavor.options`: how a converter is reached."""
+    check_flavor: Callable[[str, Any], Iterator[tuple[str, str]]] = _any_flavor
+    """(flavor.converter, flavor options) -> pairs (key below `flavor`, what is wrong with its value)."""
+    probe_flavor: Callable[..., FlavorReport]
+    """(flavor=, converter_name=, flavor_options=, timeout_s=) -> what is installed there; imports nothing heavy.
+
+    Raises LowerdeckError where it cannot be used; the message says what is missing and how to mend it."""
     delegation_options: Collection[str] = ()
     """Fields of `options` that only decide which nodes are delegated, or how partitions are compiled: for all their
     values the edge program is the same to the byte, so that a build that differs in them need not make it again."""

@@ -123,19 +123,27 @@ def quantizer() -> Quantizer | None:
 
 
 def lowering_backend() -> Backend:
-    """The backend of the chosen target with its options and its converter flavor."""
+    """The backend of the chosen target with its options and its converter flavor.
+
+    Raises:
+        LowerdeckError: the flavor is of another version than configured, or cannot say its version.
+    """
     from pipeline import backends
     from pipeline.config.schema import FlavorConfig, TargetConfig
 
     target, flavor = section(TargetConfig), section(FlavorConfig)
-    return backends.create(
+    backend = backends.create(
         target.backend,
         device=target.device,
         options=target.options,
         flavor=flavor.name,
         converter_name=flavor.converter,
+        flavor_options=flavor.options,
         timeout_s=flavor.timeout_s,
     )
+    if flavor.version is not None:
+        backend.converter().held_to(flavor.version)
+    return backend
 
 
 def edge_ingredients() -> str:

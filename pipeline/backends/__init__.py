@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import pkgutil
@@ -24,19 +25,29 @@ def source(name: str) -> BackendDeclaration:
     return declaration
 
 
-def create(name: str, *, device: dict[str, Any], options: dict[str, Any] | None = None, **flavor: Any) -> Backend:
+def create(
+    name: str,
+    *,
+    device: dict[str, Any],
+    options: dict[str, Any] | None = None,
+    flavor_options: dict[str, Any] | None = None,
+    **flavor: Any,
+) -> Backend:
     """The backend `name`.
 
     Args:
         name: A folder of pipeline/backends.
         device: `target.device` of the resolved configuration.
         options: `target.options`; not needed for the quantizer.
+        flavor_options: `flavor.options`; not needed for the quantizer.
         flavor: `flavor` (its name), `converter_name` and `timeout_s`; not needed for the quantizer.
     """
     declaration = source(name)
     chosen = {"device": _read(declaration.device, device)}
     if options is not None:
         chosen["options"] = _read(declaration.options, options)
+    if flavor_options is not None and dataclasses.fields(declaration.flavor_options):
+        chosen["flavor_options"] = _read(declaration.flavor_options, flavor_options)
     return declaration.create(**chosen, **flavor)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import backends, datasets, metrics, models
+from pipeline.config import flavor as flavors
 from pipeline.config.problems import Problem, not_plain, raise_problems, validated
 from pipeline.config.quantization import completed, quantization_problems, quantization_scheme
 from pipeline.config.schema import GROUPS, Config
@@ -233,6 +234,10 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     target_options = options(declaration.options, config.target.options, "target.options", declaration.not_options)
     quantization, observer_problems = completed(config.quantization)
     problems += observer_problems
+    flavor = config.flavor
+    if flavor.backend == config.target.backend:
+        flavor, flavor_problems = flavors.completed(flavor, declaration)
+        problems += flavor_problems
     raise_problems(problems)
 
     problems += _combination_problems(config, declaration, conf_dir)
@@ -263,6 +268,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
             options=chosen["options"],
             fingerprint=_files_fingerprint(declaration.files(device, target_options)),
         ),
+        flavor=flavor,
     )
 
 
@@ -317,14 +323,6 @@ def _combination_problems(config: Config, declaration: BackendDeclaration, conf_
             message=f"converts for the backend {flavor.backend}, while target {target.name} needs {target.backend}",
             received=flavor.name,
             allowed=["default", *fitting],
-        )
-    elif flavor.converter not in declaration.converters:
-        yield Problem(
-            key="flavor.converter",
-            message=f"the backend {target.backend} has no such converter",
-            received=flavor.converter,
-            allowed=declaration.converters,
-            guess_from=flavor.converter,
         )
     yield from quantization_problems(config.quantization, target, declaration)
 

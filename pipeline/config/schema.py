@@ -175,7 +175,11 @@ class FlavorConfig:
     backend: Name
     """The backend that it converts for."""
     converter: Name
-    """How the backend reaches it; each backend lists the values it knows."""
+    """Kind of converter; each backend lists the values it knows."""
+    version: Name | None = None
+    """Release that has to be found, as the converter states it; null to take and record whichever is there."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """How the converter is reached; the backend's `FlavorOptions` says which keys there are."""
     timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
     """Seconds after which the conversion of one partition is given up."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             "options": {"factory": "pipeline.models.networks.resnet8:ResNet8"},
             "input_shapes": [[1, 3, 32, 32]],
         },
+        "eiq_neutron_sdk_venv": {"options": {"python": sys.executable}},
     }
 
 
@@ -55,7 +57,7 @@ def composed(
 
     def get(**values: Any) -> Config:
         selection = SELECTION | values
-        chosen = {group: own[selection[group]] for group in ("model", "dataset") if selection[group] in own}
+        chosen = {group: own[selection[group]] for group in ("model", "dataset", "flavor") if selection[group] in own}
         selection["overrides"] = chosen
         params = tmp_path / "params.yaml"
         params.write_text(json.dumps(selection))

@@ -370,7 +370,7 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "converter of another backend": (
         override("flavor.converter", "vela"),
-        ("flavor.converter: ", '"vela"', "allowed: reference, eiq_neutron_sdk"),
+        ("flavor.converter: ", '"vela"', "allowed: reference, eiq_neutron_sdk, neutron_converter"),
     ),
     "default flavor": (
         override("target.default_flavor", "referense"),
@@ -542,7 +542,7 @@ def test_options_of_conf_are_checked_too(
 def test_an_option_that_is_not_chosen_may_be_broken(composed: Compose, refusal: Callable[..., str], conf: Path) -> None:
     (conf / "flavor" / "broken.yaml").write_text("name: [")
     assert composed(conf=conf) == composed()
-    assert "allowed: default, eiq_neutron_sdk, reference" in refusal(conf=conf, flavor="vela")
+    assert "allowed: default, eiq_neutron_sdk, eiq_neutron_sdk_venv, neutron_" in refusal(conf=conf, flavor="vela")
 
 
 def test_an_option_added_to_conf_can_be_chosen(composed: Compose, conf: Path) -> None:

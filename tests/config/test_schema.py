@@ -21,10 +21,15 @@ SECTIONS = [
 ]
 PLUG_POINTS = [
     *(part for name in backends.available() for part in (backends.source(name).device, backends.source(name).options)),
+    *(backends.source(name).flavor_options for name in backends.available()),
     *(source.Options for source in (models.source(name) for name in models.available())),
     *(source.Options for source in (datasets.source(name) for name in datasets.available())),
 ]
-VALUES = [value for value in vars(contracts).values() if dataclasses.is_dataclass(value) and isinstance(value, type)]
+VALUES = [
+    value
+    for name, value in vars(contracts).items()
+    if dataclasses.is_dataclass(value) and isinstance(value, type) and not name.startswith("_")
+]
 
 
 def identity(part: Any) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pipeline.backends.ethos_u import vela_config, vela_flags
-from pipeline.contracts import Backend, BackendDeclaration
+from pipeline.contracts import Backend, BackendDeclaration, Converter, FlavorReport, LowerdeckError
 
 Accelerator = Literal[
     "ethos-u55-32",
@@ -129,6 +130,19 @@ def create(**arguments: Any) -> Backend:
     return EthosU(**arguments)
 
 
+def probe_flavor(**flavor: Any) -> FlavorReport:
+    """The installed Vela; see contracts.BackendDeclaration."""
+    try:
+        version = importlib.metadata.version("ethos-u-vela")
+    except importlib.metadata.PackageNotFoundError:
+        raise LowerdeckError(
+            "Vela (Python package ethos-u-vela) is not installed in this environment; `pip install "
+            "'executorch[ethos-u]'` brings it"
+        ) from None
+    converter = Converter(flavor=flavor["flavor"], name="ethos-u-vela", version=version)
+    return FlavorReport(converter=converter, targets=get_args(Accelerator))
+
+
 _GRANULARITIES = ("backend_default", "per_channel", "per_tensor")
 DECLARATION = BackendDeclaration(
     device=Device,
@@ -139,5 +153,6 @@ DECLARATION = BackendDeclaration(
     check=check,
     files=files,
     create=create,
+    probe_flavor=probe_flavor,
     delegation_options=tuple(option.name for option in fields(Options)),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.backends.exclusion import Exclusion, is_operator_name
-from pipeline.contracts import Backend, BackendDeclaration
+from pipeline.contracts import Backend, BackendDeclaration, FlavorReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,55 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
             yield "options.extra_flags", f"{flag!r} is no name of an attribute, e.g. useSequencer"
 
 
+@dataclass(frozen=True, kw_only=True)
+class FlavorOptions:
+    """Which converter package is called, and in which Python environment; see docs/flavors.md."""
+
+    module: str | None = None
+    """Package to import, e.g. `neutron_converter_SDK_25_09`; null for `eiq_neutron_sdk` with that converter."""
+    python: str | None = None
+    """Interpreter of the environment that has the package, e.g. `~/envs/sdk-3.1.3/bin/python`; relative paths begin at
+    the project. Null for this environment."""
+    sys_path: list[str] = field(default_factory=list)
+    """Folders that the interpreter searches for modules first, for a package that is unpacked and not installed."""
+
+
+def check_flavor(converter: str, options: FlavorOptions) -> Iterator[tuple[str, str]]:
+    """What cannot be reached, or would be ignored."""
+    if converter == "reference":
+        for name in ("module", "python", "sys_path"):
+            if getattr(options, name):
+                yield f"options.{name}", "the converter `reference` is a part of this project and runs with it alone"
+        return
+    if converter == "neutron_converter" and options.module is None:
+        yield "options.module", "name the package of the release, e.g. neutron_converter_SDK_25_09"
+    if options.module is not None and not all(part.isidentifier() for part in options.module.split(".")):
+        yield "options.module", "not a name that Python can import, e.g. neutron_converter_SDK_25_09"
+    if options.python is not None and (reason := why_no_interpreter(options.python)):
+        yield "options.python", reason
+    for folder in options.sys_path:
+        if not absolute(folder).is_dir():
+            yield "options.sys_path", f"there is no folder {absolute(folder)}"
+
+
+def absolute(path: str) -> Path:
+    """`path` with `~` expanded, from the current folder (the project's) where relative.
+
+    Links stay: a virtual environment's interpreter is one, and knows its environment by the path it is started by.
+    """
+    return Path.cwd() / Path(path).expanduser()
+
+
+def why_no_interpreter(python: str) -> str | None:
+    """Why `python` cannot be started, None where it looks as if it can."""
+    path = absolute(python)
+    if path.is_dir():
+        return f"{path} is a folder; name the interpreter in it, {Path(python) / 'bin' / 'python'}"
+    if not path.is_file():
+        return f"there is no file {path}; name the interpreter of the environment that has the converter"
+    return None if os.access(path, os.X_OK) else f"{path} is no program that you may execute"
+
+
 def create(**arguments: Any) -> Backend:
     """The backend itself, which imports ExecuTorch."""
     from pipeline.backends.neutron.backend import Neutron
@@ -108,12 +159,22 @@ def create(**arguments: Any) -> Backend:
     return Neutron(**arguments)
 
 
+def probe_flavor(**flavor: Any) -> FlavorReport:
+    """Ask the converter; see contracts.BackendDeclaration."""
+    from pipeline.backends.neutron.flavor import probe
+
+    return probe(**flavor)
+
+
 DECLARATION = BackendDeclaration(
     device=Device,
     options=Options,
     # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
     schemes={"int8": ("backend_default",)},
-    converters=("reference", "eiq_neutron_sdk"),
+    converters=("reference", "eiq_neutron_sdk", "neutron_converter"),
+    flavor_options=FlavorOptions,
+    check_flavor=check_flavor,
+    probe_flavor=probe_flavor,
     check=check,
     create=create,
     delegation_options=(

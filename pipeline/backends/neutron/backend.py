@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 
-from pipeline.backends.neutron import DECLARATION, Device, Options, sdk
-from pipeline.backends.neutron.converter import INSTALLED_SDK, REFERENCE_SDK, Conversion, ConverterFlavor, describe
+from pipeline.backends.neutron import DECLARATION, Device, FlavorOptions, Options, sdk
+from pipeline.backends.neutron.converter import Conversion, ConverterFlavor
+from pipeline.backends.neutron.flavor import converter_flavor, converter_of
 from pipeline.backends.neutron.reference.litert import scratch_bytes
 from pipeline.contracts import (
     CompiledPartition,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-_SDK_MODULES = {"reference": REFERENCE_SDK, "eiq_neutron_sdk": INSTALLED_SDK}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Neutron:
@@ -38,6 +37,7 @@ class Neutron:
     options: Options = field(default_factory=Options)
     flavor: str = "reference"
     converter_name: str = "reference"
+    flavor_options: FlavorOptions = field(default_factory=FlavorOptions)
     timeout_s: float = 600.0
 
     def quantizer(self, scheme: QuantizationScheme) -> Quantizer:
@@ -117,23 +117,17 @@ class Neutron:
             PayloadComposer.get_binary_payload = compose
 
     def converter(self) -> Converter:
-        """The SDK release, or the project's own converter.
+        """The converter release that the flavor reaches, with the properties of the target that it states.
 
         Raises:
-            LowerdeckError: the SDK is not installed; says how to get it.
+            LowerdeckError: it is not installed; says how to get it.
         """
         flavor = self._converter_flavor
-        sdk.provide_sdk(flavor)
-        return Converter(
-            flavor=self.flavor,
-            name="lowerdeck-neutron-reference" if flavor.host_only else flavor.sdk_module,
-            version=describe(flavor, self.device.target).version,
-            host_only=flavor.host_only,
-        )
+        return converter_of(flavor, sdk.described(flavor, self.device.target))
 
     @property
     def _converter_flavor(self) -> ConverterFlavor:
-        return ConverterFlavor(self.flavor, _SDK_MODULES[self.converter_name], timeout_s=self.timeout_s)
+        return converter_flavor(self.flavor, self.converter_name, self.flavor_options, self.timeout_s)
 
 
 def _reports(conversion: Conversion) -> dict[str, bytes]:

@@ -6,14 +6,20 @@ can live in an environment of its own.
 
 JOB_FOLDER holds `job.json`:
 
-    action    "convert" or "describe"
+    action    "convert", "describe" or "merge"
     sdk       module to import: eiq_neutron_sdk, neutron_converter_<FLAVOR>, or the project's reference flavor
     sys_path  optional list of folders to search for modules first
-    target    name of a Neutron target, e.g. imxrt700
-    options   for convert: the keys of DEFAULT_OPTIONS
+    target    for convert and describe: name of a Neutron target, e.g. imxrt700
+    options   for convert: the keys of DEFAULT_OPTIONS, and others by the SDK's names
+    files     for merge: names of kernel selection files in the current folder
+    merged    for merge: name of the file to write there
 
-and, for convert, `model.tflite`. The script writes `converted.tflite` and, last, `result.json`: {"ok": true, ...} or
-{"ok": false, "kind": one of ERROR_KINDS, "error": text}. No `result.json` means that the converter ended the process.
+and, for convert, `model.tflite`. The current folder is the converter's own, for what it writes. The script writes
+`converted.tflite` and, last, `result.json` into JOB_FOLDER: {"ok": true, ...} or {"ok": false, "kind": one of
+ERROR_KINDS, "error": text}. No `result.json` means that the converter ended the process.
+
+How the releases differ is told in docs/flavors.md: names of the module and its function, how targets are listed, where
+their properties stand, and which options there are.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +44,18 @@ DEFAULT_OPTIONS: dict[str, int | str | bool] = {
 }
 """The SDK's names, with the values that ExecuTorch 1.5.1 passes when nothing else is asked for."""
 
-ERROR_KINDS = ("missing_sdk", "unknown_target", "unknown_option", "converter")
+ERROR_KINDS = ("missing_sdk", "unknown_target", "unknown_option", "unusable", "converter")
 
-_TARGET_PROPERTIES = ("subsystem", "numUnits", "numPipes", "numMacs", "hwVersion")
+TARGET_PROPERTIES = ("subsystem", "numUnits", "numPipes", "numMacs", "hwVersion")
+# What ExecuTorch took for granted before it asked the converter (its release 1.0), for releases that state nothing.
+_DOCUMENTED_PROPERTIES = {"imxrt700": {"subsystem": False, "numMacs": 8, "hwVersion": 2}}
+
+_CONVERTER_MODULES = ("neutron_converter", "neutron_compiler")  # renamed after 3.2
+_CONVERT_FUNCTIONS = ("convertModel", "compileModel")
+# ExecuTorch derives its map from Neutron kernels to operators from these dumps in the log.
+_PROFILING_OPTIONS = {"dumpAfterImport": "console", "dumpAfterGenerate": "console", "verbose": True}
+# Releases 3.1.0 and 3.1.1 have two ways to convert. ExecuTorch 1.5.1 decides what to delegate by what the newer can do.
+_NEWER_FLOW = "useNewFlowNeutronC"
 
 
 class WorkerError(Exception):
@@ -56,7 +72,7 @@ def main(folder: Path) -> int:
     try:
         # The folder of this script holds modules with common names, which must not hide those of an SDK.
         sys.path[:1] = job.get("sys_path", [])
-        result = convert(job, folder) if job["action"] == "convert" else describe(job)
+        result = {"convert": convert, "describe": describe, "merge": merge}[job["action"]](job, folder)
         result["ok"] = True
     except Exception as error:  # whatever an SDK raises is its report, passed on whole
         traceback.print_exc()
@@ -70,90 +86,194 @@ def main(folder: Path) -> int:
 def convert(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Convert `model.tflite` to `converted.tflite`; returns the converter's version."""
     sdk, converter, library = load_sdk(job["sdk"])
-    context = converter.CompilationContext()
-    context.targetOpts = get_target(converter, library, job["target"])
+    context = new_context(converter)
+    context.targetOpts = get_target(sdk, converter, library, job["target"])
     set_options(context.compilationOpts, job["options"])
     # A list, as ExecuTorch passes it: some releases of the native module take nothing else.
     model = list((folder / "model.tflite").read_bytes())
-    write_atomically(folder / "converted.tflite", bytes(converter.convertModel(model, context)))
+    converted = first_of(_CONVERT_FUNCTIONS, converter)(model, context)
+    write_atomically(folder / "converted.tflite", as_bytes(converted))
     return {"version": version_of(job["sdk"], sdk)}
 
 
-def describe(job: dict[str, Any]) -> dict[str, Any]:
-    """Version of the SDK, its targets (None: it cannot list them) and the properties of one target."""
+def describe(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Version of the SDK, its targets (None: it cannot list them), the properties of one, and what it lacks."""
     sdk, converter, library = load_sdk(job["sdk"])
-    target = get_target(converter, library, job["target"])
-    # Newer releases keep the properties below `npu`.
-    properties = getattr(target, "npu", target)
-    figures = {name: int(getattr(properties, name)) for name in _TARGET_PROPERTIES}
+    target = get_target(sdk, converter, library, job["target"])
+    stated = {name: read_property(target, name) for name in TARGET_PROPERTIES}
+    assumed = [name for name in TARGET_PROPERTIES if stated[name] is None]
+    documented = _DOCUMENTED_PROPERTIES.get(job["target"], {})
+    targets = target_names(sdk, converter, library)
+    merges = first_of(("merge_kernel_selection_files",), sdk, library, converter) is not None
+    compilation = new_context(converter).compilationOpts
+    lacks = [f"the option {name}" for name in DEFAULT_OPTIONS if not takes(compilation, name)]
+    lacks += [f"the target's {name}" for name in assumed]
+    lacks += [] if targets is not None else ["a list of its targets"]
+    lacks += [] if merges else ["merging of kernel selection files"]
     return {
         "version": version_of(job["sdk"], sdk),
-        "targets": target_names(library),
-        "target": {"name": str(target.name), **figures},
-        "merges_kernel_selection": hasattr(sdk, "merge_kernel_selection_files"),
+        "targets": targets,
+        "target": {"name": job["target"], **stated, **{name: documented.get(name) for name in assumed}},
+        "assumed": assumed,
+        "merges_kernel_selection": merges,
+        "lacks": lacks,
     }
 
 
+def merge(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Merge kernel selection files in the current folder, with relative names, as ExecuTorch has the SDK do it."""
+    sdk, converter, library = load_sdk(job["sdk"])
+    function = first_of(("merge_kernel_selection_files",), sdk, library, converter)
+    if function is None:
+        raise WorkerError("unusable", f"{job['sdk']} has no merge_kernel_selection_files")
+    work = Path.cwd()
+    function(job["files"], job["merged"])
+    if not (work / job["merged"]).is_file():
+        raise WorkerError("unusable", f"merge_kernel_selection_files of {job['sdk']} wrote no {job['merged']}")
+    return {"version": version_of(job["sdk"], sdk)}
+
+
 def load_sdk(name: str) -> tuple[Any, Any, Any]:
-    """The SDK's package, its neutron_converter and its neutron_library_utils (None in older releases)."""
+    """The SDK's package, its converter and its neutron_library_utils (None in older releases)."""
     try:
         sdk = importlib.import_module(name)
-        converter = submodule(sdk, "neutron_converter")
+        parts = (submodule(sdk, part) for part in _CONVERTER_MODULES)
+        converter = next((part for part in parts if part is not None), sdk)  # the package itself, in one piece
+        library = submodule(sdk, "neutron_library_utils")
     except ImportError as error:
         raise WorkerError("missing_sdk", f"cannot import {name} with {sys.executable}: {error}") from error
-    try:
-        library = submodule(sdk, "neutron_library_utils")
-    except ModuleNotFoundError:
-        library = None
+    if first_of(_CONVERT_FUNCTIONS, converter) is None:
+        raise WorkerError("unusable", f"{name} has neither neutron_converter.convertModel nor compileModel")
     return sdk, converter, library
 
 
 def submodule(package: Any, name: str) -> Any:
-    """`package.name`, whether the package offers it as an attribute or as a module to import."""
+    """`package.name`, whether an attribute, a class or a module to import; None where there is none."""
     if hasattr(package, name):
-        return getattr(package, name)
-    return importlib.import_module(f"{package.__name__}.{name}")
-
-
-def target_names(library: Any) -> list[str] | None:
-    """Names of all targets, None where the SDK cannot list them."""
-    if not hasattr(library, "getNeutronTargets"):
+        part = getattr(package, name)
+        return part() if isinstance(part, type) else part
+    if not hasattr(package, "__path__"):
         return None
-    return [str(target.name) for target in library.getNeutronTargets()]
+    full_name = f"{package.__name__}.{name}"
+    try:
+        return importlib.import_module(full_name)
+    except ModuleNotFoundError as error:
+        if error.name != full_name:  # it is there, and something that it needs is not
+            raise
+        return None
 
 
-def get_target(converter: Any, library: Any, name: str) -> Any:
+def first_of(names: tuple[str, ...], *places: Any) -> Any:
+    """The first attribute of these names that one of `places` has, else None."""
+    for place in places:
+        for name in names:
+            if place is not None and hasattr(place, name):
+                return getattr(place, name)
+    return None
+
+
+def new_context(converter: Any) -> Any:
+    """A new CompilationContext with its options."""
+    create = first_of(("CompilationContext",), converter)
+    context = create() if create is not None else None
+    if context is not None and getattr(context, "compilationOpts", None) is None:
+        options = first_of(("CompilationOptions",), converter)
+        if options is not None:
+            context.compilationOpts = options()
+    if getattr(context, "compilationOpts", None) is None:
+        raise WorkerError("unusable", f"{converter!r} has no CompilationContext with compilationOpts")
+    return context
+
+
+def target_names(sdk: Any, converter: Any, library: Any) -> list[str] | None:
+    """Names of all targets, None where the SDK cannot list them."""
+    targets = first_of(("getNeutronTargets",), library, converter, sdk)
+    if targets is None:
+        return None
+    return [str(getattr(target, "name", target)) for target in (targets() if callable(targets) else targets)]
+
+
+def get_target(sdk: Any, converter: Any, library: Any, name: str) -> Any:
     """The SDK's target object."""
     # Asked for a target that it lacks, NXP's converter ends the process: look first.
-    names = target_names(library)
+    names = target_names(sdk, converter, library)
+    knows = first_of(("isNeutronTarget",), library, converter, sdk)
     if names is not None and name not in names:
         raise WorkerError("unknown_target", f"unknown target {name!r}, allowed: {', '.join(names)}")
-    return converter.getNeutronTarget(name)
+    if names is None and knows is not None and not knows(name):
+        raise WorkerError("unknown_target", f"unknown target {name!r}")
+    get = first_of(("getNeutronTarget",), converter, library, sdk)
+    if get is None:
+        raise WorkerError("unusable", f"{sdk.__name__} has no getNeutronTarget")
+    return get(name)
+
+
+def read_property(target: Any, name: str) -> int | None:
+    """A property of a target, in newer releases below `npu`; None where it states none."""
+    for place in (getattr(target, "npu", None), target):
+        value: Any = place.get(name) if isinstance(place, dict) else getattr(place, name, None)
+        value = value() if callable(value) else value
+        if value is not None:
+            return int(getattr(value, "value", value))  # an enumeration, for one
+    return None
+
+
+def takes(compilation: Any, option: str) -> bool:
+    """Whether this release has an option: its object has the attribute, or none at all and takes what it is given."""
+    if hasattr(compilation, option) or hasattr(type(compilation), option):
+        return True
+    return hasattr(compilation, "__dict__") and all(name.startswith("__") for name in dir(compilation))
 
 
 def set_options(compilation: Any, options: dict[str, Any]) -> None:
     """Set what this release of the SDK has; an option that it lacks must have its default value."""
-    ignored = []
-    for name, value in options.items():
-        if hasattr(compilation, name):
-            setattr(compilation, name, value)
-        elif value != DEFAULT_OPTIONS.get(name):
-            ignored.append(f"{name}={value!r}")
+    wanted = dict(options)
+    lacking = [name for name in wanted if not takes(compilation, name)]
+    ignored = [f"{name}={wanted[name]!r}" for name in lacking if wanted[name] != DEFAULT_OPTIONS.get(name)]
     if ignored:
         raise WorkerError("unknown_option", f"this release has no option for {', '.join(ignored)}")
-    if options.get("useProfiling"):
-        # ExecuTorch derives its map from Neutron kernels to operators from these dumps in the log.
-        extra = {"dumpAfterImport": "console", "dumpAfterGenerate": "console", "verbose": True}
-        for name, value in extra.items():
+    if wanted.get("useProfiling"):
+        wanted = {**_PROFILING_OPTIONS, **wanted}
+    if hasattr(compilation, _NEWER_FLOW):
+        wanted.setdefault(_NEWER_FLOW, True)
+    for name, value in wanted.items():
+        if name not in lacking:
             setattr(compilation, name, value)
+
+
+def as_bytes(converted: Any) -> bytes:
+    """A converted model, which releases give as bytes, as a list of integers, or as an array."""
+    if hasattr(converted, "dtype") and hasattr(converted, "tobytes"):
+        # An array of bytes, or of wider integers that each stand for one.
+        converted = converted.tobytes() if converted.dtype.itemsize == 1 else converted.ravel().tolist()
+    if isinstance(converted, (bytes, bytearray, memoryview)):
+        return bytes(converted)
+    if converted is None or isinstance(converted, (int, float, str)):  # bytes(5) would be five zeros
+        raise WorkerError("unusable", f"the converter gave {type(converted).__name__} {converted!r} and no model")
+    return bytes(int(value) + (256 if value < 0 else 0) for value in converted)
 
 
 def version_of(name: str, sdk: Any) -> str:
-    """Version of the installed distribution, else the module's own, else `unknown`."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return str(getattr(sdk, "__version__", "unknown"))
+    """Version of the distribution that the package belongs to, else the module's own, else `unknown`."""
+    top = name.partition(".")[0]
+    found = None
+    with suppress(importlib.metadata.PackageNotFoundError):
+        found = importlib.metadata.distribution(top)
+    stated = next((getattr(sdk, key) for key in ("__version__", "VERSION", "version") if hasattr(sdk, key)), None)
+    stated = stated() if callable(stated) else stated
+    if isinstance(stated, str) and not (found is not None and is_from(found, sdk)):
+        return stated
+    if found is None and hasattr(importlib.metadata, "packages_distributions"):  # Python 3.10
+        for other in importlib.metadata.packages_distributions().get(top, ()):
+            found = importlib.metadata.distribution(other)
+    return str(found.version or "unknown") if found is not None else "unknown"
+
+
+def is_from(distribution: Any, module: Any) -> bool:
+    """Whether `module` lies where `distribution` is installed: `sys_path` may hide one release by another."""
+    file = getattr(module, "__file__", None)
+    root = Path(str(distribution.locate_file(""))).resolve()
+    return file is not None and root in Path(file).resolve().parents
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -172,8 +292,20 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
+def end(code: int) -> None:
+    """End this process at once, with what native code has printed: its threads and destructors may hang or crash."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if os.name == "posix":
+        import ctypes
+
+        ctypes.CDLL(None).fflush(None)
+    os._exit(code)
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: convert_worker.py JOB_FOLDER")
     die_with_parent()
-    sys.exit(main(Path(sys.argv[1])))
+    end(main(Path(sys.argv[1])))

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.machinery
-import json
-import os
 import shlex
-import signal
-import subprocess
+import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.neutron import convert_worker
+from pipeline.backends.neutron import child, convert_worker
 from pipeline.backends.neutron.convert_worker import DEFAULT_OPTIONS
 from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from pipeline.contracts import ConversionError, LowerdeckError
 
 INSTALLED_SDK = "eiq_neutron_sdk"
 REFERENCE_SDK = "pipeline.backends.neutron.reference"
+KERNEL_SELECTION_NAME = "_kernel_selection.c"
+"""What the SDK calls the file that says which kernels a partition needs."""
 
 MISSING_SDK = (
-    "The eIQ Neutron SDK (Python package eiq_neutron_sdk) is not installed. NXP distributes it; ExecuTorch's "
+    "The eIQ Neutron SDK (Python package eiq_neutron_sdk) is not installed there. NXP distributes it; ExecuTorch's "
     "examples/nxp/setup.sh shows the command. Install the release that belongs to this ExecuTorch into this "
-    "environment, or choose the flavor `reference`, whose programs run on the host only, not on the NPU."
+    "environment, name the interpreter of another environment that has it (`flavor.options.python`), or choose the "
+    "flavor `reference`, whose programs run on the host only, not on the NPU."
 )
 
 _PROJECT_ROOT = Path(__file__).parents[3]
-_LOG_NAME = "converter.log"
-_KERNEL_SELECTION_NAME = "_kernel_selection.c"
-_LOG_TAIL_LINES = 30
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class ConverterFlavor:
     sdk_module: str
     """`eiq_neutron_sdk`, `neutron_converter_<FLAVOR>` (older releases), or the package of the reference flavor."""
     python: str = sys.executable
-    """Interpreter of the environment in which that module is installed."""
+    """Absolute path of the interpreter of the environment in which that module is installed."""
     timeout_s: float = 600.0
     """Time limit for one partition."""
     sys_path: tuple[str, ...] = ()
@@ -95,11 +90,15 @@ class TargetDescription:
     name: str
     subsystem: bool
     """True for Neutron-S (application processors), False for Neutron-C (microcontrollers)."""
-    num_units: int
-    num_pipes: int
+    num_units: int | None
+    """None where the SDK does not state it; ExecuTorch does not ask for it."""
+    num_pipes: int | None
+    """None where the SDK does not state it; ExecuTorch does not ask for it."""
     num_macs: int
     hw_version: int
     """1 is N1, 2 is N3."""
+    assumed: tuple[str, ...] = ()
+    """The SDK's names of properties that it does not state: ExecuTorch's documentation does, or nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +112,8 @@ class SdkDescription:
     target: TargetDescription
     merges_kernel_selection: bool
     """Whether it has merge_kernel_selection_files."""
+    lacks: tuple[str, ...] = ()
+    """What of all this, and of the options of ConverterOptions, it has not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +127,7 @@ class Conversion:
     version: str
     """Version of the converter, as in SdkDescription."""
     kernel_selection: bytes | None = None
-    """C source with the kernels that the partition needs, where `dump_kernel_selection_code` asked for it."""
-
-
-def installed_sdk() -> bool:
-    """Whether this environment has NXP's eiq_neutron_sdk; a stand-in that sdk.provide_sdk put there does not count."""
-    return importlib.machinery.PathFinder.find_spec(INSTALLED_SDK) is not None
+    """C source that names the kernels of the partition, where it was asked for."""
 
 
 def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescription:
@@ -141,25 +137,43 @@ def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescriptio
         LowerdeckError: the SDK is not installed, lacks the target or fails; the message says how to mend it.
     """
     with tempfile.TemporaryDirectory(prefix="neutron-describe-") as name:
-        folder = Path(name)
-        job = _job(flavor, "describe", target)
-        ended = _run(flavor, job, folder, min(flavor.timeout_s, 120.0))
-        if isinstance(ended, _Failure):
+        folder = Path(name).resolve()
+        job = _job(flavor, "describe") | {"target": target}
+        try:
+            result = _run(flavor, job, folder, min(flavor.timeout_s, 120.0))
+        except _FailedError as failed:
             # The folder goes, so the message must not send anybody there.
-            raise LowerdeckError(f"Flavor {flavor.name} cannot be used: {ended.reason}\n{ended.log_tail}".rstrip())
-        found = ended.result["target"]
+            alone = shlex.join([flavor.python, "-c", f"import {flavor.sdk_module}"])
+            path = "".join(f"{folder}:" for folder in flavor.sys_path).rstrip(":")
+            alone = f"PYTHONPATH={shlex.quote(path)} {alone}" if path else alone
+            hint = f"To see whether it can be imported: {alone}"
+            tail = child.log_tail(folder) if failed.kind in (None, "converter") else ""
+            raise LowerdeckError(f"Flavor {flavor.name} cannot be used: {failed}\n{hint}\n{tail}".rstrip()) from None
     return SdkDescription(
-        version=ended.result["version"],
-        targets=None if ended.result["targets"] is None else tuple(ended.result["targets"]),
-        target=TargetDescription(
-            name=found["name"],
-            subsystem=bool(found["subsystem"]),
-            num_units=found["numUnits"],
-            num_pipes=found["numPipes"],
-            num_macs=found["numMacs"],
-            hw_version=found["hwVersion"],
-        ),
-        merges_kernel_selection=ended.result["merges_kernel_selection"],
+        version=result["version"],
+        targets=None if result["targets"] is None else tuple(result["targets"]),
+        target=_target_description(flavor, result),
+        merges_kernel_selection=result["merges_kernel_selection"],
+        lacks=tuple(result["lacks"]),
+    )
+
+
+def _target_description(flavor: ConverterFlavor, result: Mapping[str, Any]) -> TargetDescription:
+    found = result["target"]
+    unknown = [name for name in ("subsystem", "numMacs", "hwVersion") if found[name] is None]
+    if unknown:
+        raise LowerdeckError(
+            f"Flavor {flavor.name} cannot be used for {found['name']}: {flavor.sdk_module} {result['version']} does "
+            f"not state {', '.join(unknown)} of that target, which partitioning has to know. Choose a newer release."
+        )
+    return TargetDescription(
+        name=found["name"],
+        subsystem=bool(found["subsystem"]),
+        num_units=found["numUnits"],
+        num_pipes=found["numPipes"],
+        num_macs=found["numMacs"],
+        hw_version=found["hwVersion"],
+        assumed=tuple(result["assumed"]),
     )
 
 
@@ -179,127 +193,121 @@ def convert(
         target: name of a Neutron target, e.g. imxrt700.
         options: compilation options.
         folder: for the files of this call, created if needed; its name stands for the partition in messages. It is
-            left in place with the model, the converter's log and what else the converter wrote there.
+            left in place with the model, the converter's log and, in `output`, what else the converter wrote.
         timeout_s: time limit, the flavor's where None.
 
     Raises:
-        ConversionError: the converter crashed, took too long, refused the model or an option, or left operators
-            unconverted; names the files and the command to run the call alone.
+        ConversionError: the converter crashed, took too long, refused the model or an option, left operators
+            unconverted or no kernel selection where it was to; names the files and the command to run the call alone.
     """
+    folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / child.OUTPUT_NAME, ignore_errors=True)  # of an earlier call
     (folder / "model.tflite").write_bytes(model)
-    job = {**_job(flavor, "convert", target), "options": options.as_sdk()}
-    ended = _run(flavor, job, folder, flavor.timeout_s if timeout_s is None else timeout_s)
-    if isinstance(ended, _Failure):
-        raise ConversionError(_failure_message(flavor, folder, ended))
+    job = {**_job(flavor, "convert"), "target": target, "options": options.as_sdk()}
+    try:
+        result = _run(flavor, job, folder, flavor.timeout_s if timeout_s is None else timeout_s)
+    except _FailedError as failed:
+        raise ConversionError(failure_message(flavor, folder, str(failed))) from None
     converted = (folder / "converted.tflite").read_bytes()
     if reason := _why_not_one_neutron_graph(converted):
-        failure = _Failure(f"The converter {flavor.name} {reason}", _log_tail(folder))
-        raise ConversionError(_failure_message(flavor, folder, failure))
-    selection = folder / _KERNEL_SELECTION_NAME
+        raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
+    selection = folder / child.OUTPUT_NAME / KERNEL_SELECTION_NAME
     if options.dump_kernel_selection_code and not selection.is_file():
-        failure = _Failure(
-            f"The converter {flavor.name} wrote no {selection.name}, which was asked for", _log_tail(folder)
-        )
-        raise ConversionError(_failure_message(flavor, folder, failure))
+        reason = f"The converter {flavor.name} wrote no {KERNEL_SELECTION_NAME}, which was asked for"
+        mend = "Leave `target.options.dump_kernel_selection_code` off, or choose a flavor that writes it."
+        raise ConversionError(failure_message(flavor, folder, f"{reason}. {mend}"))
     return Conversion(
         model=converted,
-        log=_log(folder),
-        version=ended.result["version"],
+        log=child.log(folder),
+        version=result["version"],
         kernel_selection=selection.read_bytes() if options.dump_kernel_selection_code else None,
     )
 
 
-def worker_command(flavor: ConverterFlavor, folder: Path) -> list[str]:
-    """The command of the child process for the job in `folder`."""
-    # faulthandler: a crash in native code leaves the Python stack in the log. -u: so does what was printed before it.
-    return [flavor.python, "-u", "-X", "faulthandler", str(Path(convert_worker.__file__).resolve()), str(folder)]
+def merge_kernel_selection(flavor: ConverterFlavor, files: Sequence[bytes], folder: Path) -> bytes:
+    """One kernel selection for several partitions, merged by the SDK itself.
+
+    Args:
+        flavor: the converter build that wrote `files`.
+        files: kernel selections in the order of their partitions.
+        folder: for the files of this call; left in place.
+
+    Raises:
+        ConversionError: this release cannot merge them, or fails; names the command to run the call alone.
+    """
+    output = folder.resolve() / child.OUTPUT_NAME
+    shutil.rmtree(folder, ignore_errors=True)
+    output.mkdir(parents=True)
+    # Names as ExecuTorch's own flow has them; the SDK's function may go by them.
+    names = [f"_kernel_selection_tag{index}.c" for index in range(len(files))]
+    for name, content in zip(names, files, strict=True):
+        (output / name).write_bytes(content)
+    merged = "program_kernel_selection.c"
+    try:
+        _run(flavor, _job(flavor, "merge") | {"files": names, "merged": merged}, folder.resolve(), flavor.timeout_s)
+    except _FailedError as failed:
+        command = child.shell_command(flavor.python, folder.resolve())
+        raise ConversionError(
+            f"The kernel selections of {len(files)} partitions were not merged. {failed}\nTheir files: {output}\n"
+            f"To run this call alone: {command}\n{child.log_tail(folder.resolve())}".rstrip()
+        ) from None
+    return (output / merged).read_bytes()
 
 
-@dataclass(frozen=True)
-class _Success:
-    result: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Failure:
-    reason: str
-    log_tail: str
-
-
-def _job(flavor: ConverterFlavor, action: str, target: str) -> dict[str, Any]:
-    # Only our own package needs the project on the path; beside an SDK its modules could hide others.
-    own = [str(_PROJECT_ROOT)] if flavor.sdk_module == REFERENCE_SDK else []
-    return {"action": action, "sdk": flavor.sdk_module, "sys_path": [*flavor.sys_path, *own], "target": target}
-
-
-def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: float) -> _Success | _Failure:
-    """Run the worker on `job` in `folder`, its own process group, output to the log there."""
+def failure_message(flavor: ConverterFlavor, folder: Path, reason: str) -> str:
+    """What is said of a partition that could not be converted in `folder`, for the reason given in sentences."""
     folder = folder.resolve()
-    for stale in ("result.json", "converted.tflite", _KERNEL_SELECTION_NAME):
-        (folder / stale).unlink(missing_ok=True)
-    (folder / "job.json").write_text(json.dumps(job, indent=2, sort_keys=True), encoding="utf-8")
+    return (
+        f"Partition {folder.name} was not converted. {reason}\n"
+        f"Its LiteRT model: {folder / 'model.tflite'}\n"
+        f"To run this call alone: {child.shell_command(flavor.python, folder)}\n"
+        f"End of {folder / child.LOG_NAME}:\n{child.log_tail(folder) or '(empty)'}"
+    )
+
+
+class _FailedError(Exception):
+    """The converter did not do its job; the message is made of sentences about it."""
+
+    def __init__(self, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def _job(flavor: ConverterFlavor, action: str) -> dict[str, Any]:
+    # Only our own package needs the project on the path; beside an SDK its modules could hide others.
+    own = [str(_PROJECT_ROOT)] if flavor.host_only else []
+    return {"action": action, "sdk": flavor.sdk_module, "sys_path": [*flavor.sys_path, *own]}
+
+
+def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: float) -> dict[str, Any]:
+    """What the worker reports of `job`.
+
+    Raises:
+        _FailedError: it failed.
+    """
     who = f"The converter {flavor.name} ({flavor.sdk_module})"
     try:
-        exit_code = _wait(worker_command(flavor, folder), folder, timeout_s)
+        ended = child.run(flavor.python, job, folder, timeout_s)
     except OSError as error:
-        reason = f"{who} could not be started: {error}. Set the flavor's `python` to an interpreter that exists."
-        return _Failure(reason, "")
-    if exit_code is None:
-        return _Failure(f"{who} was ended at its time limit of {timeout_s:g} s.", _log_tail(folder))
-    result = _read_result(folder)
-    if result is not None and not result["ok"]:
-        return _Failure(_reported_reason(who, flavor, result), _log_tail(folder))
-    if exit_code != 0 or result is None:
-        return _Failure(f"{who} {_ending(exit_code)}.", _log_tail(folder))
-    return _Success(result)
+        mend = "Set `flavor.options.python` to an interpreter that exists."
+        raise _FailedError(f"{who} could not be started: {error}. {mend}") from None
+    if isinstance(ended, child.Success):
+        return ended.result
+    raise _FailedError(" ".join((f"{who} {ended.reason}.", _mend(flavor, ended))).rstrip(), ended.kind)
 
 
-def _wait(command: list[str], folder: Path, timeout_s: float) -> int | None:
-    """Exit code of `command`, run with `folder` as current folder; None when it was killed at the time limit."""
-    with (folder / _LOG_NAME).open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        # Also on KeyboardInterrupt: in its own session the child does not get the terminal's signal.
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _read_result(folder: Path) -> dict[str, Any] | None:
-    try:
-        result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return result
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code} and without a result"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = str(-exit_code)
-    return f"was ended by signal {name}"
-
-
-def _reported_reason(who: str, flavor: ConverterFlavor, result: dict[str, Any]) -> str:
-    reported = f"{who} reports: {result['error']}"
-    if result["kind"] == "missing_sdk":
+def _mend(flavor: ConverterFlavor, failure: child.Failure) -> str:
+    assert failure.kind is None or failure.kind in convert_worker.ERROR_KINDS
+    if failure.kind == "missing_sdk":
         if flavor.sdk_module == INSTALLED_SDK:
-            return f"{reported}. {MISSING_SDK}"
-        return f"{reported}. Install {flavor.sdk_module} there, or set the flavor's `python` to where it is installed."
-    if result["kind"] == "unknown_option":
-        return f"{reported}. Leave these options at their defaults, or choose the flavor of a newer release."
-    return reported
+            return MISSING_SDK
+        return f"Install {flavor.sdk_module} there, or set `flavor.options.python` to where it is installed."
+    if failure.kind == "unknown_option":
+        return "Leave these options at their defaults, or choose the flavor of a newer release."
+    if failure.kind == "unusable":
+        return "docs/flavors.md tells which interface a converter has to have."
+    return ""
 
 
 def _why_not_one_neutron_graph(converted: bytes) -> str | None:
@@ -313,24 +321,5 @@ def _why_not_one_neutron_graph(converted: bytes) -> str | None:
     found = ", ".join(f"{name} x {count}" for name, count in Counter(operators).items()) or "none"
     return (
         f"must turn the partition into exactly one {NEUTRON_GRAPH} operator and left: {found}. Keep the operators "
-        "that it cannot convert off the NPU (`operators_not_to_delegate`)."
+        "that it cannot convert off the NPU (`target.options.operators_not_to_delegate`)."
     )
-
-
-def _failure_message(flavor: ConverterFlavor, folder: Path, failure: _Failure) -> str:
-    folder = folder.resolve()
-    command = f"cd {shlex.quote(str(folder))} && {shlex.join(worker_command(flavor, folder))}"
-    return (
-        f"Partition {folder.name} was not converted. {failure.reason}\n"
-        f"Its LiteRT model: {folder / 'model.tflite'}\n"
-        f"To run this call alone: {command}\n"
-        f"End of {folder / _LOG_NAME}:\n{failure.log_tail or '(empty)'}"
-    )
-
-
-def _log(folder: Path) -> str:
-    return (folder / _LOG_NAME).read_text(encoding="utf-8", errors="replace")
-
-
-def _log_tail(folder: Path) -> str:
-    return "\n".join(_log(folder).splitlines()[-_LOG_TAIL_LINES:])

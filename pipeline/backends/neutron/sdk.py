@@ -2,7 +2,8 @@
 
 The backend imports `eiq_neutron_sdk` by that name when it is imported itself, and calls the converter in a child
 process without a time limit and with the pipeline's current folder. `provide_sdk` settles the first, `converting` the
-second.
+second. NXP's native code is never imported into the process of the pipeline: what the backend wants to know of a
+target is asked in a child process, and a process can turn from one flavor to another.
 """
 
 from __future__ import annotations
@@ -19,55 +20,47 @@ from typing import Any
 
 from pipeline.backends.neutron.converter import (
     INSTALLED_SDK,
-    MISSING_SDK,
     REFERENCE_SDK,
     Conversion,
     ConverterFlavor,
     ConverterOptions,
+    SdkDescription,
     convert,
     describe,
-    installed_sdk,
+    failure_message,
 )
-from pipeline.contracts import LowerdeckError
+from pipeline.contracts import ConversionError, LowerdeckError
 
 # The one module of the backend that binds the SDK.
 _BACKEND_MODULE = "executorch.backends.nxp.backend.neutron_converter_manager"
 _SUBMODULES = ("neutron_converter", "neutron_library_utils")
-
-_provided: ConverterFlavor | None = None
 
 OnPartition = Callable[[str, bytes, Conversion], None]
 """Called as (delegation tag, LiteRT model, what became of it)."""
 
 
 def provide_sdk(flavor: ConverterFlavor) -> None:
-    """Make `import eiq_neutron_sdk` give what `flavor` needs; call this before importing executorch.backends.nxp.
+    """Have executorch.backends.nxp go by the targets of `flavor`; call this before anything of it is used.
 
-    The backend gets the module itself where that is NXP's installed SDK or the reference flavor. For an older release,
-    or one in another environment, it gets a stand-in that knows its targets; conversion then needs `converting`.
+    The backend gets the package itself where that is the reference flavor, and for any other a stand-in that knows the
+    flavor's targets; conversion then needs `converting`.
 
     Raises:
-        LowerdeckError: the SDK is not installed, or the backend was imported with another flavor already: a process
-            can use one.
+        LowerdeckError: the flavor cannot be used; says how to mend it.
     """
-    global _provided
-    if _same_sdk(_provided, flavor):
-        return
-    if _BACKEND_MODULE in sys.modules and (_provided is not None or not _is_installed_here(flavor)):
-        used = "the installed eiq_neutron_sdk" if _provided is None else f"flavor {_provided.name}"
-        raise LowerdeckError(
-            f"ExecuTorch's Neutron backend was imported with {used} in this process and cannot change to flavor "
-            f"{flavor.name}. Use a process for each flavor."
-        )
     package = _package(flavor)
-    for name in (INSTALLED_SDK, *(f"{INSTALLED_SDK}.{submodule}" for submodule in _SUBMODULES)):
-        if _provided is not None:  # what an earlier call put there
-            sys.modules.pop(name, None)
-    if package is not None:
-        sys.modules[INSTALLED_SDK] = package
+    sys.modules[INSTALLED_SDK] = package
+    for name in _SUBMODULES:
+        sys.modules[f"{INSTALLED_SDK}.{name}"] = getattr(package, name)
+    if backend := sys.modules.get(_BACKEND_MODULE):  # it has bound those of another flavor
         for name in _SUBMODULES:
-            sys.modules[f"{INSTALLED_SDK}.{name}"] = getattr(package, name)
-    _provided = flavor
+            setattr(backend, name, getattr(package, name))
+
+
+@functools.cache
+def described(flavor: ConverterFlavor, target: str) -> SdkDescription:
+    """`converter.describe`, asked once in the life of this process."""
+    return describe(flavor, target)
 
 
 @contextmanager
@@ -80,7 +73,7 @@ def converting(
     """While open, ExecuTorch's backend converts through `converter.convert`, each partition in a folder of its own.
 
     The folder is `workdir`/<delegation tag>, or <delegation tag>-2 and so on where a tag comes again; it keeps the
-    model, the log and `_kernel_selection.c`. Not for several threads at once: it replaces a method of the backend.
+    model, the log and what the converter wrote. Not for several threads at once: it replaces a method of the backend.
 
     Args:
         flavor: as given to `provide_sdk`, which this calls.
@@ -90,7 +83,7 @@ def converting(
 
     Raises:
         LowerdeckError: as `provide_sdk`.
-        ConversionError: out of `to_backend`, when the converter fails.
+        ConversionError: out of `to_backend`, when the converter fails or is not the one that described its targets.
     """
     provide_sdk(flavor)
     from executorch.backends.nxp.backend.neutron_converter_manager import NeutronConverterManager
@@ -109,8 +102,10 @@ def converting(
             use_profiling=use_profiling,
             extra=extra_options or {},
         )
-        litert = bytes(tflite_model)
-        conversion = convert(flavor, litert, target, options, _fresh_folder(workdir, delegation_tag))
+        litert, folder = bytes(tflite_model), _fresh_folder(workdir, delegation_tag)
+        conversion = convert(flavor, litert, target, options, folder)
+        if reason := _why_not_usable(conversion, described(flavor, target).version):
+            raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
         if use_profiling:
             _emit(conversion.log)
         on_partition(delegation_tag, litert, conversion)
@@ -124,29 +119,27 @@ def converting(
         NeutronConverterManager.convert = original
 
 
-def _same_sdk(one: ConverterFlavor | None, other: ConverterFlavor) -> bool:
-    """Whether both give the backend the same module; names and time limits do not matter to it."""
-    return one is not None and (one.sdk_module, one.python, one.sys_path) == (
-        other.sdk_module,
-        other.python,
-        other.sys_path,
-    )
+def _why_not_usable(conversion: Conversion, version: str) -> str | None:
+    """What ExecuTorch would stumble over, or what would make partitions of one program differ; None if nothing."""
+    from executorch.backends.nxp.neutron_node_extraction import extract_artifacts_from_neutron_node
 
-
-def _is_installed_here(flavor: ConverterFlavor) -> bool:
-    """Whether the flavor is NXP's SDK in this very environment, so that the backend can import it itself."""
-    return (flavor.sdk_module, flavor.python, flavor.sys_path) == (INSTALLED_SDK, sys.executable, ())
-
-
-def _package(flavor: ConverterFlavor) -> ModuleType | None:
-    """What `import eiq_neutron_sdk` has to give, None where it finds NXP's SDK by itself."""
-    if flavor.host_only:
-        return importlib.import_module(REFERENCE_SDK)
-    if not _is_installed_here(flavor):
-        return _stand_in(flavor)
-    if not installed_sdk():
-        raise LowerdeckError(f"Flavor {flavor.name} cannot be used. {MISSING_SDK}")
+    if conversion.version != version:
+        return (
+            f"is of version {conversion.version}, and was of version {version} when the program was partitioned for "
+            "it: another release was installed meanwhile. Run `dvc repro -f partition`."
+        )
+    try:
+        extract_artifacts_from_neutron_node(conversion.model)
+    except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        # Assertions and accidents of a reader that expects nothing else.
+        return f"made a NeutronGraph operator that ExecuTorch cannot read: {error}"
     return None
+
+
+@functools.cache
+def _package(flavor: ConverterFlavor) -> ModuleType:
+    """What `import eiq_neutron_sdk` has to give."""
+    return importlib.import_module(REFERENCE_SDK) if flavor.host_only else _stand_in(flavor)
 
 
 def _stand_in(flavor: ConverterFlavor) -> ModuleType:
@@ -154,7 +147,7 @@ def _stand_in(flavor: ConverterFlavor) -> ModuleType:
 
     @functools.cache
     def target(name: str) -> Any:
-        found = describe(flavor, name).target
+        found = described(flavor, name).target
         return SimpleNamespace(
             name=found.name,
             subsystem=found.subsystem,
@@ -165,6 +158,7 @@ def _stand_in(flavor: ConverterFlavor) -> ModuleType:
         )
 
     def is_target(name: str) -> bool:
+        names = target_names()
         if names is not None:
             return name in names
         try:
@@ -173,16 +167,20 @@ def _stand_in(flavor: ConverterFlavor) -> ModuleType:
             return False
         return True
 
+    def target_names() -> tuple[str, ...] | None:
+        return described(flavor, "imxrt700").targets
+
     def refuse(*_: object) -> bytes:
         raise LowerdeckError(f"flavor {flavor.name} converts in a child process: open `converting` around the lowering")
 
-    names = describe(flavor).targets
+    target_names()  # what is wrong with the flavor is said now
     package = ModuleType(INSTALLED_SDK, f"Stand-in for the SDK of flavor {flavor.name}.")
     converter = ModuleType(f"{INSTALLED_SDK}.neutron_converter")
     library = ModuleType(f"{INSTALLED_SDK}.neutron_library_utils")
     vars(converter).update(getNeutronTarget=target, CompilationContext=refuse, convertModel=refuse)
     vars(library).update(
-        isNeutronTarget=is_target, getNeutronTargets=lambda: [SimpleNamespace(name=name) for name in names or ()]
+        isNeutronTarget=is_target,
+        getNeutronTargets=lambda: [SimpleNamespace(name=name) for name in target_names() or ()],
     )
     vars(package).update(neutron_converter=converter, neutron_library_utils=library)
     return package

@@ -5,13 +5,14 @@ docs/xnnpack.md tells what each option was found to do.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipeline.backends.exclusion import Exclusion
 from pipeline.backends.xnnpack.operator_configs import AdditionalConfig, AnyConfig, DefaultConfig
-from pipeline.contracts import Backend, BackendDeclaration, BuildChoices
+from pipeline.contracts import Backend, BackendDeclaration, BuildChoices, Converter, FlavorReport
 
 Precision = Literal["FP32", "STATIC_QUANT", "DYNAMIC_QUANT"]
 _PRECISIONS_OF = {"float32": "FP32", "float16": "FP32", "int8": "STATIC_QUANT"}
@@ -121,6 +122,13 @@ def create(**arguments: Any) -> Backend:
     return Xnnpack(**arguments)
 
 
+def probe_flavor(**flavor: Any) -> FlavorReport:
+    """The installed serializer; see contracts.BackendDeclaration."""
+    version = importlib.metadata.version("executorch")
+    converter = Converter(flavor=flavor["flavor"], name="executorch-xnnpack", version=version)
+    return FlavorReport(converter=converter, targets=("cpu",))
+
+
 DECLARATION = BackendDeclaration(
     device=Device,
     options=Options,
@@ -138,6 +146,7 @@ DECLARATION = BackendDeclaration(
     check_build=check_build,
     supports_dynamic_shapes=True,
     create=create,
+    probe_flavor=probe_flavor,
     # The others also decide which operators are kept whole for the delegate.
     delegation_options=("per_op_mode", "verbose", "quantized_inputs", "quantized_outputs", "nodes_not_to_delegate"),
 )
