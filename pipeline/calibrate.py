@@ -9,11 +9,12 @@ import torch
 from tqdm import tqdm
 
 from pipeline.contracts import ObserverState
+from pipeline.memory_formats import laid_out, memory_format_of
 from pipeline.pt2e import observer_state, prepare
 from pipeline.ranges import activation_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
@@ -32,14 +33,18 @@ def calibrate(
         num_samples: How many there are. Where there are none, only weights can be observed, and their observers see
             them while the program runs on its example inputs.
     """
-    prepared = prepare(program, quantizer)
+    prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
+
+    def inputs(purpose: str) -> Iterator[tuple[torch.Tensor, ...]]:
+        for sample in tqdm(samples, total=num_samples, desc=purpose, unit="sample", disable=None):
+            yield laid_out(sample, memory_format)
+
     with torch.no_grad():
         if num_samples == 0:
             assert program.example_inputs is not None
             prepared(*program.example_inputs[0])
             return observer_state(prepared)
-        for inputs in tqdm(samples, total=num_samples, desc="calibrate", unit="sample", disable=None):
-            prepared(*inputs)
+        for sample in inputs("calibrate"):
+            prepared(*sample)
     state = observer_state(prepared)
-    seen = tqdm(samples, total=num_samples, desc="count what is clipped", unit="sample", disable=None)
-    return dataclasses.replace(state, ranges=activation_ranges(prepared, seen))
+    return dataclasses.replace(state, ranges=activation_ranges(prepared, inputs("count what is clipped")))

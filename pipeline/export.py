@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contracts import DynamicDimension, LowerdeckError
 from pipeline.dynamic_shapes import traced_shapes, violations
+from pipeline.memory_formats import MemoryFormat, laid_out
 from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def export(
     model: torch.nn.Module,
     input_shapes: Sequence[Sequence[int]],
     dynamic_dimensions: Sequence[DynamicDimension] = (),
+    memory_format: MemoryFormat = "contiguous",
 ) -> ExportedProgram:
     """Export `model` for inputs of these shapes.
 
@@ -28,6 +30,7 @@ def export(
         model: in eval mode.
         input_shapes: shape of every float32 input with its batch dimension.
         dynamic_dimensions: those whose size may vary, `input_shapes` being one of the possible choices.
+        memory_format: how inputs of four dimensions lie in memory; what is computed from them follows.
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, with its reason; or the model does not take every size,
@@ -36,7 +39,7 @@ def export(
     import torch
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
-    example_inputs = tuple(torch.zeros(*shape) for shape in shapes_to_trace)
+    example_inputs = laid_out(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
     try:
         with torch.no_grad(), shared_provenance():
             return torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)

@@ -12,7 +12,8 @@ def main() -> None:
     config = stage.section(ModelConfig)
     source = models.source(config.source)
     model = source.build(source.Options(**config.options), config.weights)
-    artifacts.write_program(artifacts.EXPORTED, export(model, config.input_shapes, config.dynamic_shapes))
+    program = export(model, config.input_shapes, config.dynamic_shapes, config.memory_format)
+    artifacts.write_program(artifacts.EXPORTED, program)
 
 
 # A server that is still importing has more to import than export needs.

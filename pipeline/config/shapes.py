@@ -11,7 +11,7 @@ from pipeline.contracts import BackendDeclaration, DynamicDimension
 
 
 def shape_problems(model: ModelConfig, target: TargetConfig, declaration: BackendDeclaration) -> Iterator[Problem]:
-    """All that is wrong with `model.input_shapes` and `model.dynamic_shapes`."""
+    """All that is wrong with `model.input_shapes`, `model.memory_format` and `model.dynamic_shapes`."""
     for index, shape in enumerate(model.input_shapes):
         if not shape or shape[0] != 1:
             yield Problem(
@@ -19,6 +19,13 @@ def shape_problems(model: ModelConfig, target: TargetConfig, declaration: Backen
                 message="the first number is the batch dimension and has to be 1: programs run one sample at a time",
                 received=shape,
             )
+    if model.memory_format == "channels_last" and all(len(shape) != 4 for shape in model.input_shapes):
+        yield Problem(
+            key="model.memory_format",
+            message="no input of model.input_shapes has the four dimensions [n, c, h, w] that it is about; leave it "
+            "contiguous",
+            received=model.memory_format,
+        )
     if model.dynamic_shapes and not declaration.supports_dynamic_shapes:
         able = [name for name in backends.available() if backends.source(name).supports_dynamic_shapes]
         yield Problem(

@@ -46,6 +46,13 @@ def test_the_batch_dimension_may_vary_too(composed: Callable[..., Config]) -> No
     assert composed({"dim": 0, "min": 1, "max": 8}).model.dynamic_shapes[0].dim == 0
 
 
+def test_channels_last_needs_an_input_with_channels(composed: Callable[..., Config]) -> None:
+    model: dict[str, Any] = {"memory_format": "channels_last"}
+    assert composed(overrides={"model": model}).model.memory_format == "channels_last"
+    with pytest.raises(ConfigurationError, match=r"model\.memory_format: no input .* has the four dimensions"):
+        composed(overrides={"model": model | {"input_shapes": [[1, 32]]}})
+
+
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "ethos_u55_128"])
 def test_backends_that_compile_for_fixed_shapes_refuse_them(composed: Callable[..., Config], target: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -1,0 +1,32 @@
+"""How the inputs of a program lie in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+_CHANNELS_LAST = (0, 2, 3, 1)
+
+
+def laid_out(inputs: tuple[torch.Tensor, ...], memory_format: MemoryFormat) -> tuple[torch.Tensor, ...]:
+    """`inputs`, those of four dimensions with their channels innermost in memory where that is wanted.
+
+    Shapes [n x c x h x w] and values stay. For `contiguous` the inputs are taken as they are.
+    """
+    import torch
+
+    if memory_format == "contiguous":
+        return inputs
+    return tuple(tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor for tensor in inputs)
+
+
+def memory_format_of(program: ExportedProgram) -> MemoryFormat:
+    """The memory format that `program` was exported with."""
+    assert program.example_inputs is not None
+    examples = program.example_inputs[0]
+    return "channels_last" if any(tensor.dim_order() == _CHANNELS_LAST for tensor in examples) else "contiguous"
