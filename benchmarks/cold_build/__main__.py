@@ -1,9 +1,10 @@
-"""Wall time and peak memory of `dvc repro` from nothing against one process that makes the same calls.
+"""Wall time and peak memory of `dvc repro` against one process that makes the same calls.
 
 python -m benchmarks.cold_build [--targets a,b] [--rounds N] [--memory]
 
-Every round builds in a fresh clone of HEAD, pipeline and peer in turn; the ratio is taken pair by pair. Prints a table
-a target, with the seconds of every stage.
+Every round builds from nothing in a fresh clone of HEAD, then once more with nothing to do, then after a change of a
+delegation option; then the peer runs. Nothing has been imported by a preloading server before a build. Ratios are taken
+pair by pair. Prints a table a target, with the seconds of every stage.
 """
 
 import argparse
@@ -37,6 +38,10 @@ overrides:
   evaluation:
     layer_samples: 1  # the peer makes no table of layers
 """
+CHANGED_OPTION = """  target:
+    options:
+      operators_not_to_delegate: ["aten::add"]
+"""
 
 
 def main() -> None:
@@ -63,18 +68,20 @@ def measure(target: str, with_memory: bool) -> dict[str, float]:
         for stale in ("dvc.lock", "build"):
             if (clone / stale).exists():
                 shutil.rmtree(clone / stale) if (clone / stale).is_dir() else (clone / stale).unlink()
-        stop_preloading()  # cold: nothing may be imported already
-        started = time.perf_counter()
-        stages = run_pipeline(clone)
-        pipeline_s = time.perf_counter() - started
+        pipeline_s, stages = run_pipeline(clone, "cold")
         noop_started = time.perf_counter()
         output = subprocess.run(
             ["dvc", "repro"], cwd=clone, env=environment(), capture_output=True, text=True, check=True
         )
         noop_s = time.perf_counter() - noop_started
         assert "Running stage" not in output.stdout, output.stdout
+        with (clone / "params.yaml").open("a") as params:
+            params.write(CHANGED_OPTION)
+        rebuild_s, rebuilt = run_pipeline(clone, "rebuild")
         peer_s, peer_mib = run_peer(clone, target)
         figures = {"pipeline_s": pipeline_s, "peer_s": peer_s, "ratio": pipeline_s / peer_s, "noop_s": noop_s} | stages
+        figures |= {"rebuild_s": rebuild_s, "rebuild_ratio": rebuild_s / peer_s}
+        figures |= {f"rebuild {name}": seconds for name, seconds in rebuilt.items()}
         if with_memory:
             largest = max(stage_memory_mib(clone).values())
             figures |= {"peer_mib": peer_mib, "largest_stage_mib": largest, "memory_ratio": largest / peer_mib}
@@ -83,11 +90,14 @@ def measure(target: str, with_memory: bool) -> dict[str, float]:
         shutil.rmtree(folder)
 
 
-def run_pipeline(clone: Path) -> dict[str, float]:
-    """`dvc repro`, with the seconds of every stage as a wrapper of `python` sees them."""
-    tools = clone.parent / "bin"
+def run_pipeline(clone: Path, name: str) -> tuple[float, dict[str, float]]:
+    """`dvc repro` without a preloading server from before: its seconds, and those of every stage that ran.
+
+    A wrapper of `python` takes the time of the stages.
+    """
+    tools = clone.parent / f"{name}-bin"
     tools.mkdir()
-    log = clone.parent / "stages.log"
+    log = clone.parent / f"{name}.log"
     wrapper = tools / "python"
     wrapper.write_text(
         f"#!{sys.executable}\n"
@@ -98,15 +108,18 @@ def run_pipeline(clone: Path) -> dict[str, float]:
         "sys.exit(code)\n"
     )
     wrapper.chmod(0o755)
+    stop_preloading()
+    started = time.perf_counter()
     subprocess.run(["dvc", "repro"], cwd=clone, env=environment(tools), stdout=subprocess.DEVNULL, check=True)
+    total_s = time.perf_counter() - started
     lines = [line.split() for line in log.read_text().splitlines()]
-    return {f"{module.partition('.')[2]}_s": float(seconds) for module, seconds in lines}
+    return total_s, {f"{module.partition('.')[2]}_s": float(seconds) for module, seconds in lines}
 
 
 def stage_memory_mib(clone: Path) -> dict[str, float]:
     """Peak memory of every stage, run once more by itself: forks of a preloading server share theirs."""
     peaks = {}
-    for stage in ("export", "calibrate", "quantize", "partition", "convert", "evaluate", "track"):
+    for stage in ("export", "calibrate", "quantize", "partition", "convert", "baseline", "evaluate", "track"):
         command = [sys.executable, "-m", f"stages.{stage}"]
         silent = subprocess.DEVNULL
         process = subprocess.Popen(
