@@ -55,15 +55,19 @@ _SCALARS = {str: "text", int: "integer", float: "number", bool: "true or false",
 
 def main() -> int:
     """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return write_or_compare(PAGE, render(), __doc__, "docs.generate_configuration")
+
+
+def write_or_compare(path: Path, page: str, about: str | None, module: str) -> int:
+    """What the command of a generated page does: exit status 0, or 1 where `--check` finds it out of date."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where the page is out of date")
-    page = render()
     if not parser.parse_args().check:
-        PAGE.write_text(page, encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
         return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
+    if path.is_file() and path.read_text(encoding="utf-8") == page:
         return 0
-    print("docs/configuration.md is out of date; run `python -m docs.generate_configuration`", file=sys.stderr)
+    print(f"docs/{path.name} is out of date; run `python -m {module}`", file=sys.stderr)
     return 1
 
 
@@ -118,12 +122,12 @@ def _accepted(declaration: Any) -> Iterator[str]:
 
 def _fields(cls: type, prefix: str) -> str:
     """One entry for each field of the dataclass `cls`."""
-    hints, texts = typing.get_type_hints(cls, include_extras=True), _docstrings(cls)
+    hints, texts = typing.get_type_hints(cls, include_extras=True), docstrings(cls)
     fields = dataclasses.fields(cls)
     if not fields:
         return _paragraph(f"`{prefix.rstrip('.')}` has no keys: {_first_paragraph(cls.__doc__)}")
     return _bullets(
-        f"`{prefix}{field.name}` ({_words(hints[field.name])}; {_default(field)}): {texts.get(field.name, '(no text)')}"
+        f"`{prefix}{field.name}` ({words(hints[field.name])}; {default(field)}): {texts.get(field.name, '(no text)')}"
         for field in fields
     )
 
@@ -132,16 +136,17 @@ def _files(group: str) -> str:
     """One entry for each option of conf/`group`, with the comment that its file begins with."""
     entries = []
     for path in sorted((CONF / group).glob("*.yaml")):
-        comment = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if not line.startswith("#"):
-                break
-            comment.append(line.lstrip("# "))
-        entries.append(f"`{path.stem}`: {' '.join(comment)}".rstrip(": "))
+        entries.append(f"`{path.stem}`: {' '.join(comment(path))}".rstrip(": "))
     return _bullets(entries)
 
 
-def _docstrings(cls: type) -> dict[str, str]:
+def comment(path: Path) -> list[str]:
+    """The lines of the comment that a file begins with."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return [line.lstrip("# ") for line in lines]
+
+
+def docstrings(cls: type) -> dict[str, str]:
     """The string that stands under each field of a dataclass, by field."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     body = typing.cast(ast.ClassDef, tree.body[0]).body
@@ -156,19 +161,19 @@ def _docstrings(cls: type) -> dict[str, str]:
     }
 
 
-def _words(hint: Any) -> str:
+def words(hint: Any) -> str:
     """A type in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return " ".join([_words(arguments[0]), *_bounds(arguments[1:])])
+        return " ".join([words(arguments[0]), *_bounds(arguments[1:])])
     if origin is Literal:
         values = [f"`{json.dumps(value) if not isinstance(value, str) else value}`" for value in arguments]
         return f"one of {', '.join(values)}" if len(values) > 1 else values[0]
     if origin in (types.UnionType, typing.Union):
-        return " or ".join(_words(argument) for argument in sorted(arguments, key=lambda kind: kind is type(None)))
+        return " or ".join(words(argument) for argument in sorted(arguments, key=lambda kind: kind is type(None)))
     if origin in (list, tuple, collections.abc.Sequence):
         inner = [argument for argument in arguments if argument is not Ellipsis]
-        return f"list of {_words(inner[0])}" if inner else "list"
+        return f"list of {words(inner[0])}" if inner else "list"
     if origin in (dict, collections.abc.Mapping):
         return "mapping"
     return _SCALARS.get(hint) or str(getattr(hint, "__name__", hint))
@@ -185,7 +190,8 @@ def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
                     yield f"{sign} {bound:,}" if isinstance(bound, int) else f"{sign} {bound:g}"
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
+def default(field: dataclasses.Field[Any]) -> str:
+    """The default of a field in words."""
     if field.default is not dataclasses.MISSING:
         value = field.default
     elif field.default_factory is not dataclasses.MISSING:
