@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import UserDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pipeline.convert import Converted
     from pipeline.runtime import Resolver
     from pipeline.runtime.floats import FloatProgram
+    from pipeline.sensitivity import Measured
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
@@ -66,6 +68,7 @@ METRICS = EVALUATED / "metrics.json"
 CONFUSION = EVALUATED / "confusion.csv"
 CLASSES = EVALUATED / "classes.csv"
 EVALUATION_SAMPLES = EVALUATED / "samples.json"
+SENSITIVITY = BUILD / "sensitivity"
 LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
 
@@ -184,6 +187,29 @@ def read_quantization_report() -> list[QuantizedTensor]:
             values[name] = tuple(entry[name])
         tensors.append(QuantizedTensor(**values))
     return tensors
+
+
+class Measurements(UserDict[str, "Measured"]):
+    """What `lowerdeck sensitivity` has measured so far, written with every measurement, so that none is made twice."""
+
+    def __init__(self, key: str) -> None:
+        """`key` is a digest of all that the measurements depend on; those of the same key are read."""
+        super().__init__()
+        self._path = SENSITIVITY / f"{key[:32]}.json"
+        if self._path.is_file():
+            from pipeline.sensitivity import Measured
+
+            for name, entry in read_json(self._path).items():
+                hits = None if entry["hits"] is None else tuple(bit == "1" for bit in entry["hits"])
+                self.data[name] = Measured(hits=hits, sqnr_db=entry["sqnr_db"])
+
+    def __setitem__(self, name: str, measured: Measured) -> None:
+        super().__setitem__(name, measured)
+        entries = {}
+        for known, entry in self.data.items():
+            hits = None if entry.hits is None else "".join("01"[hit] for hit in entry.hits)
+            entries[known] = {"hits": hits, "sqnr_db": entry.sqnr_db}
+        write_json(self._path, entries)
 
 
 def write_edge_program(program: ExportedProgram, config: EdgeCompileConfig, made_of: str = "") -> None:

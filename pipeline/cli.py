@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pipeline.commands import quantization
+from pipeline.commands import quantization, sensitivity
 from pipeline.contracts import LowerdeckError
 
 
@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="print the figures of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
     quantization.add(commands)
+    sensitivity.add(commands)
     _add_run(commands.add_parser("run", help="execute a .pte on this host and write its outputs"))
     ui = commands.add_parser("ui", help="open MLflow on the recorded builds")
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

@@ -60,7 +60,7 @@ def run(module: str, main: Callable[[], None], *, preloaded_within_s: float | No
 def _main(name: str, main: Callable[[], None]) -> int:
     from pipeline.contracts import LowerdeckError
 
-    _quiet_libraries()
+    quiet_libraries()
     try:
         main()
     except LowerdeckError as error:
@@ -207,10 +207,11 @@ def _fix_environment(module: str) -> None:
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | fixed)  # noqa: S606
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """Keep deprecation notes of libraries off the terminal."""
     if os.environ.get(_VERBOSE):
         return
+    os.environ.setdefault("TORCH_LOGS", "-all")  # heeded where torch is not imported yet
     warnings.filterwarnings("ignore")
     logging.basicConfig()
     for handler in logging.getLogger().handlers:

@@ -40,6 +40,22 @@ class Alien(nn.Module):
         return torch.sort(torch.erf(x), dim=-1)[0]
 
 
+class Fragile(nn.Module):
+    """Three linear layers of which the second has weights that 8 bits a tensor cannot hold: [1 x 8] -> [1 x 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        with torch.no_grad():
+            self.second.weight[0, 0] = 2000.0  # one weight takes the whole range
+            self.third.weight[:, 0] = 0.0  # and its output has no say
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))
+        return scores
+
+
 MIXED_SHAPE = [1, 8, 8, 16]
 
 
