@@ -45,8 +45,13 @@ def parameters_of(callable_: Any) -> Parameters | None:
     )
 
 
-def parameters_in_source(module: str, attribute: str) -> Parameters | None:
+def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | None:
     """Of a class or function that `module` defines at its top level, without importing anything.
+
+    Args:
+        module: Its name with those of its packages.
+        attribute: Name of the class or function.
+        key: Configuration key that names it, for messages.
 
     Returns:
         None where the text does not tell: the name is imported or assigned, decorated, or a class without an `__init__`
@@ -55,14 +60,14 @@ def parameters_in_source(module: str, attribute: str) -> Parameters | None:
     Raises:
         ConfigurationError: there is no such module, it needs a package that is not installed, or defines no such name.
     """
-    path = _source_file(module)
+    path = source_file(module, key)
     if path is None:
         return None
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     except (SyntaxError, ValueError) as error:
-        raise ConfigurationError(f"model.options.factory: {module} cannot be imported: {error}") from error
-    _check_imports(module, tree)
+        raise ConfigurationError(f"{key}: {module} cannot be imported: {error}") from error
+    _check_imports(module, tree, key)
     definitions = {
         node.name: node
         for node in tree.body
@@ -93,7 +98,7 @@ def _parameters(arguments: ast.arguments, *, skip_self: bool) -> Parameters:
     )
 
 
-def _source_file(module: str) -> Path | None:
+def source_file(module: str, key: str) -> Path | None:
     """The module's `.py`, found without importing its parent packages; None where it is no such file.
 
     Raises:
@@ -105,7 +110,7 @@ def _source_file(module: str) -> Path | None:
     for depth in range(1, len(parts) + 1):
         if spec is None:
             raise ConfigurationError(
-                f"model.options.factory: there is no module {'.'.join(parts[:depth])}. Correct the name, install the "
+                f"{key}: there is no module {'.'.join(parts[:depth])}. Correct the name, install the "
                 "package, or put the folder that holds it on PYTHONPATH."
             )
         if depth == len(parts):
@@ -115,7 +120,7 @@ def _source_file(module: str) -> Path | None:
         if found is None:
             siblings = sorted(path.stem for folder in folders for path in Path(folder).glob("[!_]*"))
             raise ConfigurationError(
-                f"model.options.factory: {'.'.join(parts[:depth])} has no module {parts[depth]}."
+                f"{key}: {'.'.join(parts[:depth])} has no module {parts[depth]}."
                 f"{discovery.did_you_mean(parts[depth], siblings)}"
             )
         spec = found
@@ -131,7 +136,7 @@ def _find_spec(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
         return None
 
 
-def _check_imports(module: str, tree: ast.Module) -> None:
+def _check_imports(module: str, tree: ast.Module, key: str) -> None:
     """Raise ConfigurationError where a top-level import names a package that is not installed."""
     for statement in tree.body:
         if isinstance(statement, ast.Import):
@@ -143,7 +148,5 @@ def _check_imports(module: str, tree: ast.Module) -> None:
         for name in names:
             if _find_spec(name.partition(".")[0], None) is None:
                 raise ConfigurationError(
-                    f"model.options.factory: {module} cannot be imported: it imports {name}, and there is no such "
-                    "module. "
-                    "Install it."
+                    f"{key}: {module} cannot be imported: it imports {name}, and there is no such module. Install it."
                 )
