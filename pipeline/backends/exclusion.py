@@ -113,6 +113,17 @@ def excluded_by(node: torch.fx.Node) -> str | None:
     return found
 
 
+def names_in_aten(node: torch.fx.Node, exclusion: Exclusion) -> bool:
+    """Whether `exclusion` names a node of the ATen program, by operator or module; nodes have other names there.
+
+    What it names must not be kept whole for the delegate: ExecuTorch's CPU kernels have some operators only in pieces.
+    """
+    operator = operator_name(node)
+    return any(is_operator(operator, pattern) for pattern in exclusion.operators_not_to_delegate) or matches(
+        modules_of(node), globs=exclusion.modules_not_to_delegate
+    )
+
+
 _Matched = tuple[list["torch.fx.Node"], set[str]]
 """The nodes that a pattern names, and the names that it could have named."""
 

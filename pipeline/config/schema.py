@@ -315,7 +315,8 @@ class BuildConfig:
     num_threads: Positive = 1
     """Threads of PyTorch in every stage. More than one makes the last bits of observed ranges vary."""
     plugins: list[Name] = field(default_factory=list)
-    """Import prefixes outside the project that model.options.factory may name, e.g. [my_models]."""
+    """Import prefixes outside the project that import paths may name, e.g. [my_models]: model.options.factory, and
+    options of targets."""
 
 
 @dataclass(frozen=True, kw_only=True)

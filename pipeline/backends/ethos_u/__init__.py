@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from pipeline import import_paths, signatures
 from pipeline.backends.ethos_u import vela_config, vela_flags
-from pipeline.contracts import Backend, BackendDeclaration, Converter, FlavorReport, LowerdeckError
+from pipeline.backends.exclusion import Exclusion
+from pipeline.contracts import (
+    Backend,
+    BackendDeclaration,
+    BuildChoices,
+    ConfigurationError,
+    Converter,
+    FlavorReport,
+    LowerdeckError,
+)
+
+OWN_PACKAGE = "pipeline.backends"
+"""Package of the project whose code may be named by import path."""
+CHECKS, OPERATORS = "target.options.additional_checks", "target.options.custom_partition_ops"
 
 Accelerator = Literal[
     "ethos-u55-32",
@@ -87,6 +101,20 @@ class Options:
     """More flags for Vela, e.g. [`--optimise=Size`]; docs/ethos_u.md lists them."""
     external_block_placements: ExternalBlocks = field(default_factory=ExternalBlocks)
     """Parts of partitions that are kept in data files beside the `.pte`."""
+    operators_not_to_delegate: list[str] = field(default_factory=list)
+    """Operators that stay on the CPU, by their whole name: [`aten::add`] or [`aten.add`] for all overloads,
+    [`aten.add.Tensor`] for one."""
+    modules_not_to_delegate: list[str] = field(default_factory=list)
+    """Globs on paths of modules that stay on the CPU, e.g. [head, `layer3.*`]. A module is matched with everything in
+    it."""
+    nodes_not_to_delegate: list[str] = field(default_factory=list)
+    """Globs on names of nodes that stay on the CPU, e.g. [`aten_add_tensor_*`]; build/partition/plan.json has them."""
+    additional_checks: list[str] = field(default_factory=list)
+    """Checks of your own that may refuse nodes: import paths `package.module:attribute` of classes or functions that,
+    called without arguments, make an OperatorSupportBase of torch.fx.passes.operator_support."""
+    custom_partition_ops: list[str] = field(default_factory=list)
+    """Operators that are delegated although Arm's partitioner does not know them: import paths of OpOverload objects.
+    Importing their module has to teach Arm's backend how to lower them."""
     debug_info: Literal["JSON", "TOSA"] | None = None
     """Where every TOSA operator comes from in the model: as a JSON report, or inside the TOSA graph that is kept."""
     quantized_inputs: bool = False
@@ -106,6 +134,8 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
     config = vela_config.read(options.vela_config)
     for name, problem in vela_config.problems(config, options.system_config, options.memory_mode, family):
         yield f"options.{name}", problem
+    for option, problem in exclusion(options).problems():
+        yield f"options.{option}", problem
     for index, problem in vela_flags.problems(options.extra_flags, family):
         yield f"options.extra_flags.{index}", problem
     for part, tag in (
@@ -117,10 +147,48 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
             yield f"options.external_block_placements.{part}", message
 
 
+def check_build(device: Device, options: Options, build: BuildChoices) -> Iterator[tuple[str, str]]:
+    """Which code may be named depends on the plugins of the build."""
+    for key, paths in ((CHECKS, options.additional_checks), (OPERATORS, options.custom_partition_ops)):
+        for index, path in enumerate(paths):
+            problem = _import_problem(path, key, build.plugins)
+            if problem is not None:
+                yield f"{key}.{index}", problem
+
+
+def _import_problem(path: str, key: str, plugins: Sequence[str]) -> str | None:
+    try:
+        module, _ = import_paths.parts(path, key, "plugins.my_checks:MyCheck")
+        import_paths.check_permitted(path, key, OWN_PACKAGE, plugins)
+        if key == OPERATORS:
+            signatures.source_file(module, key)
+            return None
+        accepted = import_paths.parameters(path, key)
+    except ConfigurationError as error:
+        return str(error).removeprefix(key).removeprefix(": ").strip()
+    if accepted is not None and accepted.required:
+        return f"requires {', '.join(accepted.required)}, and checks are made without arguments"
+    return None
+
+
 def files(device: Device, options: Options) -> Iterator[Path]:
     """What configuration names and programs depend on."""
     if options.vela_config is not None:
         yield Path(options.vela_config)
+    for key, paths in ((CHECKS, options.additional_checks), (OPERATORS, options.custom_partition_ops)):
+        for path in paths:
+            source = signatures.source_file(path.partition(":")[0], key)
+            if source is not None:
+                yield source
+
+
+def exclusion(options: Options) -> Exclusion:
+    """What the options keep off the NPU."""
+    return Exclusion(
+        operators_not_to_delegate=options.operators_not_to_delegate,
+        modules_not_to_delegate=options.modules_not_to_delegate,
+        nodes_not_to_delegate=options.nodes_not_to_delegate,
+    )
 
 
 def create(**arguments: Any) -> Backend:
@@ -143,6 +211,18 @@ def probe_flavor(**flavor: Any) -> FlavorReport:
     return FlavorReport(converter=converter, targets=get_args(Accelerator))
 
 
+_DECOMPOSITION = ("operators_not_to_delegate", "modules_not_to_delegate", "custom_partition_ops")
+_NOT_HERE = {
+    "target": "is `target.device.accelerator` here",
+    "config_ini": "is `target.options.vela_config` here",
+    "compile_spec": "has no level of its own here: set its fields, e.g. system_config",
+    "dump_intermediate_artifacts_to": "cannot be set: TOSA graphs and Vela's files are always kept, in "
+    "build/convert/twins and build/convert/reports, and its path would stand in the `.pte`",
+    "dump_debug_info": "is `target.options.debug_info` here",
+    "set_pass_pipeline_config": "is `target.device.pass_pipeline` here",
+    "register_custom_partition_op": "is `target.options.custom_partition_ops` here",
+    "tosa_spec": "cannot be set: ExecuTorch derives it from the accelerator",
+}
 _GRANULARITIES = ("backend_default", "per_channel", "per_tensor")
 DECLARATION = BackendDeclaration(
     device=Device,
@@ -151,8 +231,11 @@ DECLARATION = BackendDeclaration(
     mixes={"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")},
     converters=("vela",),
     check=check,
+    check_build=check_build,
     files=files,
     create=create,
     probe_flavor=probe_flavor,
-    delegation_options=tuple(option.name for option in fields(Options)),
+    # The others also decide which operators are kept whole for the delegate.
+    delegation_options=tuple(option.name for option in fields(Options) if option.name not in _DECOMPOSITION),
+    not_options=_NOT_HERE,
 )

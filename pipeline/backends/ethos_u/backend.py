@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
 from executorch.backends.arm.ethosu import (
     EthosUBackend,
     EthosUCompileSpec,
-    EthosUPartitioner,
     VelaExternalBlockPlacements,
 )
 
 from pipeline.backends.ethos_u import DECLARATION, Device, Options, PassPipeline, vela, vela_config
 from pipeline.backends.ethos_u.debug_info import debug_info, debug_reports
+from pipeline.backends.ethos_u.partitioner import create_partitioner
 from pipeline.backends.ethos_u.payload import scratch_bytes
 from pipeline.backends.ethos_u.vela_config import VelaConfig
 from pipeline.contracts import (
@@ -32,7 +32,6 @@ from pipeline.contracts import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -74,11 +73,12 @@ class EthosU:
     def lowering(self, program: ExportedProgram) -> Lowering:
         """EthosUPartitioner for this accelerator."""
         options = self._chosen()
+        partitioner, reasons = create_partitioner(self._compile_spec(), options)
         return Lowering(
-            partitioner=EthosUPartitioner(self._compile_spec()),
+            partitioner=partitioner,
             quantized_inputs=options.quantized_inputs,
             quantized_outputs=options.quantized_outputs,
-            reasons=_rejections,
+            reasons=reasons,
         )
 
     @contextmanager
@@ -154,25 +154,3 @@ def _pass_pipeline(chosen: PassPipeline, spec: EthosUCompileSpec) -> ArmPassPipe
     values = spec._get_pass_pipeline_config().to_dict()
     values |= {name: value for name, value in dataclasses.asdict(chosen).items() if value is not None}
     return ArmPassPipelineConfig.from_dict(values)
-
-
-@contextmanager
-def _rejections() -> Iterator[Callable[[torch.fx.Node], str | None]]:
-    """Keep the reporter that the partitioner fills while it decides."""
-    from executorch.backends.arm.tosa import partitioner as arm_partitioner
-
-    reporters: list[Any] = []
-    original = arm_partitioner.WhyNoPartitionReporter
-
-    class Recorded(original):  # type: ignore[misc, valid-type]
-        def __init__(self) -> None:
-            super().__init__()
-            reporters.append(self)
-
-    arm_partitioner.WhyNoPartitionReporter = Recorded
-    try:
-        yield lambda node: next(
-            (report._rejected_nodes[node] for report in reporters if node in report._rejected_nodes), None
-        )
-    finally:
-        arm_partitioner.WhyNoPartitionReporter = original

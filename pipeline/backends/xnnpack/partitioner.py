@@ -16,11 +16,10 @@ from executorch.exir.backend.canonical_partitioners.config_partitioner import fo
 from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
-from pipeline.backends.exclusion import Exclusion, excluded_by
+from pipeline.backends.exclusion import excluded_by, names_in_aten
 from pipeline.backends.xnnpack import Options, exclusion, logs
 from pipeline.contracts import LowerdeckError
-from pipeline.edge_nodes import is_compute, is_operator, operator_name
-from pipeline.module_paths import matches, modules_of
+from pipeline.edge_nodes import is_compute, operator_name
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,
@@ -71,7 +70,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
         """Operators that the delegate takes whole, but not where they stay on the CPU, which lacks some of them."""
         operators, takes = super().ops_to_not_decompose(ep)
-        return operators, lambda node: takes(node) and not _is_named(node, self._exclusion)
+        return operators, lambda node: takes(node) and not names_in_aten(node, self._exclusion)
 
     def why(self, node: torch.fx.Node) -> str | None:
         """Why `node` was not delegated, None where nothing says so."""
@@ -147,14 +146,6 @@ def _operator(node: torch.fx.Node) -> str:
 
 def _is_float_linear(node: torch.fx.Node) -> bool:
     return _operator(node) in _LINEAR and not any(map(is_dequant, node.all_input_nodes))
-
-
-def _is_named(node: torch.fx.Node, exclusion: Exclusion) -> bool:
-    """Whether `exclusion` names a node of the ATen program by operator or module; nodes have other names there."""
-    operator = operator_name(node)
-    return any(is_operator(operator, pattern) for pattern in exclusion.operators_not_to_delegate) or matches(
-        modules_of(node), globs=exclusion.modules_not_to_delegate
-    )
 
 
 def _fused_activation(config: Any, node: torch.fx.Node) -> torch.fx.Node | None:

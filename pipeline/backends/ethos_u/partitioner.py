@@ -1,0 +1,146 @@
+"""EthosUPartitioner with the chosen options, and why it left a node on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
+from executorch.backends.arm.tosa import partitioner as arm_partitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from pipeline import import_paths
+from pipeline.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
+from pipeline.backends.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
+from pipeline.contracts import ConfigurationError, LowerdeckError
+from pipeline.edge_nodes import operator_name
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_WITHOUT_KERNEL = ("eye", "hardsigmoid", "hardswish", "linspace", "pad", "silu")
+"""ATen operators that the partitioner keeps whole, and that ExecuTorch's CPU kernels have only in pieces."""
+_Reasons = Callable[[], AbstractContextManager[Callable[[torch.fx.Node], str | None]]]
+
+
+def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tuple[EthosUPartitioner, _Reasons]:
+    """The partitioner for `options`, and what to open around its decision to learn its reasons.
+
+    Raises:
+        ConfigurationError: a check or an operator that is named by import path is none.
+    """
+    checks = [_Check(path, _created(path)) for path in options.additional_checks]
+    partitioner = EthosUPartitioner(compile_spec, [_NotExcluded(), *checks])
+    for path in options.custom_partition_ops:
+        partitioner.register_custom_partition_op(_operator(path))
+    excluded = exclusion(options)
+    _decompose_what_is_excluded(partitioner, excluded)
+    mark_before_partition(partitioner, excluded)
+    return partitioner, lambda: _rejections(checks)
+
+
+class _NotExcluded(OperatorSupportBase):
+    """Refuses nodes that the options exclude."""
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        excluded = excluded_by(node)
+        if excluded is not None:
+            _refuse_without_kernel(node, excluded)
+        return excluded is None
+
+
+class _Check(OperatorSupportBase):
+    """A check of `additional_checks`, which remembers what it refused."""
+
+    def __init__(self, path: str, check: OperatorSupportBase) -> None:
+        self.path = path
+        self.refused: set[torch.fx.Node] = set()
+        self._check = check
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        try:
+            supported = self._check.is_node_supported(submodules, node)
+        except Exception as error:  # whatever a user's code raises
+            raise LowerdeckError(
+                f"{CHECKS}: {self.path} raised {type(error).__name__} at {node.name}: {error}"
+            ) from error
+        if not supported:
+            _refuse_without_kernel(node, f"additional_checks: {self.path}")
+            self.refused.add(node)
+        return bool(supported)
+
+
+def _created(path: str) -> OperatorSupportBase:
+    create = import_paths.imported_callable(path, CHECKS)
+    try:
+        check = create()
+    except Exception as error:  # whatever a user's code raises
+        raise ConfigurationError(f"{CHECKS}: {path} called without arguments raised {error!r}") from error
+    if not isinstance(check, OperatorSupportBase):
+        raise ConfigurationError(
+            f"{CHECKS}: {path} makes a {type(check).__name__}; it has to make an OperatorSupportBase of "
+            "torch.fx.passes.operator_support"
+        )
+    return check
+
+
+def _operator(path: str) -> torch._ops.OpOverload:
+    operator = import_paths.imported(path, OPERATORS)
+    if not isinstance(operator, torch._ops.OpOverload):
+        raise ConfigurationError(
+            f"{OPERATORS}: {path} is a {type(operator).__name__}; it has to be an operator with its overload, as "
+            "torch.ops.my_library.my_operator.default"
+        )
+    return operator
+
+
+def _decompose_what_is_excluded(partitioner: EthosUPartitioner, excluded: Exclusion) -> None:
+    """Have operators that stay on the CPU decomposed as they would be without a delegate."""
+    original = partitioner.ops_to_not_decompose
+
+    def ops_to_not_decompose(program: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
+        operators, takes = original(program)
+        return operators, lambda node: takes(node) and not names_in_aten(node, excluded)
+
+    if excluded:
+        partitioner.ops_to_not_decompose = ops_to_not_decompose
+
+
+def _refuse_without_kernel(node: torch.fx.Node, refused_by: str) -> None:
+    """Raise LowerdeckError where nothing on the CPU executes `node`.
+
+    By operator or module it would have been found in the ATen program already, and decomposed.
+    """
+    name = operator_name(node)
+    if name.removeprefix("aten.").partition(".")[0] in _WITHOUT_KERNEL:
+        raise LowerdeckError(
+            f"target.options.{refused_by} keeps {node.name} off the NPU, for which {name} was kept whole, and "
+            "ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or modules_not_to_delegate "
+            "instead, so that it is decomposed"
+        )
+
+
+@contextmanager
+def _rejections(checks: Sequence[_Check]) -> Iterator[Callable[[torch.fx.Node], str | None]]:
+    """Keep the reporter that the partitioner fills while it decides."""
+    reporters: list[Any] = []
+    original = arm_partitioner.WhyNoPartitionReporter
+
+    class Recorded(original):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            reporters.append(self)
+
+    def reason(node: torch.fx.Node) -> str | None:
+        for check in checks:
+            if node in check.refused:
+                return f"refused by target.options.additional_checks: {check.path}"
+        return next((report._rejected_nodes[node] for report in reporters if node in report._rejected_nodes), None)
+
+    arm_partitioner.WhyNoPartitionReporter = Recorded
+    try:
+        yield reason
+    finally:
+        arm_partitioner.WhyNoPartitionReporter = original

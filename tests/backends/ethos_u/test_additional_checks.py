@@ -1,0 +1,121 @@
+"""Checks and operators of one's own, named by import path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.backends import ethos_u
+from pipeline.contracts import BuildChoices, ConfigurationError, LowerdeckError, QuantizationScheme
+from tests.backends.ethos_u.lowering import U55, planned, with_options
+from tests.conftest import Lowered
+
+CHECKS = """
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+class NoAdditions(OperatorSupportBase):
+    def is_node_supported(self, submodules, node):
+        return "add_" not in node.name
+
+class Broken(OperatorSupportBase):
+    def is_node_supported(self, submodules, node):
+        return node.nmae
+
+class Picky:
+    def __init__(self, size):
+        self.size = size
+
+def nothing():
+    return 3
+"""
+Plugin = Callable[[str], str]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
+    """Writes the source of my_checks.py and returns the module's name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(source: str) -> str:
+        (tmp_path / "my_checks.py").write_text(source)
+        return "my_checks"
+
+    yield write
+    sys.modules.pop("my_checks", None)
+
+
+def refused(plugins: tuple[str, ...] = ("my_checks",), **options: list[str]) -> list[tuple[str, str]]:
+    build = BuildChoices(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 3, 32, 32]], plugins=plugins)
+    chosen = ethos_u.Options(
+        system_config="Ethos_U55_High_End_Embedded",
+        memory_mode="Shared_Sram",
+        **options,  # type: ignore[arg-type]
+    )
+    return list(ethos_u.check_build(ethos_u.Device(accelerator="ethos-u55-128"), chosen, build))
+
+
+def test_a_check_keeps_nodes_off_the_npu_and_is_named_as_the_reason(
+    lowered: Callable[[str], Lowered], plugin: Plugin
+) -> None:
+    path = f"{plugin(CHECKS)}:NoAdditions"
+    assert refused(additional_checks=[path]) == []
+    plan = planned(lowered(U55), additional_checks=[path])
+    off = [node for node in plan.nodes if node.compute and node.partition is None]
+    assert [node.operator for node in off] == ["aten.add.Tensor"]
+    assert [node.reason for node in off] == [f"refused by target.options.additional_checks: {path}"]
+    assert len(plan.partitions) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Broken", r"my_checks:Broken raised AttributeError at \w+: .*nmae"),
+        ("nothing", r"my_checks:nothing makes a int; it has to make an OperatorSupportBase"),
+        ("Picky", r"my_checks:Picky called without arguments raised TypeError"),
+        ("Missing", r"my_checks has no Missing"),
+    ],
+)
+def test_what_is_no_check(lowered: Callable[[str], Lowered], plugin: Plugin, name: str, expected: str) -> None:
+    path = f"{plugin(CHECKS)}:{name}"
+    with pytest.raises(LowerdeckError, match=expected):
+        planned(lowered(U55), additional_checks=[path])
+
+
+@pytest.mark.parametrize(
+    ("path", "plugins", "expected"),
+    [
+        ("my_checks:NoAdditions", (), "let params.yaml say `plugins: [my_checks]`"),
+        ("os:getcwd", ("my_checks",), "may run code of pipeline.backends, my_checks only"),
+        ("my_checks.NoAdditions", ("my_checks",), "must be package.module:attribute, e.g. plugins.my_checks:MyCheck"),
+        ("my_checks:NoAddition", ("my_checks",), "my_checks has no NoAddition. Did you mean NoAdditions?"),
+        ("my_check:NoAdditions", ("my_check",), "there is no module my_check"),
+        ("my_checks:Picky", ("my_checks",), "requires size, and checks are made without arguments"),
+    ],
+)
+def test_paths_are_refused_before_anything_is_built(
+    plugin: Plugin, path: str, plugins: tuple[str, ...], expected: str
+) -> None:
+    plugin(CHECKS)
+    ((key, message),) = refused(plugins, additional_checks=[path])
+    assert key == "target.options.additional_checks.0"
+    assert expected in message
+
+
+def test_the_source_of_a_check_belongs_to_the_build(plugin: Plugin, tmp_path: Path) -> None:
+    options = ethos_u.Options(
+        system_config="x", memory_mode="y", vela_config="board.ini", additional_checks=[f"{plugin(CHECKS)}:NoAdditions"]
+    )
+    files = list(ethos_u.files(ethos_u.Device(accelerator="ethos-u55-128"), options))
+    assert files == [Path("board.ini"), tmp_path / "my_checks.py"]
+
+
+def test_a_custom_operator_has_to_be_one(lowered: Callable[[str], Lowered], plugin: Plugin) -> None:
+    path = plugin("import torch\nsort = torch.ops.aten.sort") + ":sort"
+    assert refused(custom_partition_ops=[path]) == []
+    with pytest.raises(
+        ConfigurationError, match=r"my_checks:sort is a OpOverloadPacket; it has to be an operator with"
+    ):
+        with_options(lowered(U55), custom_partition_ops=[path]).lowering(lowered(U55).quantized())
