@@ -246,10 +246,12 @@ class QuantizedTensor:
     quant_min: int
     quant_max: int
     scales: tuple[float, ...]
-    """One, or one a channel; none where it is computed while the program runs."""
+    """One, one a channel, or one a group of each channel; none where it is computed while the program runs."""
     zero_points: tuple[int, ...]
     axis: int | None
     """Channel axis, None for one scale a tensor."""
+    group_size: int | None = None
+    """Values of a channel that share a scale, None where all of them do."""
     is_constant: bool = False
     """Whether it is a weight or bias."""
     node: str = ""
@@ -447,6 +449,8 @@ class BackendDeclaration:
     """Quantization schemes that it has, each with its weight granularities."""
     mixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Scheme of the whole model -> schemes that rules may give to modules of it, besides `float32`, which all may."""
+    group_size_multiple: int = 1
+    """What `quantization.group_size` has to be a multiple of, where the backend has `per_group`."""
     converters: Sequence[str]
     """Values of `flavor.converter` that it can drive."""
     check: Callable[[Any, Any], Iterator[tuple[str, str]]]

@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     import torch
 
 
+_NUMBER_FORMATS = ("quantized_decomposed.", "torchao.")
+"""Namespaces of operators that quantize and dequantize, or choose the scale for it while the program runs."""
+
+
 def operator_name(node: torch.fx.Node) -> str:
     """E.g. `aten.convolution.default`, for ATen and edge programs alike."""
     wrapped = getattr(node.target, "_op", None)  # edge operators wrap those of ATen
@@ -29,7 +33,7 @@ def is_compute(node: torch.fx.Node) -> bool:
     import torch
 
     name, value = operator_name(node), node.meta.get("val")
-    moves = name == "getitem" or name.startswith("quantized_decomposed.") or isinstance(value, (torch.SymInt, int))
+    moves = name == "getitem" or name.startswith(_NUMBER_FORMATS) or isinstance(value, (torch.SymInt, int))
     return node.op == "call_function" and not moves
 
 

@@ -22,6 +22,7 @@ from pipeline.contracts import (
     Split,
 )
 from pipeline.datasets.choice import stratified
+from pipeline.program_io import input_dtypes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -51,8 +52,7 @@ def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int
 def torch_program(program: ExportedProgram) -> Program:
     """An exported program, executed by PyTorch on float32 samples; one in float16 takes them rounded to that."""
     module = program.module(check_guards=False)
-    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    dtypes = [placeholders[name].meta["val"].dtype for name in program.graph_signature.user_inputs]
+    dtypes = input_dtypes(program)
 
     def run(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         outputs = module(*(given.to(dtype) for given, dtype in zip(inputs, dtypes, strict=True)))

@@ -3,11 +3,13 @@
 ExecuTorch's numeric gap (devtools.Inspector) compares edge programs with an ETDump that its own runtime writes, and
 torchao's numeric debugger two graphs of one process, by graph ids that storing renumbers. Programs that were stored
 apart are matched here by provenance instead: each node of the quantized program remembers the name of the node of the
-float program that it was made from.
+float program that it was made from. A program that was made of the model and not of the float program has no such
+memory, yet the same operators in the same order.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ import torch
 
 from pipeline.contracts import LayerFigures, Split
 from pipeline.origins import float_node, module_path
+from pipeline.program_io import input_dtypes
 from pipeline.statistics import sqnr_db
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _QUANTIZE, _DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
 _BATCH_NORM = "aten.batch_norm"
+_TORCHAO = "torchao."  # what quantizes in a program that torchao's quantize_ changed
 # Operators that hand values on as they are: behind them the steps of a quantization are still the same.
 _KEEPS_VALUES = (
     "aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.squeeze", "aten.unsqueeze", "aten.permute",
@@ -40,7 +44,7 @@ class _Pair:
     folded: str
     """Name of the node of the float program whose result it is: `source`, or the batch norm folded into it."""
     dequantize: str
-    """Name of the node of the quantized program that gives it back as float."""
+    """Name of the node of the quantized program that gives it in floating point: back from integers, or rounded."""
     lsb: float | None
 
 
@@ -50,7 +54,8 @@ def compare_layers(
     """Signal to quantization noise ratio of every tensor that the quantized program holds in integers, worst first.
 
     A tensor counts as it leaves its quantization. What one node of the float program became several nodes counts once,
-    at the last of them. Tensors that no provenance leads back from are left out, weights too.
+    at the last of them. Tensors that no provenance leads back from are left out, weights too. Of a program that was
+    traced anew (`float16`, 4-bit weights) every operator's result counts.
 
     Args:
         exported: The float ATen program.
@@ -58,7 +63,7 @@ def compare_layers(
         split: Where the samples come from.
         samples: Indices into it, of the samples to measure on; at least one.
     """
-    pairs = _pairs(exported, quantized)
+    pairs = _pairs(exported, quantized) or _traced_anew(exported, quantized)
     if not pairs:
         return []
     reference = _Tap(exported, {pair.folded for pair in pairs})
@@ -116,6 +121,26 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
     return list(pairs.values())
 
 
+def _traced_anew(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
+    """The results of operators, where `quantized` was made of the model, as `exported` was, in other numbers."""
+    originals, others = _operators(exported), _operators(quantized)
+    if not any(_is(node, _TORCHAO) or _dtype(node) == torch.float16 for node in others):
+        return []
+    others = [node for node in others if not _is(node, _TORCHAO)]
+    if [str(node.target) for node in originals] != [str(node.target) for node in others]:
+        return []
+    return [
+        _Pair(original, original.name, other.name, None)
+        for original, other in zip(originals, others, strict=True)
+        if _shape(original) is not None and _shape(original) == _shape(other)
+    ]
+
+
+def _operators(program: ExportedProgram) -> list[torch.fx.Node]:
+    """The nodes that call operators, without what takes results apart."""
+    return [node for node in program.graph.nodes if _is(node, "") and node.target is not operator.getitem]
+
+
 def _folded_into(source: torch.fx.Node, remaining: Container[str | None]) -> torch.fx.Node:
     """The node of the float program that the quantized `source` stands for: with a batch norm, where it took it in."""
     users = list(source.users)
@@ -139,11 +164,17 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, torch.Tensor) else None
 
 
+def _dtype(node: torch.fx.Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
 class _Tap:
     """A program that answers with the results of some of its nodes."""
 
     def __init__(self, program: ExportedProgram, names: Container[str]) -> None:
         self._results: dict[str, torch.Tensor] = {}
+        self._dtypes = input_dtypes(program)
         results = self._results
 
         class Interpreter(torch.fx.Interpreter):
@@ -158,5 +189,5 @@ class _Tap:
     def __call__(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
         """The results by name of the node."""
         self._results.clear()
-        self._interpreter.run(*inputs)
+        self._interpreter.run(*(given.to(dtype) for given, dtype in zip(inputs, self._dtypes, strict=True)))
         return self._results

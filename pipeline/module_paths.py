@@ -26,15 +26,26 @@ def modules_of(node: torch.fx.Node) -> dict[str, str]:
 
     Containers that are not called by themselves (`blocks` of `blocks.0.conv`) are among them, with the class "".
     """
-    found: dict[str, str] = {}
+    classes: dict[str, str] = {}
     for path, kind in (node.meta.get("nn_module_stack") or {}).values():
         path = _REPEATED_CALL.sub("", path.removeprefix("L['self']").removeprefix("."))
-        parts = path.split(".") if path else []
-        for end in range(1, len(parts) + 1):
-            found.setdefault(".".join(parts[:end]), "")
-        if path:
-            found[path] = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+        classes[path] = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    found: dict[str, str] = {}
+    for path in classes:
+        found |= with_outer_modules(path, classes)
     return found
+
+
+def with_outer_modules(path: str, classes: Mapping[str, str]) -> dict[str, str]:
+    """Path -> class of the module at `path` and of all that it is part of, outermost first, without the model itself.
+
+    Args:
+        path: E.g. `layer3.0.conv1`; "" is the model.
+        classes: Path -> class of modules, "" being given to those that are not among them.
+    """
+    parts = path.split(".") if path else []
+    outer = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return {module: classes.get(module, "") for module in outer}
 
 
 def known_modules(graph: torch.fx.Graph) -> dict[str, str]:

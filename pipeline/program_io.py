@@ -125,6 +125,11 @@ def steps_of(program: ExportedProgram) -> tuple[float | None, ...]:
     return tuple(_integers(node).scale if _is_per_tensor(node, _DEQUANTIZE) else None for node in outputs)
 
 
+def input_dtypes(program: ExportedProgram) -> list[torch.dtype]:
+    """What an ATen or edge program takes, in the order of its inputs."""
+    return [node.meta["val"].dtype for node in _entries(program)]
+
+
 def _tensor(value: Any, name: str, integers: Integers | None) -> ProgramTensor:
     from executorch.exir.schema import Tensor, TensorShapeDynamism
     from executorch.exir.tensor import get_scalar_type

@@ -69,8 +69,7 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
 
 def load(path: Path) -> ExportedProgram:
     """The ATen program stored at `path`, quantized or not."""
-    import torch.ao.quantization.fx._decomposed  # noqa: F401  registers the quantized_decomposed operators
-
+    _register_quantization(path)
     return _load(path)
 
 
@@ -111,6 +110,7 @@ def load_edge(path: Path) -> EdgeProgramManager:
             for name, value in kept["config"].items()
         }
     )
+    _register_quantization(path)
     _register_edge_operators()
     verifier = EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)  # registers the dialect for load
     program = _load(path)
@@ -118,6 +118,16 @@ def load_edge(path: Path) -> EdgeProgramManager:
     _restore_nodes(program.graph_module.graph, kept["nodes"])
     program.graph_module.recompile()
     return EdgeProgramManager({"forward": program}, None, config)
+
+
+def _register_quantization(path: Path) -> None:
+    """Import what has registered the operators that the program at `path` quantizes with."""
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+
+    with zipfile.ZipFile(path) as archive:
+        # Only then: the import takes two seconds.
+        if b"torchao." in archive.read("archive/models/model.json"):
+            import torchao.quantization.quant_primitives  # noqa: F401
 
 
 def _load(path: Path) -> ExportedProgram:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pipeline import preload
 
 if TYPE_CHECKING:
+    from torch.nn import Module
     from torchao.quantization.pt2e.quantizer import Quantizer
 
     from pipeline.config.schema import BuildConfig, Config
@@ -105,6 +106,16 @@ def quantizing_backend() -> Backend:
 
     target = section(TargetConfig)
     return backends.create(target.backend, device=target.device)
+
+
+def model() -> Module:
+    """The chosen model with its weights, in eval mode."""
+    from pipeline import models
+    from pipeline.config.schema import ModelConfig
+
+    config = section(ModelConfig)
+    source = models.source(config.source)
+    return source.build(source.Options(**config.options), config.weights)
 
 
 def scheme() -> QuantizationScheme:

@@ -5,14 +5,12 @@ from pipeline import stage
 
 def main() -> None:
     stage.fix_arithmetic()
-    from pipeline import artifacts, models
+    from pipeline import artifacts
     from pipeline.config.schema import ModelConfig
     from pipeline.export import export
 
     config = stage.section(ModelConfig)
-    source = models.source(config.source)
-    model = source.build(source.Options(**config.options), config.weights)
-    program = export(model, config.input_shapes, config.dynamic_shapes, config.memory_format)
+    program = export(stage.model(), config.input_shapes, config.dynamic_shapes, config.memory_format)
     artifacts.write_program(artifacts.EXPORTED, program)
 
 

@@ -1,4 +1,4 @@
-"""Stage quantize: exported program and observers -> build/quantize/."""
+"""Stage quantize: exported program and observers, or the model itself -> build/quantize/."""
 
 from pipeline import stage
 
@@ -8,13 +8,17 @@ def main() -> None:
     from pipeline import artifacts
     from pipeline.contracts import QuantizedTensor
 
-    quantizer = stage.quantizer()
+    scheme, quantizer = stage.scheme(), stage.quantizer()
     program = artifacts.read_program(artifacts.EXPORTED)
     tensors: tuple[QuantizedTensor, ...] = ()
     if quantizer is not None:
         from pipeline.quantize import quantize
 
         program, tensors = quantize(program, quantizer, artifacts.read_observers())
+    elif scheme.rebuilds_model:
+        from pipeline.quantize_model import quantize_model
+
+        program, tensors = quantize_model(stage.model(), program, scheme)
     artifacts.write_program(artifacts.QUANTIZED, program)
     artifacts.write_quantization_report(tensors)
 

@@ -35,7 +35,7 @@ def quantization_problems(
             received=config.weight_granularity,
             allowed=granularities,
         )
-    yield from _group_size_problems(config)
+    yield from _group_size_problems(config, target, declaration.group_size_multiple)
     yield from _exception_problems(config, target, declaration)
     yield from _observer_problems(config)
     yield from _calibration_problems(config)
@@ -99,7 +99,7 @@ def _completed_observer(
     return observer if found else dataclasses.replace(observer, options=dataclasses.asdict(options))
 
 
-def _group_size_problems(config: QuantizationConfig) -> Iterator[Problem]:
+def _group_size_problems(config: QuantizationConfig, target: TargetConfig, multiple: int) -> Iterator[Problem]:
     grouped = config.weight_granularity == "per_group"
     if grouped and config.group_size is None:
         yield Problem(key="quantization.group_size", message="has to be given for per_group, e.g. 32")
@@ -108,6 +108,12 @@ def _group_size_problems(config: QuantizationConfig) -> Iterator[Problem]:
             key="quantization.group_size",
             message=f"has no effect with {config.weight_granularity} weights; remove it, or choose "
             "`quantization: int4_groupwise`, whose weights share scales in groups",
+            received=config.group_size,
+        )
+    elif config.group_size is not None and config.group_size % multiple:
+        yield Problem(
+            key="quantization.group_size",
+            message=f"has to be a multiple of {multiple} for the backend {target.backend}",
             received=config.group_size,
         )
 

@@ -141,6 +141,7 @@ DECLARATION = BackendDeclaration(
         "float32": ("backend_default",),
     },
     mixes={"int8": ("int8", "int8_dynamic"), "int8_dynamic": ("int8", "int8_dynamic")},
+    group_size_multiple=32,  # of XNNPACK's kernels; its serializer checks it last of all
     converters=("xnnpack_serializer",),
     check=check,
     check_build=check_build,
