@@ -59,6 +59,7 @@ PROGRAM = CONVERTED / "program.pte"
 MANIFEST = CONVERTED / "manifest.json"
 TWINS = CONVERTED / "twins"
 REPORTS = CONVERTED / "reports"
+ETRECORD_NAME = "etrecord.bin"
 DATA_FILES = CONVERTED / "data"
 CONVERTER_WORK = BUILD / "converter"
 BASELINE = BUILD / "baseline" / "outputs.safetensors"
@@ -292,7 +293,9 @@ def write_converted(converted: Converted, converter: Converter) -> None:
         for index, partition in enumerate(converted.partitions):
             for name, content in partition.reports.items():
                 write_bytes(folder / f"partition_{index}" / name, content)
-        if not any(partition.reports for partition in converted.partitions):
+        if converted.etrecord is not None:
+            write_bytes(folder / ETRECORD_NAME, converted.etrecord)
+        if not any(folder.iterdir()):
             write_text(folder / "README.txt", "The compiler of this program writes no reports.\n")
     with replaced_folder(DATA_FILES) as folder:
         for name, content in converted.data_files.items():

@@ -337,6 +337,8 @@ class Lowering:
     """Whether the program takes integers where the quantized model begins with a quantization."""
     quantized_outputs: bool = False
     """Whether the program gives integers where the quantized model ends with a dequantization."""
+    keeps_etrecord: bool = False
+    """Whether convert keeps an ETRecord of the program."""
     reasons: Callable[[], AbstractContextManager[Callable[[torch.fx.Node], str | None]]] | None = None
     """Opened around `partitioner.partition`; afterwards its value tells why a node was not delegated."""
 

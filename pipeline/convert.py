@@ -21,6 +21,7 @@ from pipeline.contracts import (
     LowerdeckError,
     ProgramTensor,
 )
+from pipeline.etrecord import Recorder
 from pipeline.provenance import shared_provenance
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Converted:
     partitions: Sequence[CompiledPartition]
     data_files: Mapping[str, bytes] = field(default_factory=dict)
     """Constants that the program does not hold itself, by the name of the file that firmware has to load."""
+    etrecord: bytes | None = None
+    """ExecuTorch's ETRecord, where the backend's options ask for it."""
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -79,6 +82,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     lowering = backend.lowering(manager.exported_program())
     names = program_io.names_of(manager.exported_program())
     steps = program_io.steps_of(manager.exported_program())
+    recorder = Recorder(manager) if lowering.keeps_etrecord else None
     program_io.keep_border(lowering)
     _hold_to_plan(lowering.partitioner, plan)
     with shared_provenance():
@@ -105,6 +109,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         output_steps=steps,
         partitions=tuple(partitions),
         data_files=_data_files(executorch_program),
+        etrecord=None if recorder is None else recorder.finish(executorch_program),
     )
 
 

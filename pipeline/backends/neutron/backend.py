@@ -77,6 +77,7 @@ class Neutron:
             finish=_remove_additional_clusters,
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
+            keeps_etrecord=self.options.use_profiling,
             reasons=rejections,
         )
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline import artifacts
 from pipeline.backends.neutron import Options
 from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from pipeline.contracts import ConversionError, LowerdeckError
@@ -114,6 +115,37 @@ def test_the_kernel_selection_is_kept_when_it_is_asked_for(default: Built, chang
     selection = changed.converted.partitions[0].reports["kernel_selection.c"].decode()
     for operator in ("CONV_2D x 2", "FULLY_CONNECTED x 1", "ADD x 1"):
         assert operator in selection
+
+
+def test_profiling_keeps_an_etrecord_of_the_program(
+    lowered: Callable[[str], Lowered], default: Built, changed: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from executorch.backends.nxp import nxp_backend
+    from executorch.devtools.etrecord import parse_etrecord
+
+    assert default.converted.etrecord is None
+    with monkeypatch.context() as patched:
+        patched.chdir(tmp_path)
+        artifacts.write_converted(changed.converted, neutron().converter())
+        record = parse_etrecord(str(artifacts.REPORTS / "etrecord.bin"))
+    assert isinstance(record.edge_dialect_program, torch.export.ExportedProgram)
+    nodes = [node.name for node in record.edge_dialect_program.graph.nodes if node.op == "call_function"]
+    assert nodes == [node.name for node in changed.plan.nodes]
+    (delegate,) = record._delegate_map["forward"].values()
+    assert delegate["name"] == "NeutronBackend"
+
+    # Again, in another folder and at another time, while it is watched what the map of kernels is made of.
+    logs: list[str] = []
+
+    class Watched(nxp_backend.NeutronMap):  # type: ignore[misc]
+        def __init__(self, log: str, *arguments: object) -> None:
+            logs.append(log)
+            super().__init__(log, *arguments)
+
+    monkeypatch.setattr(nxp_backend, "NeutronMap", Watched)
+    again = build(lowered(TARGET).quantized(), tmp_path / "again", use_profiling=True)
+    assert again.converted.etrecord == changed.converted.etrecord
+    assert ["Packed 10 LiteRT operators" in log or "Packed 11 LiteRT operators" in log for log in logs] == [True]
 
 
 def test_an_extra_flag_that_the_flavor_lacks_is_refused(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
