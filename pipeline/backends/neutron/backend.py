@@ -65,16 +65,18 @@ class Neutron:
         from executorch.backends.nxp.nxp_backend import core_aten_ops_exception_list
         from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
 
+        from pipeline.backends.neutron.leftovers import decompose_left
         from pipeline.backends.neutron.partitioner import create_partitioner, rejections
 
+        partitioner = create_partitioner(self.device, self.options, program.state_dict)
         return Lowering(
-            partitioner=create_partitioner(self.device, self.options, program.state_dict),
+            partitioner=partitioner,
             transform_passes=NeutronEdgePassManager(),
             edge_config=EdgeCompileConfig(
                 _check_ir_validity=False, _core_aten_ops_exception_list=list(core_aten_ops_exception_list)
             ),
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
-            finish=_remove_additional_clusters,
+            finish=lambda manager: _remove_additional_clusters(decompose_left(manager, partitioner.preserve_ops)),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,

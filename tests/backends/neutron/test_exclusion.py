@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from pipeline import artifacts
 from pipeline.contracts import DelegationPlan, LowerdeckError
 from pipeline.convert import convert
 from pipeline.partition import partition
-from tests.backends.neutron.steps import neutron
+from pipeline.runtime.native import missing_operators
+from tests.backends.neutron.steps import build, neutron, quantized
 from tests.conftest import Lowered
 
 TARGET = "neutron_imxrt700"
@@ -89,3 +91,36 @@ def test_operators_are_known_by_what_they_were_decomposed_into(planned: Callable
 def test_a_pattern_that_names_nothing_stops_the_build(planned: Callable[..., DelegationPlan]) -> None:
     with pytest.raises(LowerdeckError, match=r"(?s)target\.options\.operators_not_to_delegate: 'aten::ad'.*aten\.add"):
         planned(operators_not_to_delegate=["aten::ad"])
+
+
+class KeptWhole(nn.Module):
+    """Hard swish and PReLU, which the NPU takes whole and ExecuTorch's CPU kernels lack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.activation = nn.PReLU(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.hardswish(self.first(x))
+        result: torch.Tensor = self.activation(self.second(x))
+        return result
+
+
+def test_an_operator_that_the_cpu_has_no_kernel_for_is_decomposed_when_it_stays_there(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    program = quantized(KeptWhole(), [1, 8, 8, 16])
+    whole = build(program, tmp_path / "whole")
+    assert on_cpu(whole.plan) == set()
+    options = {"operators_not_to_delegate": ["aten::hardswish"], "modules_not_to_delegate": ["activation"]}
+    parts = build(program, tmp_path / "parts", **options)
+    assert on_cpu(parts.plan) == {"aten_hardswish_default", "aten_prelu_default"}
+    assert {"aten::clamp.out", "aten::where.self_out"} <= set(parts.converted.operators)
+    assert missing_operators(parts.converted.operators) == []
+    assert missing_operators(["aten::hardswish.out"]) == ["aten::hardswish.out"]
+    with chdir(tmp_path):
+        artifacts.write_converted(parts.converted, neutron().converter())
+        x = torch.randn(1, 8, 8, 16)
+        (found,) = artifacts.open_program("reference")(x)
+    assert (found - program.module()(x)).abs().max() <= 2.01 * output_lsb(program)

@@ -1,0 +1,73 @@
+"""Operators that were kept whole for the NPU and then stay on the CPU, for which ExecuTorch has no kernels.
+
+Whether one is delegated is only known when the program has been partitioned, long after decomposition: so those that
+are left are decomposed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir.pass_base import ExportPass, ProxyValue
+from executorch.exir.passes.replace_aten_with_edge_pass import aten_to_edge
+from torch.export import default_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+
+
+def decompose_left(manager: EdgeProgramManager, kept: Collection[torch._ops.OpOverload]) -> EdgeProgramManager:
+    """`manager`, lowered, with the operators of `kept` decomposed that no delegate took; itself where none is left."""
+    graph = manager.exported_program().graph
+    if not any(getattr(node.target, "_op", None) in kept for node in graph.nodes):
+        return manager
+    return manager.transform([_Decompose(kept)])
+
+
+class _Decompose(ExportPass):  # type: ignore[misc]
+    """Puts the parts of an operator into its place."""
+
+    def __init__(self, kept: Collection[torch._ops.OpOverload]) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def call_operator(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any) -> ProxyValue:
+        operator = getattr(op, "_op", None)
+        if operator not in self._kept:
+            return super().call_operator(op, args, kwargs, meta)
+        tensors = [argument for argument in args if isinstance(argument, ProxyValue)]
+
+        def whole(*data: torch.Tensor) -> torch.Tensor:
+            given = iter(data)
+            result: torch.Tensor = op._op(*tree_map_only(ProxyValue, lambda _: next(given), args), **kwargs)
+            return result
+
+        decompositions: Any = default_decompositions()
+        parts = make_fx(whole, decomposition_table=decompositions)(*(tensor.data for tensor in tensors))
+        given = iter(tensors)
+        values: dict[torch.fx.Node, Any] = {}
+        for node in parts.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(given)
+            elif node.op == "output":
+                return values[node.args[0]]
+            else:
+                arguments = tree_map_only(torch.fx.Node, values.__getitem__, node.args)
+                edge = aten_to_edge(_with_kernel(node.target, arguments))
+                values[node] = super().call_operator(edge, arguments, dict(node.kwargs), meta)
+        raise AssertionError(f"the decomposition of {operator} has no output")
+
+
+def _with_kernel(operator: torch._ops.OpOverload, arguments: tuple[Any, ...]) -> torch._ops.OpOverload:
+    """The form of `operator` that ExecuTorch has a kernel for: copies for views, `add.Scalar` for `add.Tensor` with a
+    number."""
+    if operator.is_view:
+        packet = getattr(torch.ops.aten, f"{operator.overloadpacket.__name__}_copy")
+        return getattr(packet, operator._overloadname)  # type: ignore[no-any-return]
+    if operator._overloadname == "Tensor" and len(arguments) > 1 and not isinstance(arguments[1], ProxyValue):
+        return operator.overloadpacket.Scalar  # type: ignore[no-any-return]
+    return operator
