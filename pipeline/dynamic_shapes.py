@@ -45,6 +45,30 @@ def traced_shapes(
     return shapes, dynamic
 
 
+def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) -> str | None:
+    """What `program` says against the smallest, the next and the largest sizes of `dimensions`; None where nothing.
+
+    torch.export does not always notice that a model takes less than it was told, above all with multiples: it narrows
+    the range, or leaves a guard in the program.
+    """
+    import torch
+
+    module = program.module()
+    assert program.example_inputs is not None
+    for which in ("min", "next", "max"):
+        shapes = [list(given.shape) for given in program.example_inputs[0]]
+        for dimension in dimensions:
+            following = dimension.min + dimension.multiple_of
+            sizes = {"min": dimension.min, "next": following, "max": dimension.max}
+            shapes[dimension.input][dimension.dim] = sizes[which]
+        try:
+            with torch.no_grad():
+                module(*(torch.zeros(shape) for shape in shapes))
+        except Exception as error:  # guards raise AssertionError, the model's operators whatever they like
+            return f"  inputs of shape {', '.join(map(str, shapes))}: {' '.join(str(error).split())}"
+    return None
+
+
 def violations(error: BaseException, dimensions: Sequence[DynamicDimension]) -> str | None:
     """What torch.export says against `dimensions`, entry by entry; None where `error` is about something else."""
     text = str(error)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.contracts import DynamicDimension, LowerdeckError
-from pipeline.dynamic_shapes import traced_shapes, violations
+from pipeline.dynamic_shapes import traced_shapes, try_sizes, violations
 from pipeline.memory_formats import MemoryFormat, laid_out
 from pipeline.provenance import shared_provenance
 
@@ -42,15 +42,26 @@ def export(
     example_inputs = laid_out(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
     try:
         with torch.no_grad(), shared_provenance():
-            return torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
+            program = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
+        found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except Exception as error:  # user's code runs while tracing: anything may come out of it
-        if (said := violations(error, dynamic_dimensions)) is not None:
-            raise LowerdeckError(
-                f"{type(model).__name__} cannot take all sizes of model.dynamic_shapes, as torch.export found:\n{said}"
-            ) from error
-        shapes = ", ".join(map(str, shapes_to_trace))
-        keys = "model.input_shapes and model.dynamic_shapes" if dynamic_dimensions else "model.input_shapes"
-        raise LowerdeckError(
-            f"{type(model).__name__} cannot be exported with inputs of shape {shapes} ({keys}): "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        found = violations(error, dynamic_dimensions)
+        if found is None:
+            raise LowerdeckError(_not_exported(model, shapes_to_trace, dynamic_dimensions, error)) from error
+    if found is not None:
+        raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
+    return program
+
+
+def _not_exported(
+    model: torch.nn.Module,
+    shapes: Sequence[Sequence[int]],
+    dynamic_dimensions: Sequence[DynamicDimension],
+    error: Exception,
+) -> str:
+    listed = ", ".join(str(list(shape)) for shape in shapes)
+    message = f"{type(model).__name__} cannot be exported with inputs of shape {listed} (model.input_shapes"
+    if not dynamic_dimensions:
+        return f"{message}): {type(error).__name__}: {error}"
+    way_out = "If this is about sizes that vary, narrow them, or let multiple_of be what the model divides them by"
+    return f"{message} and model.dynamic_shapes): {type(error).__name__}: {error}\n{way_out}"

@@ -18,6 +18,7 @@ from pipeline.contracts import Backend, DelegationPlan, DynamicDimension, Lowerd
 from pipeline.convert import Converted, convert
 from pipeline.dynamic_shapes import dynamic_shapes_of
 from pipeline.export import export
+from pipeline.models.networks.resnet8 import ResNet8
 from pipeline.partition import partition
 from pipeline.quantize import quantize
 from pipeline.run import describe, run_program
@@ -226,9 +227,30 @@ def test_a_model_that_does_not_take_every_size_says_what_to_change(
     with pytest.raises(LowerdeckError) as caught:
         export(network.eval(), shapes, dimensions)
     message = str(caught.value)
-    assert message.startswith(f"{type(network).__name__} cannot take all sizes of model.dynamic_shapes")
+    assert message.startswith(f"{type(network).__name__} does not take all sizes of model.dynamic_shapes:\n")
     assert expected in message
     assert "TORCH_LOGS" not in message
+
+
+def side(**range_of_sizes: int) -> list[DynamicDimension]:
+    """Height and width of ResNet-8's square images."""
+    return [DynamicDimension(dim=dim, name="side", **range_of_sizes) for dim in (2, 3)]
+
+
+def test_sizes_that_export_lets_pass_are_tried() -> None:
+    """ResNet-8 ends with a window of 8x8 after two halvings, so that it takes 32 up to 63 only."""
+    network = ResNet8(num_classes=10).eval()
+    for sizes, tried in (({"min": 16, "max": 56}, 16), ({"min": 32, "max": 64}, 64)):
+        with pytest.raises(LowerdeckError, match=rf"inputs of shape \[1, 3, {tried}, {tried}\]: Guard failed"):
+            export(network, [[1, 3, 32, 32]], side(**sizes, multiple_of=8))
+    export(network, [[1, 3, 32, 32]], side(min=32, max=56, multiple_of=8))
+
+
+def test_what_torch_cannot_reason_about_is_told_with_a_way_out() -> None:
+    with pytest.raises(
+        LowerdeckError, match=r"model\.dynamic_shapes\): .*\n[\s\S]*let multiple_of be what the model divides"
+    ):
+        export(ResNet8(num_classes=10).eval(), [[1, 3, 32, 32]], side(min=16, max=64))
 
 
 def test_what_export_suggests_is_accepted() -> None:
