@@ -100,6 +100,11 @@ def confusion_title(figures: Mapping[str, Any]) -> str:
     return f"Confusion matrix of the {program} program"
 
 
+def _tensor(tensor: Mapping[str, Any]) -> str:
+    """An input as the manifest describes it, e.g. `float32 up to [1, 3, 64, 64]`."""
+    return f"{tensor['dtype']} {'up to ' if tensor['is_dynamic'] else ''}{list(tensor['shape'])}"
+
+
 def rows(config: Config, figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The figures of a build as pairs (what, value), in the order in which they are read."""
     converter = manifest["converter"]
@@ -108,6 +113,8 @@ def rows(config: Config, figures: Mapping[str, Any], manifest: Mapping[str, Any]
         ("flavor", f"{converter['flavor']} ({converter['name']} {converter['version']})"),
         ("model", f"{config.model.name} on {config.dataset.name}, {config.quantization.name}"),
     ]
+    if any(tensor["is_dynamic"] for tensor in manifest["inputs"]):
+        table.append(("inputs", "; ".join(map(_tensor, manifest["inputs"]))))
     table += [(f"{program} accuracy", accuracy(figures, program)) for program in ("float", "quantized", "delegated")]
     if (against := delegated_against_quantized(figures)) is not None:
         table.append(("delegated against quantized", against))

@@ -160,8 +160,11 @@ def _lsb(dequantize: torch.fx.Node) -> float | None:
 
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...] | None:
+    """Sizes, -1 in place of those that vary: each program has symbols of its own for them."""
     value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    return tuple(size if isinstance(size, int) else -1 for size in value.shape)
 
 
 def _dtype(node: torch.fx.Node) -> torch.dtype | None:

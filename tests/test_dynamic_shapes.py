@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -14,14 +15,24 @@ from torch import nn
 
 from pipeline import artifacts, backends
 from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, DelegationPlan, DynamicDimension, LowerdeckError, QuantizationScheme
+from pipeline.contracts import (
+    Backend,
+    DelegationPlan,
+    DynamicDimension,
+    LowerdeckError,
+    QuantizationScheme,
+    Sample,
+    Split,
+)
 from pipeline.convert import Converted, convert
 from pipeline.dynamic_shapes import dynamic_shapes_of
 from pipeline.export import export
+from pipeline.layers import compare_layers
 from pipeline.models.networks.resnet8 import ResNet8
 from pipeline.partition import partition
 from pipeline.quantize import quantize
 from pipeline.run import describe, run_program
+from pipeline.runtime import open_program
 from tests.conftest import small_network
 
 HEIGHT_AND_WIDTH = (DynamicDimension(dim=2, min=16, max=64), DynamicDimension(dim=3, min=16, max=64))
@@ -134,19 +145,65 @@ def test_one_file_takes_every_size(
         assert error < (0.06 if scheme == "int8" else 1e-5)
 
 
-def test_all_is_delegated_where_height_and_width_vary(lower: Lower) -> None:
-    plan = lower(*ALL[0]).plan
+def test_layers_are_compared_although_each_program_has_symbols_of_its_own(
+    lower: Lower, samples: Sequence[tuple[torch.Tensor, ...]]
+) -> None:
+    with chdir(lower(*ALL[0]).folder):
+        exported, quantized = map(artifacts.read_program, (artifacts.EXPORTED, artifacts.QUANTIZED))
+    split = [Sample(inputs=inputs, label=None, digest="") for inputs in samples]
+    layers = compare_layers(exported, quantized, cast(Split, split), range(len(split)))
+    assert {layer.operator for layer in layers} >= {"input", "aten.relu.default", "aten.linear.default"}
+    assert all(layer.sqnr_db > 20 for layer in layers)
+
+
+@pytest.mark.parametrize(("scheme", "dimensions"), ALL, ids=IDS)
+def test_all_is_delegated_whatever_varies(lower: Lower, scheme: str, dimensions: Sequence[DynamicDimension]) -> None:
+    """The view of `flatten(1)`, too, although torch.export gives it the batch as an argument."""
+    plan = lower(scheme, dimensions).plan
     assert len(plan.partitions) == 1
-    assert plan.delegated_compute_nodes == plan.compute_nodes == 8
+    assert plan.delegated_compute_nodes == plan.compute_nodes
 
 
-def test_what_depends_on_the_batch_says_why_it_stays(lower: Lower) -> None:
-    plan = lower(*ALL[1]).plan
-    (left,) = (node for node in plan.nodes if node.compute and node.partition is None)
-    assert left.operator == "aten.view_copy.default"
-    assert left.reason == "invalid dtype: it takes a size that varies"
-    # To find out a size is no computation that a delegate could take.
-    assert [node.compute for node in plan.nodes if node.operator == "aten.sym_size.int"] == [False]
+class Pooled(nn.Module):
+    """Windows that leave one value of each channel, and a view of two sizes that vary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.pool, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.AvgPool2d(8), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.convolution(x)
+        image = x.reshape(4, x.shape[2], x.shape[3]).relu()
+        return self.head(self.pool(x).flatten(1)), image
+
+
+def test_views_that_stay_on_the_cpu_say_why_and_compute(tmp_path: Path) -> None:
+    dimensions = [DynamicDimension(dim=dim, min=8, max=12, multiple_of=4, name="side") for dim in (2, 3)]
+    network = Pooled().eval()
+    backend = backends.create(
+        "xnnpack", device={}, options={"excluded_configs": ["ViewCopyConfig"]}, flavor="xnnpack_serializer"
+    )
+    program = export(network, [[1, 3, 8, 8]], dimensions)
+    reasons = []
+    for lowering in (xnnpack(), backend):
+        partitioned = partition(program, lowering)
+        views = [node for node in partitioned.plan.nodes if node.operator == "aten.view_copy.default"]
+        reasons.append({node.reason for node in views if node.partition is None})
+        manager = EdgeProgramManager({"forward": partitioned.program}, None, partitioned.edge_config)
+        (tmp_path / "program.pte").write_bytes(convert(manager, partitioned.plan, lowering, tmp_path).program)
+        opened = open_program(tmp_path / "program.pte")
+        for size in (8, 12):
+            inputs = torch.randn(1, 3, size, size)
+            for answer, expected in zip(opened(inputs), network(inputs), strict=True):
+                torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
+        # To find out a size is no computation that a delegate could take.
+        sizes = [node.compute for node in partitioned.plan.nodes if node.operator == "aten.sym_size.int"]
+        assert sizes
+        assert not any(sizes)
+    assert reasons == [
+        {"invalid dtype: it takes a size that varies"},
+        {"excluded by target.options.excluded_configs: ViewCopyConfig"},
+    ]
 
 
 def test_manifest_and_run_tell_the_largest_size(lower: Lower, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,14 @@ class TestTerminal:
         assert table["estimated inference time"] == "1.250 ms (Reference's estimate)"
         assert "delegated against quantized" not in table
 
+    def test_sizes_that_vary_are_told(self):
+        write_build()
+        assert "inputs" not in rows_of(printed())
+        build = read_build()
+        tensor = {"dtype": "int8", "shape": [1, 3, 64, 64], "is_dynamic": True}
+        rows = figures.rows(build.config, build.figures, build.manifest | {"inputs": [tensor]})
+        assert ("inputs", "int8 up to [1, 3, 64, 64]") in rows
+
     def test_intervals_and_lsb_errors_stand_beside_their_samples(self):
         write_build(
             figures={

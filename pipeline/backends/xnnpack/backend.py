@@ -66,7 +66,10 @@ class Xnnpack:
 
     def lowering(self, program: ExportedProgram) -> Lowering:
         """XnnpackPartitioner as the options say."""
+        from executorch.exir import ExecutorchBackendConfig
+
         from pipeline.backends.xnnpack.partitioner import ConfiguredPartitioner
+        from pipeline.backends.xnnpack.views import infer_varying_sizes
 
         partitioner = ConfiguredPartitioner(self.options)
         mark_before_partition(partitioner, exclusion(self.options))
@@ -76,8 +79,13 @@ class Xnnpack:
             with self._logging():
                 yield partitioner.why
 
+        varies = bool(program.range_constraints)
         return Lowering(
             partitioner=partitioner,
+            transform_passes=[infer_varying_sizes] if varies else None,
+            # Where a view stays on the CPU, ExecuTorch lets it share memory only if both shapes vary or neither does,
+            # and stops otherwise.
+            executorch_config=ExecutorchBackendConfig(remove_view_copy=False) if varies else None,
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             reasons=reasons,
