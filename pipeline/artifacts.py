@@ -14,8 +14,9 @@ import json
 import os
 import shutil
 import tempfile
+import zipfile
 from collections import UserDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ TWINS = CONVERTED / "twins"
 REPORTS = CONVERTED / "reports"
 ETRECORD_NAME = "etrecord.bin"
 DATA_FILES = CONVERTED / "data"
+KERNEL_SELECTION = CONVERTED / "kernel_selection.c"
 CONVERTER_WORK = BUILD / "converter"
 BASELINE = BUILD / "baseline" / "outputs.safetensors"
 LAYERS = BUILD / "baseline" / "layers.csv"
@@ -70,6 +72,8 @@ CONFUSION = EVALUATED / "confusion.csv"
 CLASSES = EVALUATED / "classes.csv"
 EVALUATION_SAMPLES = EVALUATED / "samples.json"
 SENSITIVITY = BUILD / "sensitivity"
+FIRMWARE = BUILD / "firmware"
+FIRMWARE_ZIP = BUILD / "firmware.zip"
 LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
 
@@ -325,6 +329,11 @@ def write_converted(converted: Converted, converter: Converter) -> None:
     )
 
 
+def read_data_files() -> dict[str, bytes]:
+    """The files that the program of `write_converted` reads from beside it, by name."""
+    return {name: existing(DATA_FILES / name).read_bytes() for name in read_json(MANIFEST)["data_files"]}
+
+
 def open_program(resolver: Resolver) -> FloatProgram:
     """The program that `write_converted` wrote, with its host twins, ready to be executed on float32 samples here."""
     from pipeline import runtime
@@ -395,6 +404,24 @@ def _write_classes(classes: Sequence[ClassFigures], programs: Sequence[str]) -> 
             row += [correct / figures.num_samples, *wilson_interval(correct, figures.num_samples)]
         rows.append(row)
     write_table(CLASSES, header, rows)
+
+
+def write_firmware(files: Mapping[str, bytes]) -> None:
+    """The bundle for firmware: its files by name as a folder, and the same as a zip file.
+
+    The files are stored and not compressed, as what a compressor writes depends on its version; and times, modes and
+    order are fixed. So the zip file too has the same bytes everywhere.
+    """
+    with replaced_folder(FIRMWARE) as folder:
+        for name, content in files.items():
+            write_bytes(folder / name, content)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(f"{FIRMWARE.name}/{name}", date_time=(1980, 1, 1, 0, 0, 0))
+            entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that all may read
+            archive.writestr(entry, content)
+    write_bytes(FIRMWARE_ZIP, buffer.getvalue())
 
 
 def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.schema import BuildConfig, Config
     from pipeline.contracts import Backend, Dataset, QuantizationScheme
+    from pipeline.firmware import Placement, Target
 
 Section = TypeVar("Section")
 
@@ -192,6 +193,24 @@ def dataset(seed: int) -> Dataset:
     config = section(DatasetConfig)
     source = datasets.source(config.source)
     return source.load(source.Options(**config.options), section(ModelConfig).input_shapes, seed)
+
+
+def firmware_target() -> Target:
+    """What firmware is told about the chosen target."""
+    from pipeline.config.schema import TargetConfig
+    from pipeline.firmware import Target
+
+    target = section(TargetConfig)
+    return Target(name=target.name, backend=target.backend, device=target.device, options=target.options)
+
+
+def placement() -> Placement:
+    """Where the array of the C header goes."""
+    from pipeline.config.schema import FirmwareConfig
+    from pipeline.firmware import Placement
+
+    config = section(FirmwareConfig)
+    return Placement(array_name=config.array_name, alignment_bytes=config.alignment_bytes, section=config.section)
 
 
 def gates() -> dict[str, float | None]:

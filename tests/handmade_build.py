@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -141,6 +142,7 @@ def write_build(
     artifacts.write_plan(DelegationPlan(backend=config.target.backend, nodes=tuple(nodes)))
     artifacts.write_converted(Conversion(program), converter_of(config))
     logits = np.eye(max(answers) + 1, dtype=np.float32)[list(answers)]
+    artifacts.write_firmware({"README.md": b"for firmware"})
     outputs = Outputs(
         labels=None if labels is None else np.array(labels), logits={"float": logits, "quantized": logits}
     )
@@ -175,6 +177,7 @@ class Conversion:
     delegates = ("NeutronBackend",)
     operators = ("aten::exp.out",)
     planned_memory_bytes = 512
+    data_files = MappingProxyType({})
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     output_steps = (0.5,)

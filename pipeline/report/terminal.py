@@ -27,6 +27,7 @@ def print_table(build: Build, console: Console) -> None:
     console.print()
     for what, where in (
         ("the whole report:", str(artifacts.REPORT)),
+        ("for firmware:", str(artifacts.FIRMWARE_ZIP)),
         ("all builds compared:", "make ui"),
         ("against the last commit:", "dvc metrics diff"),
     ):

@@ -139,6 +139,7 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any]) ->
     tables = (artifacts.CONFUSION, artifacts.CLASSES, artifacts.LAYERS)
     files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
     files.append((artifacts.QUANTIZATION_REPORT, "quantization"))
+    files.append((artifacts.FIRMWARE_ZIP, None))
     for folder in (artifacts.TWINS, artifacts.REPORTS, artifacts.DATA_FILES):
         found = (path for path in sorted(folder.rglob("*")) if path.is_file())
         files += [(path, path.parent.relative_to(artifacts.CONVERTED).as_posix()) for path in found]

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,18 @@ import yaml
 
 from tests.project import CONFIG, REPOSITORY, SELECTION, Project, tail
 
-STAGES = ("compose", "export", "calibrate", "quantize", "partition", "convert", "baseline", "evaluate", "track")
+STAGES = (
+    "compose",
+    "export",
+    "calibrate",
+    "quantize",
+    "partition",
+    "convert",
+    "firmware",
+    "baseline",
+    "evaluate",
+    "track",
+)
 ENTRIES = sorted(path for path in (REPOSITORY / "stages").glob("*.py") if path.name != "__init__.py")
 EDITED = ("params.yaml", str(CONFIG), "dvc.lock")
 
@@ -111,6 +123,21 @@ def test_the_build_is_measured_through_its_program(built: Built) -> None:
     assert manifest["program"] == {"bytes": len(program), "sha256": hashlib.sha256(program).hexdigest()}
 
 
+def test_the_bundle_for_firmware_holds_what_its_program_answers(built: Built) -> None:
+    folder, out = built.project.root / "build/firmware", built.project.root.parent / "answer"
+    command = [sys.executable, "-m", "pipeline.cli", "run", str(folder / "program.pte")]
+    ran = built.project.run(*command, "--inputs", str(folder / "input_0.bin"), "--output", str(out))
+    assert ran.returncode == 0, ran.stderr
+    assert (out / "output_0.bin").read_bytes() == (folder / "expected_output_0.bin").read_bytes()
+    metadata = json.loads((folder / "metadata.json").read_text())
+    samples = json.loads((built.project.root / "build/calibrate/samples.json").read_text())
+    assert metadata["test_vector"]["sample_sha256"] == samples[0]
+    assert metadata["program"]["header"]["section"] == "network_model_sec"
+    with zipfile.ZipFile(built.project.root / "build/firmware.zip") as archive:
+        zipped = {name.removeprefix("firmware/"): archive.read(name) for name in archive.namelist()}
+    assert zipped == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_no_temporary_file_is_left(built: Built) -> None:
     assert [name for name in built.outputs if Path(name).name.startswith(".") and not name.endswith(".gitignore")] == []
 
@@ -124,10 +151,20 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "gate": ({"gates": "release"}, {"evaluate"}),
     "tracking": ({"tracking": "none"}, set()),
     "experiment": ({"overrides": {"tracking": {"experiment": "another"}}}, set()),
-    "target": ({"target": "ethos_u55_128"}, {"calibrate", "quantize", "partition", "convert"}),
-    "target option": ({"overrides": {"target": {"options": {"per_op_mode": True}}}}, {"partition", "convert"}),
-    "weights": ({"overrides": {"model": {"weights": None}}}, {"export", "calibrate", "baseline", "evaluate"}),
-    "dataset": ({"overrides": {"dataset": {"options": {"std": [0.5]}}}}, {"calibrate", "baseline", "evaluate"}),
+    "target": ({"target": "ethos_u55_128"}, {"calibrate", "quantize", "partition", "convert", "firmware"}),
+    "target option": (
+        {"overrides": {"target": {"options": {"per_op_mode": True}}}},
+        {"partition", "convert", "firmware"},
+    ),
+    "weights": (
+        {"overrides": {"model": {"weights": None}}},
+        {"export", "calibrate", "baseline", "evaluate", "firmware"},
+    ),
+    "dataset": (
+        {"overrides": {"dataset": {"options": {"std": [0.5]}}}},
+        {"calibrate", "baseline", "evaluate", "firmware"},
+    ),
+    "firmware": ({"firmware": "any_section"}, {"firmware"}),
     "number of evaluation samples": ({"overrides": {"evaluation": {"max_samples": 50}}}, {"baseline", "evaluate"}),
     "seed": ({"overrides": {"build": {"seed": 1}}}, set(STAGES) - {"compose", "track"}),
     "plugins": ({"plugins": ["plugins.mine"]}, set()),
@@ -163,10 +200,11 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     [
         ("stages/export.py", {"export"}),
         ("pipeline/config/schema.py", {"compose"}),
-        ("pipeline/datasets/digits.py", {"compose", "calibrate", "baseline", "evaluate"}),
+        ("pipeline/datasets/digits.py", {"compose", "calibrate", "baseline", "evaluate", "firmware"}),
         ("pipeline/backends/xnnpack/backend.py", {"compose", "calibrate", "quantize", "partition", "convert"}),
         ("pipeline/pt2e.py", {"calibrate", "quantize"}),
         ("pipeline/convert.py", {"convert"}),
+        ("pipeline/firmware/header.py", {"firmware"}),
         ("pipeline/metrics/top1.py", {"compose", "evaluate"}),
         ("pipeline/tracking/record.py", {"track"}),
     ],
@@ -404,4 +442,4 @@ def test_an_interrupted_build_goes_on_where_it_was(make_project: Callable[[str],
     assert running.wait(timeout=120) != 0
     done = project.dvc("repro")
     assert done.returncode == 0, tail(done.stdout + done.stderr)
-    assert stages_run(done.stdout) == ["partition", "convert", "evaluate", "track"]
+    assert stages_run(done.stdout) == ["partition", "convert", "firmware", "evaluate", "track"]

@@ -10,19 +10,20 @@ _ALIGNMENT_BYTES = 16
 _SCRATCH_SIZE, _END = b"scratch_size", b"vela_end_stream"
 
 
-def scratch_bytes(payload: bytes) -> int:
+def scratch_bytes(payload: bytes) -> int | None:
     """Working memory that the NPU needs for inputs, outputs and what lies between, all at once.
 
+    None where the payload does not say it itself, but names a block of a data file.
+
     Raises:
-        ValueError: the payload does not say it.
+        ValueError: the payload has no such block.
     """
     position = 0
     while position + _HEADER.size <= len(payload):
-        name, length, _, _ = _HEADER.unpack_from(payload, position)
+        name, length, is_elsewhere, _ = _HEADER.unpack_from(payload, position)
         position += _HEADER.size
         if name.rstrip(b"\0") == _SCRATCH_SIZE:
-            size: int = struct.unpack_from("<I", payload, position)[0]
-            return size
+            return None if is_elsewhere else int.from_bytes(payload[position : position + 4], "little")
         if name.rstrip(b"\0") == _END:
             break
         position += length + -length % _ALIGNMENT_BYTES

@@ -1,0 +1,54 @@
+"""The program as an array in a C header, as ExecuTorch's runners for microcontrollers take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BYTES_PER_LINE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where the array goes; see the section `firmware` of the configuration."""
+
+    array_name: str
+    alignment_bytes: int
+    section: str | None
+
+    @property
+    def file_name(self) -> str:
+        """Name of the header."""
+        return f"{self.array_name}.h"
+
+    @property
+    def size_macro(self) -> str:
+        """Macro that holds the number of bytes."""
+        return f"{self.array_name.upper()}_SIZE_BYTES"
+
+
+def c_header(program: bytes, placement: Placement, notes: list[str]) -> str:
+    """A header that defines the array, for C99, C11 and C++; to be included in one source file.
+
+    Args:
+        program: The `.pte`.
+        placement: Name, alignment and section.
+        notes: Lines of the comment at its head; none may end a comment.
+    """
+    name, guard = placement.array_name, f"{placement.array_name.upper()}_H"
+    attributes = [f"aligned({placement.alignment_bytes})"]
+    if placement.section is not None:
+        attributes.insert(0, f'section("{placement.section}")')
+    assert not any("*/" in note for note in notes)
+    head = "\n".join(f" * {note}".rstrip() for note in notes)
+    return (
+        f"/*\n{head}\n */\n#ifndef {guard}\n#define {guard}\n\n#define {placement.size_macro} {len(program)}u\n\n"
+        f"__attribute__(({', '.join(attributes)})) const unsigned char {name}[{placement.size_macro}] = {{\n"
+        f"{_rows(program)}\n}};\n\n#endif /* {guard} */\n"
+    )
+
+
+def _rows(program: bytes) -> str:
+    """The bytes as hexadecimal numbers; whole strings at a time, as programs have millions of them."""
+    numbers = f"0x{program.hex(' ').replace(' ', ',0x')},"
+    width = len("0x00,") * _BYTES_PER_LINE
+    return "\n".join(numbers[start : start + width] for start in range(0, len(numbers), width))
