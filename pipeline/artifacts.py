@@ -61,6 +61,7 @@ MANIFEST = CONVERTED / "manifest.json"
 TWINS = CONVERTED / "twins"
 REPORTS = CONVERTED / "reports"
 ETRECORD_NAME = "etrecord.bin"
+KERNEL_SELECTION = REPORTS / "kernel_selection.c"
 DATA_FILES = CONVERTED / "data"
 KERNEL_SELECTION = CONVERTED / "kernel_selection.c"
 CONVERTER_WORK = BUILD / "converter"
@@ -258,7 +259,9 @@ def write_plan(plan: DelegationPlan) -> None:
 def read_plan() -> DelegationPlan:
     """The delegation plan that `write_plan` wrote."""
     stored = read_json(PLAN)
-    return DelegationPlan(backend=stored["backend"], nodes=tuple(PlannedNode(**node) for node in stored["nodes"]))
+    converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
+    nodes = tuple(PlannedNode(**node) for node in stored["nodes"])
+    return DelegationPlan(backend=stored["backend"], nodes=nodes, converter=converter)
 
 
 @contextmanager
@@ -299,6 +302,8 @@ def write_converted(converted: Converted, converter: Converter) -> None:
                 write_bytes(folder / f"partition_{index}" / name, content)
         if converted.etrecord is not None:
             write_bytes(folder / ETRECORD_NAME, converted.etrecord)
+        for name, content in converted.reports.items():
+            write_bytes(folder / name, content)
         if not any(folder.iterdir()):
             write_text(folder / "README.txt", "The compiler of this program writes no reports.\n")
     with replaced_folder(DATA_FILES) as folder:
@@ -315,6 +320,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
                 name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
                 for name, content in converted.data_files.items()
             },
+            "reports": {name: hashlib.sha256(content).hexdigest() for name, content in converted.reports.items()},
             "converter": dataclasses.asdict(converter) | {"caveat": converter.caveat},
             "delegates": list(converted.delegates),
             "operators": list(converted.operators),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pipeline.commands import quantization, sensitivity
+from pipeline.commands import flavors, quantization, sensitivity
 from pipeline.contracts import LowerdeckError
 
 
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(run=_report)
     quantization.add(commands)
     sensitivity.add(commands)
+    flavors.add(commands)
     _add_run(commands.add_parser("run", help="execute a .pte on this host and write its outputs"))
     ui = commands.add_parser("ui", help="open MLflow on the recorded builds")
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

@@ -339,6 +339,9 @@ class Lowering:
     """Whether the program gives integers where the quantized model ends with a dequantization."""
     keeps_etrecord: bool = False
     """Whether convert keeps an ETRecord of the program."""
+    program_reports: Callable[[Sequence[CompiledPartition], Path], Mapping[str, bytes]] | None = None
+    """(compiled partitions, folder for the converter's files) -> reports on the whole program by file name, made of
+    those on its partitions."""
     reasons: Callable[[], AbstractContextManager[Callable[[torch.fx.Node], str | None]]] | None = None
     """Opened around `partitioner.partition`; afterwards its value tells why a node was not delegated."""
 
@@ -560,6 +563,8 @@ class DelegationPlan:
 
     backend: str
     nodes: tuple[PlannedNode, ...]
+    converter: Converter | None = None
+    """The converter release whose target the plan goes by; None where that was not asked."""
 
     @property
     def partitions(self) -> tuple[str, ...]:

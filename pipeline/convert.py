@@ -17,6 +17,7 @@ from pipeline.contracts import (
     Backend,
     CompiledPartition,
     ConversionError,
+    Converter,
     DelegationPlan,
     LowerdeckError,
     ProgramTensor,
@@ -53,6 +54,8 @@ class Converted:
     """Constants that the program does not hold itself, by the name of the file that firmware has to load."""
     etrecord: bytes | None = None
     """ExecuTorch's ETRecord, where the backend's options ask for it."""
+    reports: Mapping[str, bytes] = field(default_factory=dict)
+    """What the converter tells of the whole program, by file name, beside the reports of its partitions."""
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -76,9 +79,10 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
 
     Raises:
         ConversionError: the converter failed.
-        LowerdeckError: the partitioner decided differently than in partition, or the program cannot take or give the
-            integers that the backend's options ask for.
+        LowerdeckError: the converter or the partitioner's decisions are others than in partition, or the program
+            cannot take or give the integers that the backend's options ask for.
     """
+    _hold_to_converter(plan, backend.converter())
     lowering = backend.lowering(manager.exported_program())
     names = program_io.names_of(manager.exported_program())
     steps = program_io.steps_of(manager.exported_program())
@@ -110,6 +114,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         partitions=tuple(partitions),
         data_files=_data_files(executorch_program),
         etrecord=None if recorder is None else recorder.finish(executorch_program),
+        reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
     )
 
 
@@ -117,6 +122,18 @@ def _data_files(manager: ExecutorchProgramManager) -> dict[str, bytes]:
     """What `write_tensor_data_to_file` would write."""
     files = manager._tensor_data or {}
     return {name if name.endswith(".ptd") else f"{name}.ptd": bytes(content) for name, content in sorted(files.items())}
+
+
+def _hold_to_converter(plan: DelegationPlan, converter: Converter) -> None:
+    """A plan for one release's target is not converted by another."""
+    planned = plan.converter
+    if planned is not None and planned != converter:
+        raise LowerdeckError(
+            f"the program was partitioned for {planned.name} {planned.version} of flavor {planned.flavor} and would be "
+            f"converted by {converter.name} {converter.version} of flavor {converter.flavor}"
+            + ("" if planned.target == converter.target else ", which states other properties of the target")
+            + "; `dvc repro -f partition` plans it anew"
+        )
 
 
 def _hold_to_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:

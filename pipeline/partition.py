@@ -82,7 +82,7 @@ def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
 
 
 def _plan(backend: Backend, nodes: list[PlannedNode]) -> DelegationPlan:
-    plan = DelegationPlan(backend=backend.name, nodes=tuple(nodes))
+    plan = DelegationPlan(backend=backend.name, nodes=tuple(nodes), converter=backend.converter())
     if not plan.delegated_compute_nodes:
         raise LowerdeckError(_nothing_delegated(plan))
     return plan

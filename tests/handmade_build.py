@@ -176,6 +176,7 @@ class Conversion:
 
     delegates = ("NeutronBackend",)
     operators = ("aten::exp.out",)
+    reports = {}  # noqa: RUF012
     planned_memory_bytes = 512
     data_files = MappingProxyType({})
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pipeline.contracts import Backend, BackendDeclaration
+from pipeline.contracts import Backend, BackendDeclaration, FlavorReport
 
 
 def available() -> tuple[str, ...]:
@@ -49,6 +49,21 @@ def create(
     if flavor_options is not None and dataclasses.fields(declaration.flavor_options):
         chosen["flavor_options"] = _read(declaration.flavor_options, flavor_options)
     return declaration.create(**chosen, **flavor)
+
+
+def probe(name: str, *, flavor_options: dict[str, Any], **flavor: Any) -> FlavorReport:
+    """Ask a converter for its version and what it can do; nothing heavy is imported.
+
+    Args:
+        name: A folder of pipeline/backends.
+        flavor_options: `flavor.options`.
+        flavor: `flavor` (its name), `converter_name` and `timeout_s`.
+
+    Raises:
+        LowerdeckError: it cannot be used; says what is missing and how to mend it.
+    """
+    declaration = source(name)
+    return declaration.probe_flavor(flavor_options=_read(declaration.flavor_options, flavor_options), **flavor)
 
 
 def _read(schema: type, values: dict[str, Any]) -> Any:

@@ -16,6 +16,8 @@ from pipeline import artifacts, figures, gates
 from pipeline.config.schema import Config
 from pipeline.tracking.address import shown, tracking_uri
 
+UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
+"""The tag that builds share which differ in their converter flavor alone."""
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
 MAX_KEY_CHARACTERS = 250
@@ -46,6 +48,7 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
     flat = dict(_flat(measured))
     tags = {key: str(value) for key, value in flat.items() if not figures.is_number(value)}
     tags |= _tags(config, measured, manifest) | _sample_tags(lineage)
+    tags[UPSTREAM_KEY_TAG] = lineage["upstream_key"]
     if cut:
         tags["params.cut"] = f"shortened to {MAX_PARAM_CHARACTERS} characters, config.yaml is whole: {', '.join(cut)}"
     return Content(
@@ -99,6 +102,9 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
         "flavor": converter["flavor"],
         "converter": converter["name"],
         "converter_version": converter["version"],
+        **{f"converter.target.{name}": str(value) for name, value in converter["target"].items()},
+        "lowerdeck.flavor": converter["flavor"],
+        "lowerdeck.model": config.model.name,
         "delegated_accuracy": "measured" if figures.is_number(delegated) else str(delegated),
         **_gates(config, measured),
         "mlflow.source.name": "stages/track.py",

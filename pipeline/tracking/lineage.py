@@ -34,9 +34,25 @@ def build_key(config: Config, manifest: Mapping[str, Any]) -> str:
         {
             "configuration": configuration,
             "converter": {field: converter[field] for field in ("name", "version", "flavor")},
-            "versions": {name: manifest["versions"][name] for name in ("torch", "executorch", "torchao")},
+            "versions": _versions(manifest),
         }
     )
+
+
+def upstream_key(config: Config, manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over all that went into a build but its converter flavor: builds that differ in nothing else share it.
+
+    Args:
+        config: Resolved configuration; neither `flavor` nor `tracking` counts, nor which flavor is the target's default.
+        manifest: Of the converted program, for the versions that were really used.
+    """
+    configuration = dataclasses.asdict(config)
+    del configuration["tracking"], configuration["flavor"], configuration["target"]["default_flavor"]
+    return digest({"configuration": configuration, "versions": _versions(manifest)})
+
+
+def _versions(manifest: Mapping[str, Any]) -> dict[str, str]:
+    return {name: manifest["versions"][name] for name in ("torch", "executorch", "torchao")}
 
 
 def digest(value: Any) -> str:
@@ -49,8 +65,8 @@ def trace(config: Config) -> dict[str, Any]:
     """The lineage of the build in build/, as lineage.json holds it.
 
     Returns:
-        `build_key`, `versions`, and the ordered `links`: name, what, sha256, made_by, from (names of other links), and
-        what is peculiar to a link: counts of samples, fingerprints, the converter.
+        `build_key`, `upstream_key`, `versions`, and the ordered `links`: name, what, sha256, made_by, from (names of
+        other links), and what is peculiar to a link: counts of samples, fingerprints, the converter.
 
     Raises:
         LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
@@ -64,6 +80,7 @@ def trace(config: Config) -> dict[str, Any]:
         )
     return {
         "build_key": build_key(config, manifest),
+        "upstream_key": upstream_key(config, manifest),
         "versions": manifest["versions"],
         "links": [
             _dataset_link(config),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 
 from pipeline.backends.neutron import DECLARATION, Device, FlavorOptions, Options, sdk
-from pipeline.backends.neutron.converter import Conversion, ConverterFlavor
+from pipeline.backends.neutron.converter import Conversion, ConverterFlavor, merge_kernel_selection
 from pipeline.backends.neutron.flavor import converter_flavor, converter_of
 from pipeline.backends.neutron.reference.litert import scratch_bytes
 from pipeline.contracts import (
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
+
+KERNEL_SELECTION = "kernel_selection.c"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,7 @@ class Neutron:
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,
+            program_reports=self._program_reports,
             reasons=rejections,
         )
 
@@ -128,6 +131,25 @@ class Neutron:
         flavor = self._converter_flavor
         return converter_of(flavor, sdk.described(flavor, self.device.target))
 
+    def _program_reports(self, partitions: Sequence[CompiledPartition], workdir: Path) -> dict[str, bytes]:
+        """One kernel selection for the program, where the partitions have some."""
+        selections = [
+            reports[KERNEL_SELECTION] for reports in (p.reports for p in partitions) if KERNEL_SELECTION in reports
+        ]
+        if not selections:
+            return {}
+        flavor = self._converter_flavor
+        found = sdk.described(flavor, self.device.target)
+        if found.merges_kernel_selection:
+            return {KERNEL_SELECTION: merge_kernel_selection(flavor, selections, workdir / "kernel_selection")}
+        if len(selections) == 1:
+            return {KERNEL_SELECTION: selections[0]}
+        statement = (
+            f"{flavor.sdk_module} {found.version} has no merge_kernel_selection_files. The firmware needs the kernels "
+            f"of all {len(selections)} files partition_*/kernel_selection.c in this folder.\n"
+        )
+        return {"kernel_selection.txt": statement.encode()}
+
     @property
     def _converter_flavor(self) -> ConverterFlavor:
         return converter_flavor(self.flavor, self.converter_name, self.flavor_options, self.timeout_s)
@@ -137,7 +159,7 @@ def _reports(conversion: Conversion) -> dict[str, bytes]:
     """What ExecuTorch would leave in `intermediates_dir` beside the twin, and the kernels that the partition needs."""
     reports = {"neutron.tflite": conversion.model}
     if conversion.kernel_selection is not None:
-        reports["kernel_selection.c"] = conversion.kernel_selection
+        reports[KERNEL_SELECTION] = conversion.kernel_selection
     return reports
 
 

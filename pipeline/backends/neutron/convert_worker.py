@@ -72,7 +72,10 @@ def main(folder: Path) -> int:
     try:
         # The folder of this script holds modules with common names, which must not hide those of an SDK.
         sys.path[:1] = job.get("sys_path", [])
-        result = {"convert": convert, "describe": describe, "merge": merge}[job["action"]](job, folder)
+        if job["action"] == "convert":
+            result = convert(job, folder)
+        else:
+            result = describe(job) if job["action"] == "describe" else merge(job)
         result["ok"] = True
     except Exception as error:  # whatever an SDK raises is its report, passed on whole
         traceback.print_exc()
@@ -96,7 +99,7 @@ def convert(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"version": version_of(job["sdk"], sdk)}
 
 
-def describe(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def describe(job: dict[str, Any]) -> dict[str, Any]:
     """Version of the SDK, its targets (None: it cannot list them), the properties of one, and what it lacks."""
     sdk, converter, library = load_sdk(job["sdk"])
     target = get_target(sdk, converter, library, job["target"])
@@ -120,7 +123,7 @@ def describe(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def merge(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def merge(job: dict[str, Any]) -> dict[str, Any]:
     """Merge kernel selection files in the current folder, with relative names, as ExecuTorch has the SDK do it."""
     sdk, converter, library = load_sdk(job["sdk"])
     function = first_of(("merge_kernel_selection_files",), sdk, library, converter)

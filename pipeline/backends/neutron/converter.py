@@ -23,7 +23,7 @@ KERNEL_SELECTION_NAME = "_kernel_selection.c"
 """What the SDK calls the file that says which kernels a partition needs."""
 
 MISSING_SDK = (
-    "The eIQ Neutron SDK (Python package eiq_neutron_sdk) is not installed there. NXP distributes it; ExecuTorch's "
+    "NXP distributes the eIQ Neutron SDK (Python package eiq_neutron_sdk); ExecuTorch's "
     "examples/nxp/setup.sh shows the command. Install the release that belongs to this ExecuTorch into this "
     "environment, name the interpreter of another environment that has it (`flavor.options.python`), or choose the "
     "flavor `reference`, whose programs run on the host only, not on the NPU."
@@ -136,9 +136,14 @@ def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescriptio
     Raises:
         LowerdeckError: the SDK is not installed, lacks the target or fails; the message says how to mend it.
     """
+    job = _job(flavor, "describe") | {"target": target}
+    if flavor.host_only:  # Python of this project, which can neither crash nor hang
+        try:
+            return _description(flavor, convert_worker.describe(job))
+        except convert_worker.WorkerError as error:
+            raise LowerdeckError(f"Flavor {flavor.name} cannot be used: {error}") from None
     with tempfile.TemporaryDirectory(prefix="neutron-describe-") as name:
         folder = Path(name).resolve()
-        job = _job(flavor, "describe") | {"target": target}
         try:
             result = _run(flavor, job, folder, min(flavor.timeout_s, 120.0))
         except _FailedError as failed:
@@ -149,6 +154,10 @@ def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescriptio
             hint = f"To see whether it can be imported: {alone}"
             tail = child.log_tail(folder) if failed.kind in (None, "converter") else ""
             raise LowerdeckError(f"Flavor {flavor.name} cannot be used: {failed}\n{hint}\n{tail}".rstrip()) from None
+    return _description(flavor, result)
+
+
+def _description(flavor: ConverterFlavor, result: Mapping[str, Any]) -> SdkDescription:
     return SdkDescription(
         version=result["version"],
         targets=None if result["targets"] is None else tuple(result["targets"]),
@@ -286,7 +295,7 @@ def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: 
     Raises:
         _FailedError: it failed.
     """
-    who = f"The converter {flavor.name} ({flavor.sdk_module})"
+    who = f"The converter {flavor.name}" + ("" if flavor.name == flavor.sdk_module else f" ({flavor.sdk_module})")
     try:
         ended = child.run(flavor.python, job, folder, timeout_s)
     except OSError as error:
