@@ -176,7 +176,6 @@ class Conversion:
 
     delegates = ("NeutronBackend",)
     operators = ("aten::exp.out",)
-    reports = {}  # noqa: RUF012
     planned_memory_bytes = 512
     data_files = MappingProxyType({})
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
@@ -185,6 +184,7 @@ class Conversion:
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
     def __init__(self, program):
+        self.data_files, self.reports = {}, {}
         self.estimates = {"inference_time_ms": 1.25}
         self.program = program.ljust(FIGURES["program_bytes"], b"\0")
 

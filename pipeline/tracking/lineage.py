@@ -43,7 +43,7 @@ def upstream_key(config: Config, manifest: Mapping[str, Any]) -> str:
     """SHA-256 over all that went into a build but its converter flavor: builds that differ in nothing else share it.
 
     Args:
-        config: Resolved configuration; neither `flavor` nor `tracking` counts, nor which flavor is the target's default.
+        config: Resolved configuration; `flavor`, `tracking` and the target's default flavor do not count.
         manifest: Of the converted program, for the versions that were really used.
     """
     configuration = dataclasses.asdict(config)
