@@ -296,16 +296,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
         if not any(partition["twin"] for partition in partitions):
             # DVC warns of an output that is an empty folder.
             write_text(folder / "README.txt", "The partitions of this program have no host twins.\n")
-    with replaced_folder(REPORTS) as folder:
-        for index, partition in enumerate(converted.partitions):
-            for name, content in partition.reports.items():
-                write_bytes(folder / f"partition_{index}" / name, content)
-        if converted.etrecord is not None:
-            write_bytes(folder / ETRECORD_NAME, converted.etrecord)
-        for name, content in converted.reports.items():
-            write_bytes(folder / name, content)
-        if not any(folder.iterdir()):
-            write_text(folder / "README.txt", "The compiler of this program writes no reports.\n")
+    _write_reports(converted)
     with replaced_folder(DATA_FILES) as folder:
         for name, content in converted.data_files.items():
             write_bytes(folder / name, content)
@@ -338,6 +329,20 @@ def write_converted(converted: Converted, converter: Converter) -> None:
 def read_data_files() -> dict[str, bytes]:
     """The files that the program of `write_converted` reads from beside it, by name."""
     return {name: existing(DATA_FILES / name).read_bytes() for name in read_json(MANIFEST)["data_files"]}
+
+
+def _write_reports(converted: Converted) -> None:
+    """What the converter tells: a folder for each partition, and files on the whole program."""
+    with replaced_folder(REPORTS) as folder:
+        for index, partition in enumerate(converted.partitions):
+            for name, content in partition.reports.items():
+                write_bytes(folder / f"partition_{index}" / name, content)
+        if converted.etrecord is not None:
+            write_bytes(folder / ETRECORD_NAME, converted.etrecord)
+        for name, content in converted.reports.items():
+            write_bytes(folder / name, content)
+        if not any(folder.iterdir()):
+            write_text(folder / "README.txt", "The compiler of this program writes no reports.\n")
 
 
 def open_program(resolver: Resolver) -> FloatProgram:
