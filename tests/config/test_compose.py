@@ -103,6 +103,7 @@ def test_defaults_of_options_are_written_out(composed: Compose) -> None:
         "use_neutron_for_format_conversion": True,
         "allow_no_op_partitions": False,
         "preserve_ops": ["aten::prelu", "aten::pad", "aten::hardswish"],
+        "check_op_support": None,
         "quantized_inputs": False,
         "quantized_outputs": False,
         "fetch_constants_to_sram": False,

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline import import_paths, signatures
 from pipeline.backends.exclusion import Exclusion, is_operator_name
-from pipeline.contracts import Backend, BackendDeclaration, FlavorReport
+from pipeline.contracts import Backend, BackendDeclaration, BuildChoices, ConfigurationError, FlavorReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,9 @@ class Options:
     """Delegate partitions that consist of operators without effect on the NPU; the converter may refuse them."""
     preserve_ops: list[str] = field(default_factory=lambda: ["aten::prelu", "aten::pad", "aten::hardswish"])
     """ATen operators that are converted whole where the backend supports their arguments, and not decomposed first."""
+    check_op_support: str | None = None
+    """A function of your own that has a say in this, by its import path `package.module:function`: called with each
+    node (torch.fx.Node) of `preserve_ops`, it returns whether the node is kept whole."""
     quantized_inputs: bool = False
     """Whether the program takes integers, without a quantization on the CPU at its begin."""
     quantized_outputs: bool = False
@@ -54,6 +58,7 @@ class Options:
     lacks one refuses it. They stand in the compile spec of the `.pte`."""
 
 
+CHECK = "target.options.check_op_support"
 _OWN_OPTIONS = {
     "fetchConstantsToSRAM": "target.options.fetch_constants_to_sram",
     "dumpKernelSelectionCode": "target.options.dump_kernel_selection_code",
@@ -101,6 +106,29 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
             yield "options.extra_flags", f"{flag} has an option of its own: {_OWN_OPTIONS[flag]}"
         elif not flag.isidentifier():
             yield "options.extra_flags", f"{flag!r} is no name of an attribute, e.g. useSequencer"
+
+
+def check_build(device: Device, options: Options, build: BuildChoices) -> Iterator[tuple[str, str]]:
+    """Which code may be named depends on the plugins of the build."""
+    if options.check_op_support is None:
+        return
+    try:
+        import_paths.parts(options.check_op_support, CHECK, "plugins.my_checks:keeps_whole")
+        import_paths.check_permitted(options.check_op_support, CHECK, __name__, build.plugins)
+        accepted = import_paths.parameters(options.check_op_support, CHECK)
+    except ConfigurationError as error:
+        yield CHECK, str(error).removeprefix(CHECK).removeprefix(": ").strip()
+        return
+    if accepted is not None and len(accepted.required) != 1:
+        yield CHECK, f"requires {', '.join(accepted.required) or 'nothing'}, and is called with a node alone"
+
+
+def files(device: Device, options: Options) -> Iterator[Path]:
+    """The source file of the check, where there is one."""
+    if options.check_op_support is not None:
+        source = signatures.source_file(options.check_op_support.partition(":")[0], CHECK)
+        if source is not None:
+            yield source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +204,8 @@ DECLARATION = BackendDeclaration(
     check_flavor=check_flavor,
     probe_flavor=probe_flavor,
     check=check,
+    check_build=check_build,
+    files=files,
     create=create,
     delegation_options=(
         "operators_not_to_delegate",

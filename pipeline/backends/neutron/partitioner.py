@@ -22,8 +22,9 @@ from executorch.backends.nxp.neutron_partitioner import (
 )
 from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 
+from pipeline import import_paths
 from pipeline.backends.exclusion import excluded_by, mark_before_partition
-from pipeline.backends.neutron import Device, Options, exclusion
+from pipeline.backends.neutron import CHECK, Device, Options, exclusion
 from pipeline.contracts import LowerdeckError
 from pipeline.edge_nodes import is_operator
 
@@ -59,6 +60,7 @@ def create_partitioner(device: Device, options: Options, weights: Mapping[str, t
         CustomDelegationOptions(allow_no_op_partitions=options.allow_no_op_partitions),
         post_quantization_state_dict=dict(weights),
         preserve_ops=_operators(options.preserve_ops),
+        check_op_support=None if options.check_op_support is None else _own_check(options.check_op_support),
     )
     _refuse_marked(partitioner)
     mark_before_partition(partitioner, exclusion(options))
@@ -86,6 +88,19 @@ def _operators(names: Sequence[str]) -> list[torch._ops.OpOverload]:
             )
         found += matched
     return found
+
+
+def _own_check(path: str) -> Callable[[torch.fx.Node], bool]:
+    """The function at `path`, whose errors become messages."""
+    function = import_paths.imported_callable(path, CHECK)
+
+    def check(node: torch.fx.Node) -> bool:
+        try:
+            return bool(function(node))
+        except Exception as error:  # whatever a user's code raises
+            raise LowerdeckError(f"{CHECK}: {path} raised {type(error).__name__} at {node.name}: {error}") from error
+
+    return check
 
 
 def _refuse_marked(partitioner: NeutronPartitioner) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline import artifacts
-from pipeline.backends.neutron import Options
+from pipeline.backends.neutron import Device, Options, check_build, files
 from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from pipeline.contracts import ConversionError, LowerdeckError
+from pipeline.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme
 from pipeline.partition import partition
 from tests.backends.neutron.steps import Built, build, neutron, quantized
 from tests.conftest import Lowered
@@ -169,6 +171,78 @@ def test_an_operator_that_cannot_be_preserved_is_an_error_with_near_names() -> N
         partition(quantized(Mixed(), MIXED_SHAPE), neutron(preserve_ops=["aten::hardswisch"]))
     assert "target.options.preserve_ops: 'aten::hardswisch' is no operator that the Neutron" in str(caught.value)
     assert "did you mean aten.hardswish.default?" in str(caught.value)
+
+
+CHECK = """
+def no_hardswish(node):
+    return "hardswish" not in str(node.target)
+
+def broken(node):
+    return node.nmae
+
+def of_two(node, other):
+    return True
+"""
+
+
+@pytest.fixture
+def my_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module of the user's."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_checks.py").write_text(CHECK)
+    yield tmp_path / "my_checks.py"
+    sys.modules.pop("my_checks", None)
+
+
+def test_a_check_of_ones_own_decides_what_is_kept_whole(my_checks: Path) -> None:
+    program = quantized(Mixed(), MIXED_SHAPE)
+    plan = partition(program, neutron(check_op_support="my_checks:no_hardswish")).plan
+    assert plan == partition(program, neutron(preserve_ops=["aten::pad"])).plan
+    assert "aten.hardswish.default" not in {node.operator for node in plan.nodes}
+    with pytest.raises(
+        LowerdeckError, match=r"check_op_support: my_checks:broken raised AttributeError at \w+: .*nmae"
+    ):
+        partition(program, neutron(check_op_support="my_checks:broken"))
+
+
+@pytest.mark.parametrize(
+    ("path", "plugins", "says"),
+    [
+        ("my_checks:no_hardswish", (), "let params.yaml say `plugins: [my_checks]`"),
+        ("my_checks:no_hardswich", ("my_checks",), "no_hardswish"),
+        ("my_checks:of_two", ("my_checks",), "requires node, other, and is called with a node alone"),
+        ("my_checks", ("my_checks",), "must be package.module:attribute"),
+    ],
+)
+def test_a_check_that_cannot_be_called_is_refused_in_compose(
+    my_checks: Path, path: str, plugins: tuple[str, ...], says: str
+) -> None:
+    build_choices = BuildChoices(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 8]], plugins=plugins)
+    device = Device(target="imxrt700")
+    ((key, message),) = check_build(device, Options(check_op_support=path), build_choices)
+    assert key == "target.options.check_op_support"
+    assert says in message
+    good = Options(check_op_support="my_checks:no_hardswish")
+    assert list(check_build(device, good, dataclasses.replace(build_choices, plugins=("my_checks",)))) == []
+    assert list(files(device, good)) == [my_checks]  # what it holds goes into the build key
+
+
+def test_integers_at_the_border_are_those_of_nxps_own_pass(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
+    from executorch.backends.nxp.edge_passes.remove_io_quant_ops_pass import RemoveIOQuantOpsPass
+
+    ours = build(lowered(TARGET).quantized(), tmp_path, quantized_inputs=True, quantized_outputs=True)
+    backend, manager = neutron(), lowered(TARGET).edge()
+    lowering = backend.lowering(manager.exported_program())
+    (tmp_path / "theirs").mkdir()
+    with backend.compiling(tmp_path / "theirs"):
+        manager = manager.to_backend(lowering.partitioner)
+    manager = manager.transform([RemoveIOQuantOpsPass(edge_program_manager=manager)])
+    assert lowering.finish is not None
+    theirs = lowering.finish(manager).to_executorch(lowering.executorch_config)
+    assert ours.converted.program == theirs.buffer
+    assert ours.converted.program != lowered(TARGET).converted.program
+    assert ours.converted.operators == ()
+    assert [tensor.dtype for tensor in (*ours.converted.inputs, *ours.converted.outputs)] == ["int8", "int8"]
 
 
 class ZeroAdded(nn.Module):
