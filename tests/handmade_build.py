@@ -178,6 +178,8 @@ class Conversion:
     operators = ("aten::exp.out",)
     planned_memory_bytes = 512
     data_files = MappingProxyType({})
+    reports = MappingProxyType({})
+    etrecord = None
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     output_steps = (0.5,)
@@ -185,7 +187,6 @@ class Conversion:
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
     def __init__(self, program):
-        self.data_files, self.reports = {}, {}
         self.estimates = {"inference_time_ms": 1.25}
         self.program = program.ljust(FIGURES["program_bytes"], b"\0")
 
