@@ -179,7 +179,6 @@ class Conversion:
     planned_memory_bytes = 512
     data_files = MappingProxyType({})
     reports = MappingProxyType({})
-    etrecord = None
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     output_steps = (0.5,)
