@@ -1,4 +1,7 @@
-"""NXP eIQ Neutron: NeutronQuantizer -> NeutronPartitioner -> LiteRT -> converter. What configuration has to know."""
+"""NXP eIQ Neutron: NeutronQuantizer -> NeutronPartitioner -> LiteRT -> converter. What configuration has to know.
+
+docs/neutron.md tells what each option was found to do.
+"""
 
 from __future__ import annotations
 
