@@ -162,7 +162,9 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "On a host, the answer is the same to the byte:"
     yield ""
-    inputs = " ".join(f"{name}.bin" for name in vector["tensors"] if name.startswith("input_"))
+    # A `.bin` file has no shape, so `lowerdeck run` takes it for the largest that the program accepts.
+    suffixes = {f"input_{index}": "npy" if it["is_dynamic"] else "bin" for index, it in enumerate(metadata["inputs"])}
+    inputs = " ".join(f"{name}.{suffix}" for name, suffix in suffixes.items())
     yield f"    lowerdeck run program.pte --inputs {inputs} --output answer"
     yield "    cmp answer/output_0.bin expected_output_0.bin"
     yield ""

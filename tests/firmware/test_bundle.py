@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import subprocess
 import zipfile
 from collections.abc import Callable
 from contextlib import chdir
@@ -21,10 +22,12 @@ import yaml
 from pipeline import artifacts
 from pipeline.contracts import LowerdeckError, Sample
 from pipeline.firmware import RANDOM_CAVEAT, Placement, Target, bundle
+from pipeline.firmware.readme import readme
 from pipeline.firmware.vector import bundled_program, calibration_sample, execute
 from pipeline.run import run_program
 from pipeline.runtime.floats import to_program
 from tests.conftest import Lowered
+from tests.firmware.compiling import compiled
 from tests.test_program_io import TARGETS, Flagged, build
 
 PLACEMENT = Placement(array_name="model_pte", alignment_bytes=16, section="network_model_sec")
@@ -152,6 +155,22 @@ def test_executorchs_runtime_verifies_the_bundled_program(made: Any) -> None:
         spoilt.verify_result_with_bundled_expected_output("forward", 0, 0.0, 0.0)
 
 
+def test_firmware_gets_the_expected_output_from_the_header(made: Any) -> None:
+    """With ExecuTorch's C++ runtime, the memory that metadata.json names, and some more for the delegate."""
+    it = made("xnnpack_cpu")
+    folder, memory = it.folder / artifacts.FIRMWARE, it.metadata["memory"]
+    flags = [
+        f"-I{folder}",
+        f"-DPLANNED_BYTES={memory['planned_bytes']['1']}",
+        f"-DMETHOD_ALLOCATOR_BYTES={memory['method_allocator_bytes']['64_bit'] + 512}",
+    ]
+    ran = subprocess.run(
+        [compiled("runner.cpp", it.folder, *flags), folder / "input_0.bin"], capture_output=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert ran.stdout == it.files["expected_output_0.bin"]
+
+
 def test_a_host_only_flavor_is_said_first(made: Any) -> None:
     neutron, ethos_u = made("neutron_imxrt700"), made("ethos_u55_128")
     assert neutron.metadata["runs_on_target"] is False
@@ -185,6 +204,14 @@ def test_data_files_of_the_program_are_handed_over(lowered: Callable[[str], Lowe
     assert files["weights.ptd"] == b"content"
     assert json.loads(files["metadata.json"])["data_files"] == ["weights.ptd"]
     assert "It reads `weights.ptd` beside itself" in files["README.md"].decode()
+
+
+def test_inputs_of_any_size_are_given_with_their_shape(made: Any) -> None:
+    metadata = made("xnnpack_cpu").metadata
+    metadata["inputs"][0]["is_dynamic"] = True
+    page = readme(metadata)
+    assert "| input 0 | x | int8 | up to [1, 3, 32, 32] |" in page
+    assert "--inputs input_0.npy " in page
 
 
 def test_kernel_selection_and_random_samples(lowered: Callable[[str], Lowered]) -> None:

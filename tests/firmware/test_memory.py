@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
-import executorch
 import pytest
 import torch
 from executorch.exir import to_edge
@@ -16,6 +13,7 @@ from torch import nn
 from pipeline.firmware.memory import method_allocator_bytes, planned_bytes
 from pipeline.runtime.pte import read_pte
 from tests.conftest import Lowered, small_network
+from tests.firmware.compiling import compiled
 
 
 class Lists(nn.Module):
@@ -35,23 +33,12 @@ def undelegated(model: nn.Module, sample: torch.Tensor, dynamic: bool = False) -
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], int]:
     """(program) -> bytes that the runtime of the installed wheel takes from the method allocator, on this processor."""
-    if shutil.which("g++") is None:
-        pytest.skip("needs a C++ compiler")
     folder = tmp_path_factory.mktemp("method_allocator")
-    (installed,) = executorch.__path__
-    include, libraries = Path(installed, "include"), Path(installed, "lib")
-    names = ["executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool"]
-    command = [
-        "g++", "-std=c++17", str(Path(__file__).with_name("method_allocator.cpp")), "-o", str(folder / "measure"),
-        f"-I{include}", f"-I{include}/executorch/runtime/core/portable_type/c10", "-DC10_USING_CUSTOM_GENERATED_MACROS",
-        "-Wl,--no-as-needed", f"-L{libraries}", *(f"-l{name}" for name in names), f"-Wl,-rpath,{libraries}",
-    ]  # fmt: skip
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert compiled.returncode == 0, compiled.stderr
+    executable = compiled("method_allocator.cpp", folder)
 
     def measure(program: bytes) -> int:
         (folder / "program.pte").write_bytes(program)
-        ran = subprocess.run([folder / "measure", folder / "program.pte"], capture_output=True, text=True, check=True)
+        ran = subprocess.run([executable, folder / "program.pte"], capture_output=True, text=True, check=True)
         return int(ran.stdout.split()[-1])
 
     return measure
