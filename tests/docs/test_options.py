@@ -17,9 +17,7 @@ from pipeline.config.compose import compose
 from tests.project import REPOSITORY, SELECTION
 
 ROWS = [(section, row) for section in generate_options.sections() for row in section["rows"]]
-REACHED = [
-    pytest.param(section, row, id=f"{row['option']}: {row['key']}") for section, row in ROWS if "key" in row
-]
+REACHED = [pytest.param(section, row, id=f"{row['option']}: {row['key']}") for section, row in ROWS if "key" in row]
 VELA_INI = "[System_Config.My_Board]\ncore_clock=500e6\naxi0_port=Sram\naxi1_port=OffChipFlash\n"
 
 

@@ -88,7 +88,7 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
 
 
 def check_build(device: Device, options: Options, build: BuildChoices) -> Iterator[tuple[str, str]]:
-    """Options that nothing of the chosen quantization answers to."""
+    """Options that nothing of the chosen quantization answers to, and what the runtime would get wrong."""
     scheme, mixed = build.scheme.name, bool(build.scheme.rules)
     precision = _PRECISIONS_OF.get(scheme, "DYNAMIC_QUANT")
     if options.config_precisions is not None and not mixed and not {precision, "FP32"} & {*options.config_precisions}:
@@ -102,6 +102,11 @@ def check_build(device: Device, options: Options, build: BuildChoices) -> Iterat
         yield (
             "target.options.force_non_static_weights_for_f32_linear",
             f"has no effect: quantization {scheme} leaves no linear layer float; quantization.keep_float excepts some",
+        )
+    if build.dynamic_dimensions and build.memory_format == "channels_last":
+        yield (
+            "model.memory_format",
+            "cannot go with model.dynamic_shapes: ExecuTorch's runtime permutes the sizes of some delegates' outputs",
         )
     for name in ("quantized_inputs", "quantized_outputs"):
         if getattr(options, name) and scheme != "int8":

@@ -11,7 +11,7 @@ import yaml
 
 from pipeline.backends.xnnpack import Device, Options, check, check_build
 from pipeline.config.compose import compose
-from pipeline.contracts import BuildChoices, ConfigurationError, ModuleRule, QuantizationScheme
+from pipeline.contracts import BuildChoices, ConfigurationError, DynamicDimension, ModuleRule, QuantizationScheme
 from tests.project import SELECTION, Project
 
 
@@ -87,3 +87,15 @@ def test_options_beside_a_quantization(options: dict[str, Any], scheme: str, ref
     wanted = BuildChoices(scheme=QuantizationScheme(name=name, rules=rules), input_shapes=[[1, 3, 8, 8]])
     keys = [key for key, _ in check_build(Device(), Options(**options), wanted)]
     assert keys == [f"target.options.{option}" for option in options if refused]
+
+
+def test_channels_innermost_and_sizes_that_vary_are_one_too_many() -> None:
+    shapes: dict[str, Any] = {"scheme": QuantizationScheme(name="int8"), "input_shapes": [[1, 3, 8, 8]]}
+    varying = [DynamicDimension(dim=2, min=8, max=16)]
+    for dimensions, memory_format, keys in (
+        ([], "channels_last", []),
+        (varying, "contiguous", []),
+        (varying, "channels_last", ["model.memory_format"]),
+    ):
+        wanted = BuildChoices(**shapes, dynamic_dimensions=dimensions, memory_format=memory_format)
+        assert [key for key, _ in check_build(Device(), Options(), wanted)] == keys
