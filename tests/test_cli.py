@@ -1,18 +1,22 @@
 """The command `lowerdeck`."""
 
+import importlib.metadata
 import json
 import os
 import re
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from pipeline import artifacts, cli, plots_template
 from pipeline.tracking import ui
+from tests.backends.neutron import environments
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
@@ -174,3 +178,100 @@ class TestPlotsTemplate:
         text = plots_template.page("const spec = 1;")
         assert "(function () {\nconst spec = 1;\n})();" in text
         assert "{plot_divs}" in text
+
+
+CONF = Path(__file__).parents[1] / "conf"
+
+
+class TestFlavors:
+    @pytest.fixture(autouse=True)
+    def _conf(self, tmp_path):
+        shutil.copytree(CONF, tmp_path / "conf")
+        (tmp_path / "params.yaml").write_text("flavor: reference\noverrides: {}\n")
+
+    @pytest.fixture
+    def add(self, tmp_path):
+        """(name, code at the end of the package's module, other values) -> a flavor with an environment of its own."""
+
+        def write(name, module="neutron_converter", code="", **values):
+            environment = environments.make(tmp_path / "environments" / name)
+            environment.append(module, code)
+            flavor = {"name": name, "backend": "neutron", "converter": "eiq_neutron_sdk"}
+            flavor |= {"options": {"python": str(environment.python)}} | values
+            (tmp_path / "conf" / "flavor" / f"{name}.yaml").write_text(json.dumps(flavor))
+
+        return write
+
+    @pytest.fixture
+    def listed(self, capsys):
+        """(arguments) -> what `lowerdeck flavors --json` prints, by option."""
+
+        def get(*arguments):
+            assert cli.main(["flavors", "--json", *arguments]) == 0
+            return {status["option"]: status for status in json.loads(capsys.readouterr().out)}
+
+        return get
+
+    def test_every_option_is_listed_with_version_and_targets_or_what_is_missing(self, listed):
+        found = listed()
+        assert set(found) == {path.stem for path in (CONF / "flavor").glob("*.yaml")} - {"default"}
+        assert found["reference"] == {
+            "option": "reference", "chosen": True, "backend": "neutron", "installed": True,
+            "converter": "lowerdeck-neutron-reference", "version": "reference-1", "targets": ["imxrt700"],
+            "target": {"name": "imxrt700", "subsystem": False, "num_units": 1, "num_pipes": 8, "num_macs": 8,
+                       "hw_version": 2, "assumed": []},
+            "host_only": True, "lacks": [], "problem": None,
+        }  # fmt: skip
+        assert found["vela"]["version"] == importlib.metadata.version("ethos-u-vela")
+        assert "ethos-u85-2048" in found["vela"]["targets"]
+        assert found["xnnpack_serializer"]["version"] == importlib.metadata.version("executorch")
+        assert "flavor.options.python has to be given by you" in found["eiq_neutron_sdk_venv"]["problem"]
+        older = found["neutron_converter_SDK_25_09"]
+        assert not older["installed"]
+        assert "Install neutron_converter_SDK_25_09 there, or set `flavor.options.python`" in older["problem"]
+
+    def test_one_that_crashes_or_hangs_does_not_keep_back_the_others(self, add, listed):
+        add("good")
+        add("crash", "__init__", "import os; os.abort()")
+        add("hang", "__init__", "import time; time.sleep(300)")
+        add("other_version", version="3.2.0")
+        add("no_interpreter", options={"python": "no/such/python"})
+        (Path("conf") / "flavor" / "broken.yaml").write_text("name: [")
+        (Path("conf") / "flavor" / "misspelt.yaml").write_text("name: x\nbackend: neutrino\nconverter: y\n")
+        started = time.monotonic()
+        found = listed("--timeout", "2")
+        assert time.monotonic() - started < 15
+        assert (found["good"]["installed"], found["good"]["version"], found["good"]["lacks"]) == (True, "3.1.3", [])
+        said = {
+            "crash": "was ended by signal SIGABRT",
+            "hang": "was ended at its time limit of 2 s",
+            "other_version": "configured for version 3.2.0 (flavor.version), and eiq_neutron_sdk is of version 3.1.3",
+            "no_interpreter": "there is no file",
+            "broken": "broken.yaml is not valid YAML",
+            "misspelt": "there is no backend 'neutrino'",
+        }
+        assert {name for name in said if found[name]["installed"] or said[name] not in found[name]["problem"]} == set()
+
+    def test_the_table_names_the_chosen_one_with_its_overrides(self, add, capsys, tmp_path):
+        environment = environments.make(tmp_path / "sdk", version="3.0.1")
+        chosen = {
+            "flavor": "eiq_neutron_sdk_venv",
+            "overrides": {"flavor": {"options": {"python": str(environment.python)}}},
+        }
+        Path("params.yaml").write_text(json.dumps(chosen))
+        assert cli.main(["flavors"]) == 0
+        printed = capsys.readouterr().out
+        assert re.search(r"^eiq_neutron_sdk_venv \* +yes +3\.0\.1 +imxrt700", printed, re.MULTILINE)
+        assert re.search(r"^neutron_converter_SDK_25_03 +no", printed, re.MULTILINE)
+        assert "reference: its programs run on the host only, not on the NPU" in printed
+
+    def test_needs_no_pytorch(self):
+        code = "import sys; from pipeline.cli import main; main(['flavors']); print('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(CONF.parent)},
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        assert done.stdout.splitlines()[-1] == "False"
+
+    def test_elsewhere_it_says_where_it_belongs(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(CONF.parent / "docs")
+        assert cli.main(["flavors"]) == 1
+        assert "run this at the root of the project" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import runpy
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from pipeline.tracking.record import record
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
 REPOSITORY = Path(__file__).parents[1]
+FLAVORS_PAGE = REPOSITORY / "docs" / "flavors.md"
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,33 @@ class TestRun:
         assert all(tags[f"version.{name}"] for name in ("torch", "executorch", "torchao", "mlflow"))
         assert "75.00 % of 4 samples" in tags["mlflow.note.content"]
         assert "runs on the host only" in tags["mlflow.note.content"]
+
+    def test_one_filter_finds_a_build_over_its_flavors(self):
+        """As docs/flavors.md has it, on a real database."""
+        import mlflow
+
+        flavors = {
+            "reference": {},
+            "sdk_3_0_0": {"name": "sdk_3_0_0", "converter": "eiq_neutron_sdk"},
+            "sdk_3_1_3": {"name": "sdk_3_1_3", "converter": "eiq_neutron_sdk", "version": "3.1.3", "timeout_s": 5.0},
+        }
+        for number, flavor in enumerate(flavors.values()):
+            target = {"default_flavor": flavor.get("name", "reference")}
+            track(write_build(program=bytes([number]), flavor=flavor, target=target))
+        track(write_build(program=b"other", model={"name": "tiny", "fingerprint": "0" * 64}))
+        track(write_build(program=b"else", quantization={"num_calibration_samples": 1}))
+        mlflow.set_tracking_uri(f"sqlite:///{Path.cwd()}/mlflow/mlflow.db")
+        (given,) = [run for run in runs() if run.data.tags["lowerdeck.flavor"] == "sdk_3_0_0"]
+        key = given.data.tags["lowerdeck.upstream_key"]
+        (documented,) = re.findall(r'filter_string="(.+?)"', FLAVORS_PAGE.read_text())
+        found = mlflow.search_runs(
+            experiment_names=["lowerdeck"], filter_string=documented.replace("KEY", key), output_format="list"
+        )
+        assert {run.data.tags["lowerdeck.flavor"] for run in found} == set(flavors)
+        assert len({run.data.tags["lowerdeck.build_key"] for run in found}) == len(flavors)
+        assert {run.data.tags["lowerdeck.model"] for run in runs()} == {"tiny"}
+        pair = f"tags.`lowerdeck.upstream_key` = '{key}' AND tags.`lowerdeck.flavor` LIKE 'sdk_3%'"
+        assert len(mlflow.search_runs(experiment_names=["lowerdeck"], filter_string=pair, output_format="list")) == 2
 
     def test_the_same_build_updates_its_run(self):
         config = write_build()

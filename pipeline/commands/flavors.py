@@ -173,14 +173,13 @@ def _table(found: list[Status]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("flavor", "usable", "version", "converter", "targets"):
+    for heading in ("flavor", "usable", "version", "targets"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("flavor", "version"))
     for status in found:
         table.add_row(
             f"{status.option} *" if status.chosen else status.option,
             "yes" if status.installed else "no",
             status.version or "",
-            status.converter or "",
             "" if not status.installed else _listed(status.targets),
         )
     return table

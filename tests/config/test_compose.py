@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,92 @@ def test_defaults_of_options_are_written_out(composed: Compose) -> None:
         "use_profiling": False,
         "extra_flags": {},
     }
+
+
+def test_a_flavor_in_another_environment_keeps_its_path_as_it_was_written(
+    composed: Compose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    interpreter = tmp_path / "home" / "envs" / "sdk" / "bin" / "python"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.symlink_to(sys.executable)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for written in ("~/envs/sdk/bin/python", os.path.relpath(interpreter), str(interpreter)):
+        overrides = {"flavor": {"options": {"python": written}, "version": "3.1.3"}}
+        flavor = composed(flavor="eiq_neutron_sdk_venv", overrides=overrides).flavor
+        assert flavor.options == {"module": None, "python": written, "sys_path": []}
+        assert flavor.version == "3.1.3"
+
+
+def test_a_flavor_that_a_user_adds_is_found_by_its_file(composed: Compose, conf: Path) -> None:
+    (conf / "flavor" / "mine.yaml").write_text(
+        "name: mine\nbackend: neutron\nconverter: neutron_converter\noptions: {module: neutron_converter_MINE}\n"
+    )
+    assert composed(conf=conf, flavor="mine").flavor.options["module"] == "neutron_converter_MINE"
+
+
+def flavor(option: str, **options: Any) -> dict[str, Any]:
+    """Choice of a conf/flavor option with other options."""
+    return {"flavor": option, "overrides": {"flavor": {"options": options}}}
+
+
+FLAVORS = {
+    "no such interpreter": (
+        flavor("eiq_neutron_sdk_venv", python="~/no/such/python"),
+        ("flavor.options.python: there is no file /", "/no/such/python; name the interpreter", '"~/no/such/python"'),
+    ),
+    "a folder for an interpreter": (
+        flavor("eiq_neutron_sdk_venv", python="conf"),
+        ("flavor.options.python: /", "is a folder; name the interpreter in it, conf/bin/python"),
+    ),
+    "a file that is no program": (
+        flavor("eiq_neutron_sdk", python="params.yaml"),
+        ("flavor.options.python: /", "params.yaml is no program that you may execute"),
+    ),
+    "an interpreter to be given": (
+        {"flavor": "eiq_neutron_sdk_venv"},
+        ("flavor.options.python: has to be given by you",),
+    ),
+    "no such folder": (
+        flavor("eiq_neutron_sdk", sys_path=["no/such/folder"]),
+        ("flavor.options.sys_path: there is no folder /", "/no/such/folder", '["no/such/folder"]'),
+    ),
+    "an older module without its name": (
+        {"flavor": "eiq_neutron_sdk", "overrides": {"flavor": {"converter": "neutron_converter"}}},
+        ("flavor.options.module: name the package of the release, e.g. neutron_converter_SDK_25_09",),
+    ),
+    "no name of a module": (
+        flavor("neutron_converter_SDK_25_09", module="neutron-converter"),
+        ("flavor.options.module: not a name that Python can import", '"neutron-converter"'),
+    ),
+    "an interpreter for the reference flavor": (
+        flavor("reference", python="/usr/bin/python3"),
+        ("flavor.options.python: the converter `reference` is a part of this project", '"/usr/bin/python3"'),
+    ),
+    "an interpreter for Vela": (
+        {"target": "ethos_u55_128"} | flavor("vela", python="/usr/bin/python3"),
+        ("flavor.options.python: nothing can be set here", '"/usr/bin/python3"'),
+    ),
+    "a module for XNNPACK's serializer": (
+        {"target": "xnnpack_cpu"} | flavor("xnnpack_serializer", module="xnnpack"),
+        ("flavor.options.module: nothing can be set here",),
+    ),
+    "a misspelt option": (
+        flavor("eiq_neutron_sdk", pyhton="python"),
+        ("flavor.options.pyhton: there is no such key", "did you mean 'python'?"),
+    ),
+    "a version that is a number": (
+        {"flavor": "eiq_neutron_sdk", "overrides": {"flavor": {"version": 3.2}}},
+        ("flavor.version: ", "received: 3.2", "string"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FLAVORS)
+def test_a_flavor_that_cannot_be_reached_is_refused(refusal: Callable[..., str], case: str) -> None:
+    values, expected = FLAVORS[case]
+    message = refusal(**values)
+    assert message.startswith("1 problem in the configuration")
+    assert [part for part in expected if part not in message] == [], message
 
 
 def test_a_flavor_can_be_chosen_by_name_or_by_the_target(composed: Compose) -> None:
