@@ -4,6 +4,8 @@ VENV ?= .venv
 # The environment's tools come first for everything that DVC starts.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Two processes, each with whole test files; a process takes up to 2 GB.
+PARALLEL ?= --numprocesses 2 --dist loadfile
 READY := $(VENV)/.installed
 DEV_READY := $(VENV)/.installed-dev
 
@@ -18,10 +20,10 @@ test: $(DEV_READY)  ## lint, types, import contracts and the tests that take sec
 	ruff check .
 	mypy
 	lint-imports --no-cache
-	pytest -m "not slow"
+	pytest -m "not slow" $(PARALLEL)
 
 test-all: $(DEV_READY)  ## all tests, also those that take minutes
-	pytest
+	pytest $(PARALLEL)
 
 lint: $(DEV_READY)  ## lint, types and import contracts
 	ruff check .
