@@ -44,15 +44,17 @@ class TestVector:
 
 
 def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
-    """The first sample that the observers saw.
+    """The first sample that the observers saw, or of the split where the scheme observes nothing.
 
     Args:
         split: The calibration split.
-        digests: Of the samples that calibrate used, in its order.
+        digests: Of the samples that calibrate used, in its order; none where it had nothing to observe.
 
     Raises:
         LowerdeckError: the split does not hold it any more.
     """
+    if not digests:
+        return split[0]
     for index in range(len(split)):
         if split.digest(index) == digests[0]:
             return split[index]

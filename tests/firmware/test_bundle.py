@@ -266,5 +266,6 @@ class Split:
 def test_the_vector_is_the_first_sample_that_was_calibrated_with() -> None:
     split = Split()
     assert calibration_sample(split, [split.digest(3), split.digest(0)]).inputs[0].item() == 3
+    assert calibration_sample(split, []).inputs[0].item() == 0
     with pytest.raises(LowerdeckError, match="dvc repro -f calibrate"):
         calibration_sample(split, ["f" * 64])
