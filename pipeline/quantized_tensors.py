@@ -74,7 +74,8 @@ def quantized_tensors(
 
 def _described(node: torch.fx.Node) -> tuple[Any, ...] | None:
     """Scales, zero points, quant_min, quant_max, dtype, axis and group size; None for any node but a dequantize."""
-    name, arguments = str(node.target), node.args
+    name = str(node.target)
+    arguments: Any = node.args
     if node.op != "call_function":
         return None
     if name.startswith(_PER_TENSOR):
@@ -84,7 +85,8 @@ def _described(node: torch.fx.Node) -> tuple[Any, ...] | None:
         return (scales, zero_points, *limits, axis, None)
     if name.startswith(_IN_BLOCKS):
         blocks, scales, zero_points, dtype, quant_min, quant_max = arguments[1:7]
-        in_groups = blocks[-1] < arguments[0].meta["val"].shape[-1]  # type: ignore[index, union-attr]
-        group_size = blocks[-1] if in_groups else None  # type: ignore[index]
-        return scales, zero_points, quant_min, quant_max, dtype, 0 if in_groups else None, group_size
+        rows, columns = arguments[0].meta["val"].shape[0], arguments[0].meta["val"].shape[-1]
+        axis = 0 if blocks[0] < rows else None
+        group_size = blocks[-1] if blocks[-1] < columns else None
+        return scales, zero_points, quant_min, quant_max, dtype, axis, group_size
     return None

@@ -56,6 +56,26 @@ class Fragile(nn.Module):
         return scores
 
 
+class Schemed(nn.Module):
+    """Something for every quantization scheme: convolutions with and without an activation function behind them, and
+    linear layers that divide into groups of 32: [1 x 3 x 16 x 16] -> [1 x 10].
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.body = nn.Conv2d(16, 32, 3, padding=1)
+        self.hidden = nn.Sequential(nn.Linear(32, 64), nn.ReLU())
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.adaptive_avg_pool2d(self.body(self.stem(x)), 1)
+        scores: torch.Tensor = self.head(self.hidden(x.flatten(1)))
+        return scores
+
+
+SCHEMED_SHAPE = [1, 3, 16, 16]
 MIXED_SHAPE = [1, 8, 8, 16]
 
 

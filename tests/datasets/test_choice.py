@@ -1,0 +1,62 @@
+"""pipeline.datasets.choice: which samples are taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.contracts import LowerdeckError, Sample
+from pipeline.datasets import random
+from pipeline.datasets.choice import choose
+from pipeline.datasets.splits import LoadedDataset
+
+
+class Sorted:
+    """30 samples of class 0, then 20 of class 1, then 10 of class 2."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(inputs=(), label=0 if index < 30 else 1 if index < 50 else 2, digest=self.digest(index))
+
+    def digest(self, index: int) -> str:
+        return str(index)
+
+
+def unlabelled() -> LoadedDataset:
+    return random.load(random.Options(num_classes=None), [[1, 3, 4, 4]], seed=0)
+
+
+def test_the_first_ones_are_at_the_start() -> None:
+    assert choose(Sorted(), 4, "first", seed=5) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("choice", ["random", "stratified"])
+def test_what_is_drawn_depends_on_the_seed_alone(choice: str) -> None:
+    drawn = [choose(Sorted(), 12, choice, seed) for seed in (1, 1, 2)]  # type: ignore[arg-type]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(indices == sorted(set(indices)) and len(indices) == 12 for indices in drawn)
+    assert drawn[0] != list(range(12))
+
+
+def test_stratified_takes_equal_shares_of_all_classes() -> None:
+    labels = [Sorted()[index].label for index in choose(Sorted(), 12, "stratified", seed=0)]
+    assert [labels.count(label) for label in (0, 1, 2)] == [4, 4, 4]
+
+
+def test_small_classes_give_all_that_they_have() -> None:
+    labels = [Sorted()[index].label for index in choose(Sorted(), 40, "stratified", seed=0)]
+    assert [labels.count(label) for label in (0, 1, 2)] == [15, 15, 10]
+
+
+@pytest.mark.parametrize("choice", ["first", "random", "stratified"])
+@pytest.mark.parametrize("count", [None, 60, 100])
+def test_all_of_them_are_all_of_them(choice: str, count: int | None) -> None:
+    assert choose(Sorted(), count, choice, seed=0) == list(range(60))  # type: ignore[arg-type]
+
+
+def test_samples_without_labels_cannot_be_stratified() -> None:
+    split = unlabelled().calibration
+    with pytest.raises(LowerdeckError, match=r"stratified needs a label.*choose `first` or `random`"):
+        choose(split, 4, "stratified", seed=0)
+    assert len(choose(split, 4, "random", seed=0)) == 4
