@@ -11,24 +11,17 @@ def infer_varying_sizes(graph_module: torch.fx.GraphModule) -> PassResult:
     """Write -1 where a view takes the one size that varies as an argument: it follows from the number of elements.
 
     torch.export computes such a size in the graph, e.g. the batch for a `flatten(1)`. XNNPACK takes no size as an
-    argument, so that every such view would end a partition. A size that is computed too, but known, becomes a number.
+    argument, so that every such view would end a partition.
     """
     graph, modified = graph_module.graph, False
     for node in graph.nodes:
         if node.target is not ops.edge.aten.view_copy.default:
             continue
-        source, wanted = node.args
-        sizes = [
-            known if isinstance(known, int) else size
-            for known, size in zip(node.meta["val"].shape, wanted, strict=True)
-        ]
+        source, sizes = node.args
         varying = [index for index, size in enumerate(sizes) if isinstance(size, torch.fx.Node)]
-        if -1 in wanted or len(varying) > 1:
-            continue
-        for index in varying:
-            sizes[index] = -1
-        modified |= sizes != wanted
-        node.args = (source, sizes)
+        if len(varying) == 1 and -1 not in sizes:
+            node.args = (source, [-1 if index in varying else size for index, size in enumerate(sizes)])
+            modified = True
     if modified:
         graph.eliminate_dead_code()
         graph_module.recompile()
