@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipeline.contracts import LowerdeckError, Lowering, ProgramTensor
+from pipeline.edge_nodes import operator_name
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -199,17 +200,12 @@ def _integers(node: torch.fx.Node) -> Integers:
 
 
 def _is(node: torch.fx.Node, *prefixes: str) -> bool:
-    return node.op == "call_function" and _operator(node).startswith(prefixes)
+    return node.op == "call_function" and operator_name(node).startswith(prefixes)
 
 
 def _is_per_tensor(node: Any, prefix: str) -> bool:
-    return isinstance(node, torch.fx.Node) and _is(node, prefix) and _operator(node).endswith(_PER_TENSOR)
+    return isinstance(node, torch.fx.Node) and _is(node, prefix) and operator_name(node).endswith(_PER_TENSOR)
 
 
 def _what(node: torch.fx.Node) -> str:
-    return f"{node.name} ({_operator(node)})"
-
-
-def _operator(node: torch.fx.Node) -> str:
-    operator: Any = getattr(node.target, "_op", node.target)  # edge operators wrap those of ATen
-    return str(getattr(operator, "__name__", operator)) if not hasattr(operator, "_schema") else str(operator)
+    return f"{node.name} ({operator_name(node)})"
