@@ -109,7 +109,7 @@ class EthosUTwin:
             )
         for index, (port, spec) in enumerate(zip(ports, arguments, strict=True)):
             shape = tuple(spec.sizes[dim] for dim in spec.dim_order)
-            if port.shape != shape or port.dtype != dtype_of(spec):
+            if port.shape != shape or port.dtype != _stored_as(dtype_of(spec)):
                 raise ValueError(
                     f"its twin has {port.dtype} {list(port.shape)} for argument {index}, the program passes "
                     f"{dtype_of(spec)} {list(shape)} in memory"
@@ -124,14 +124,20 @@ class EthosUTwin:
         """
         count = len(self._inputs)
         in_memory = [tensor.permute(order) for tensor, order in zip(arguments, self._orders, strict=True)]
-        inputs = [np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for tensor in in_memory[:count]]
+        stored = [tensor.contiguous().view(_stored_as(tensor.dtype)) for tensor in in_memory[:count]]
+        inputs = [np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for tensor in stored]
         with _silent_stdout(), captured_messages(_IGNORED) as messages:
             results, status = self._model.run(self._graph, inputs)
         if status != self._model.GraphStatus.TOSA_VALID:
             raise RuntimeError(f"the TOSA reference model ended with {status.name}: {' '.join(messages)}")
         for port, target, result in zip(self._outputs, in_memory[count:], results, strict=True):
             content = torch.frombuffer(bytearray(result), dtype=port.dtype)
-            target.copy_(content.reshape(port.shape))
+            target.copy_(content.view(target.dtype).reshape(port.shape))
+
+
+def _stored_as(dtype: torch.dtype) -> torch.dtype:
+    """TOSA has no unsigned integers: its rescaling at the border reads the bytes of an int8 tensor as unsigned."""
+    return torch.int8 if dtype == torch.uint8 else dtype
 
 
 @contextmanager

@@ -56,15 +56,10 @@ class PassPipeline:
     """How ExecuTorch's Arm backend rewrites operators (its ArmPassPipelineConfig); null is its choice for the NPU."""
 
     softmax: Literal["MASKED", "STABLE"] | None = None
-    """Softmax with the largest value subtracted first; `MASKED` takes masked_fill apart as well. Ethos-U85 only: the
-    others have `STABLE`."""
-    leaky_relu: Literal["TABLE", "DECOMPOSE"] | None = None
-    """Leaky ReLU as one table, or as clamp, multiplication and addition."""
+    """Softmax with the largest value subtracted first; `MASKED` takes masked_fill apart as well, so that it can be
+    delegated. Ethos-U85 only: the others have `STABLE`."""
     quantize_inf: QuantizeInf | None = None
     """What infinities become before tensors are quantized."""
-    sdpa_safe_softmax_guard: Literal["PRESERVE", "REMOVE", "REMOVE_WHEN_PROVEN"] | None = None
-    """Whether attention keeps the guard for rows that are masked whole. `REMOVE_WHEN_PROVEN` is refused: ExecuTorch
-    1.5.1 does the same as with `PRESERVE`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +70,9 @@ class Device:
     """NPU and its MACs a cycle, as Vela names it."""
     pass_pipeline: PassPipeline = field(default_factory=PassPipeline)
     """Rewriting of operators, which decides what is observed and quantized."""
+    io_quantization: Literal["uint8", "int16"] | None = None
+    """Integers that stand for the model's inputs and outputs, where others than inside: `uint8` for camera images,
+    `int16` for audio. Null for those of the quantization scheme."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +126,6 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
     family = device.accelerator.removeprefix("ethos-").partition("-")[0].upper()
     if device.pass_pipeline.softmax == "MASKED" and family != "U85":
         yield "device.pass_pipeline.softmax", f"an Ethos-{family} has STABLE only: ExecuTorch would drop the choice"
-    if device.pass_pipeline.sdpa_safe_softmax_guard == "REMOVE_WHEN_PROVEN":
-        message = "does the same as PRESERVE in ExecuTorch 1.5.1; choose PRESERVE or REMOVE"
-        yield "device.pass_pipeline.sdpa_safe_softmax_guard", message
     config = vela_config.read(options.vela_config)
     for name, problem in vela_config.problems(config, options.system_config, options.memory_mode, family):
         yield f"options.{name}", problem
@@ -148,7 +143,10 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
 
 
 def check_build(device: Device, options: Options, build: BuildChoices) -> Iterator[tuple[str, str]]:
-    """Which code may be named depends on the plugins of the build."""
+    """Which code may be named depends on the plugins of the build, and what integers are new at the border on the
+    quantization."""
+    if device.io_quantization == "int16" and build.scheme.name == "int16x8":
+        yield "target.device.io_quantization", "is what int16x8 has anyway; leave it out, or choose uint8"
     for key, paths in ((CHECKS, options.additional_checks), (OPERATORS, options.custom_partition_ops)):
         for index, path in enumerate(paths):
             problem = _import_problem(path, key, build.plugins)
@@ -221,6 +219,9 @@ _NOT_HERE = {
     "dump_debug_info": "is `target.options.debug_info` here",
     "set_pass_pipeline_config": "is `target.device.pass_pipeline` here",
     "register_custom_partition_op": "is `target.options.custom_partition_ops` here",
+    "leaky_relu": "cannot be set: quantized, as the NPU needs it, a leaky ReLU is one table whatever stands here",
+    "sdpa_safe_softmax_guard": "cannot be set: ExecuTorch finds the guard in float programs only, which the NPU cannot "
+    "execute",
     "tosa_spec": "cannot be set: ExecuTorch derives it from the accelerator",
 }
 _GRANULARITIES = ("backend_default", "per_channel", "per_tensor")

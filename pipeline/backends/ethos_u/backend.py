@@ -56,6 +56,7 @@ class EthosU:
         from executorch.backends.arm.quantizer import (
             get_symmetric_a16w8_quantization_config,
             get_symmetric_quantization_config,
+            get_uint8_io_quantization_config,
         )
 
         from pipeline.backends.ethos_u.quantizer import YieldingQuantizer
@@ -68,6 +69,9 @@ class EthosU:
         configs = {"int8": get_symmetric_quantization_config, "int16x8": get_symmetric_a16w8_quantization_config}
         config = configs[scheme.name](is_per_channel=scheme.weight_granularity != "per_tensor", is_qat=scheme.is_qat)
         quantizer: Quantizer = YieldingQuantizer(self._compile_spec()).set_global(config)
+        if self.device.io_quantization is not None:
+            of_type = {"uint8": get_uint8_io_quantization_config, "int16": get_symmetric_a16w8_quantization_config}
+            quantizer.set_io(of_type[self.device.io_quantization](is_qat=scheme.is_qat))
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:

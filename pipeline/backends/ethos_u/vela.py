@@ -87,8 +87,20 @@ def _run(folder: Path, timeout_s: float) -> None:
         tail = "\n".join((folder / "vela.log").read_text(errors="replace").strip().splitlines()[-5:])
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         raise ConversionError(
-            f"Vela {ended} on {folder.name}:\n{tail}\nReproduce it alone, in {folder}: {' '.join(command)}"
+            f"Vela {ended} on {folder.name}:\n{tail}\n{_advice(tail)}"
+            f"Reproduce it alone, in {folder}: {' '.join(command)}"
         )
+
+
+def _advice(log: str) -> str:
+    """What to do about a failure that is known."""
+    if "could not run on NPU" not in log:
+        return ""
+    return (
+        "Arm's partitioner took an operator that Vela cannot compile. With 16-bit activations on an Ethos-U55 or U65 "
+        "these are transposed convolutions, and convolutions whose result several operators use: give their modules "
+        "int8 with quantization.rules, or keep them on the CPU with target.options.modules_not_to_delegate.\n"
+    )
 
 
 def _reports(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,174 @@
+"""What of Ethos-U's device decides how a model is quantized, and what of it each NPU executes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline import artifacts, backends
+from pipeline.backends import ethos_u
+from pipeline.calibrate import calibrate
+from pipeline.contracts import Backend, BuildChoices, ConversionError, QuantizationScheme
+from pipeline.convert import Converted, convert
+from pipeline.export import export
+from pipeline.partition import partition
+from pipeline.quantize import quantize
+from tests.backends.ethos_u.lowering import U55, U85
+from tests.conftest import Lowered
+
+INT16X8 = QuantizationScheme(name="int16x8")
+INT8 = QuantizationScheme(name="int8")
+
+
+def backend_of(build: Lowered, device: dict[str, Any], **options: Any) -> Backend:
+    target = build.target
+    return backends.create(
+        "ethos_u",
+        device=target["device"] | device,
+        options=target["options"] | options,
+        flavor="vela",
+        converter_name="vela",
+        timeout_s=60,
+    )
+
+
+def quantized(program: Any, backend: Backend, scheme: QuantizationScheme, samples: Any) -> torch.export.ExportedProgram:
+    observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(program(), observing, samples, len(samples))
+    return quantize(program(), converting, state)[0]
+
+
+def lower(program: torch.export.ExportedProgram, backend: Backend, folder: Path) -> Converted:
+    planned = partition(program, backend)
+    folder.mkdir()
+    with chdir(folder):
+        artifacts.write_edge_program(planned.program, planned.edge_config)
+        with artifacts.converter_folder() as workdir:
+            converted = convert(artifacts.read_edge_program(), planned.plan, backend, workdir)
+        artifacts.write_converted(converted, backend.converter())
+    return converted
+
+
+FAMILIES = {
+    "ethos-u55-64": (U55, {"system_config": "Ethos_U55_High_End_Embedded", "memory_mode": "Shared_Sram"}),
+    "ethos-u65-256": (U55, {"system_config": "Ethos_U65_High_End", "memory_mode": "Dedicated_Sram_384KB"}),
+    "ethos-u85-512": (U85, {"system_config": "Ethos_U85_SYS_DRAM_Mid", "memory_mode": "Dedicated_Sram_384KB"}),
+}
+
+
+@pytest.mark.parametrize("accelerator", FAMILIES)
+def test_every_family_has_16_bit_activations(
+    lowered: Callable[[str], Lowered], tmp_path: Path, accelerator: str
+) -> None:
+    name, options = FAMILIES[accelerator]
+    build = lowered(name)
+    backend = backend_of(build, {"accelerator": accelerator}, **options, quantized_inputs=True, quantized_outputs=True)
+    program = quantized(build.exported, backend, INT16X8, build.samples[:2])
+    converted = lower(program, backend, tmp_path / "build")
+    assert converted.operators == ()
+    assert [tensor.dtype for tensor in (*converted.inputs, *converted.outputs)] == ["int16", "int16"]
+    assert converted.estimates["cpu_operators"] == 0
+    with chdir(tmp_path / "build"):
+        (found,) = artifacts.open_program("reference")(*build.samples[0])
+    (expected,) = (program.module()(*build.samples[0]),)
+    assert (found - expected).abs().max() <= 2 * (converted.output_steps[0] or 0)
+
+
+class Twice(nn.Module):
+    """A convolution whose result two operators use: float32 [1 x 8 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return x + torch.relu(x)
+
+
+def test_what_a_u55_cannot_do_with_16_bits_is_told_with_a_way_out(
+    lowered: Callable[[str], Lowered], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    network, shape = Twice().eval(), [1, 8, 8, 8]
+    samples = [(torch.randn(shape),)]
+    backend = backend_of(lowered(U55), {})
+    program = quantized(lambda: export(network, [shape]), backend, INT16X8, samples)
+    with pytest.raises(ConversionError, match=r"(?s)could not run on NPU.*keep them on the CPU with target\.options\."):
+        lower(program, backend, tmp_path / "whole")
+    split = backend_of(lowered(U55), {}, modules_not_to_delegate=["first"])
+    assert "aten::convolution.out" in lower(program, split, tmp_path / "split").operators
+
+
+@pytest.mark.parametrize(("target", "dtype"), [(U55, "uint8"), (U85, "int16")])
+def test_inputs_and_outputs_may_have_integers_of_their_own(
+    lowered: Callable[[str], Lowered], tmp_path: Path, target: str, dtype: Any
+) -> None:
+    build = lowered(target)
+    backend = backend_of(build, {"io_quantization": dtype}, quantized_inputs=True, quantized_outputs=True)
+    program = quantized(build.exported, backend, INT8, build.samples[:2])
+    converted = lower(program, backend, tmp_path / "build")
+    assert [tensor.dtype for tensor in (*converted.inputs, *converted.outputs)] == [dtype, dtype]
+    assert converted.operators == ()
+    with chdir(tmp_path / "build"):
+        (found,) = artifacts.open_program("reference")(*build.samples[0])
+    assert torch.equal(found, program.module()(*build.samples[0]))
+
+
+def test_integers_of_the_scheme_itself_are_refused_at_the_border() -> None:
+    device = ethos_u.Device(accelerator="ethos-u55-128", io_quantization="int16")
+    options = ethos_u.Options(system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
+    for scheme, keys in ((INT16X8, ["target.device.io_quantization"]), (INT8, [])):
+        build = BuildChoices(scheme=scheme, input_shapes=[[1, 3, 32, 32]])
+        assert [key for key, _ in ethos_u.check_build(device, options, build)] == keys
+
+
+class Masked(nn.Module):
+    """Attention scores with a mask: float32 [1 x 4 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+        self.register_buffer("mask", torch.tril(torch.ones(4, 4)) == 0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.query(x)
+        return torch.softmax((x @ x.transpose(1, 2)).masked_fill(self.mask, float("-inf")), -1)
+
+
+def test_the_pass_pipeline_decides_what_is_quantized_and_delegated(lowered: Callable[[str], Lowered]) -> None:
+    torch.manual_seed(0)
+    network, shape = Masked().eval(), [1, 4, 8]
+    samples = [(torch.randn(shape),)]
+
+    def left_to_the_cpu(**chosen: Any) -> tuple[set[str], set[float]]:
+        backend = backend_of(lowered(U85), {"pass_pipeline": chosen})
+        program = quantized(lambda: export(network, [shape]), backend, INT8, samples)
+        scales = {node.args[1] for node in program.graph.nodes if "quantize_per_tensor" in node.name}
+        nodes = partition(program, backend).plan.nodes
+        return {node.operator for node in nodes if node.compute and node.partition is None}, scales
+
+    masked, scales = left_to_the_cpu()
+    assert masked == set()
+    assert left_to_the_cpu(softmax="MASKED") == (masked, scales)
+    assert "aten.where.self" in left_to_the_cpu(softmax="STABLE")[0]
+    narrow = left_to_the_cpu(quantize_inf={"neg_inf": -20.0, "pos_inf": 20.0})[1]
+    assert max(narrow) < 0.5 * max(scales)
+
+
+def test_choices_that_would_be_lost_are_refused() -> None:
+    options = ethos_u.Options(system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
+    device = ethos_u.Device(accelerator="ethos-u55-128", pass_pipeline=ethos_u.PassPipeline(softmax="MASKED"))
+    ((key, message),) = ethos_u.check(device, options)
+    assert key == "device.pass_pipeline.softmax"
+    assert "has STABLE only" in message
+    assert not list(ethos_u.check(dataclasses.replace(device, pass_pipeline=ethos_u.PassPipeline()), options))
