@@ -36,6 +36,7 @@ from pipeline.contracts import (
 from pipeline.statistics import HIGH, LOW, wilson_interval
 
 if TYPE_CHECKING:
+    import torch
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager
     from torch.export import ExportedProgram
 
@@ -71,12 +72,15 @@ METRICS = EVALUATED / "metrics.json"
 CONFUSION = EVALUATED / "confusion.csv"
 CLASSES = EVALUATED / "classes.csv"
 EVALUATION_SAMPLES = EVALUATED / "samples.json"
+TRAINING = BUILD / "training"
 SENSITIVITY = BUILD / "sensitivity"
 FIRMWARE = BUILD / "firmware"
 FIRMWARE_ZIP = BUILD / "firmware.zip"
 LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
 
+_TRAINED = "trained/"
+"""Begins the names of trained weights among the tensors of observers."""
 _TWIN_SUFFIXES = {"litert": ".tflite", "tosa": ".tosa"}
 
 
@@ -157,7 +161,8 @@ def write_observers(state: ObserverState) -> None:
     from safetensors.torch import save
 
     write_json(OBSERVED_RANGES, {name: dataclasses.asdict(seen) for name, seen in state.ranges.items()})
-    write_bytes(OBSERVERS, save(dict(sorted(state.tensors.items())), metadata={"layout": state.layout}))
+    tensors = state.tensors | {_TRAINED + name: tensor for name, tensor in state.trained.items()}
+    write_bytes(OBSERVERS, save(dict(sorted(tensors.items())), metadata={"layout": state.layout}))
 
 
 def read_observers() -> ObserverState:
@@ -168,7 +173,8 @@ def read_observers() -> ObserverState:
     with safe_open(existing(OBSERVERS), framework="pt") as file:
         layout = (file.metadata() or {}).get("layout", "")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return ObserverState(tensors=tensors, layout=layout, ranges=ranges)
+    trained = {name.removeprefix(_TRAINED): tensors.pop(name) for name in list(tensors) if name.startswith(_TRAINED)}
+    return ObserverState(tensors=tensors, layout=layout, ranges=ranges, trained=trained)
 
 
 def write_quantization_report(tensors: Sequence[QuantizedTensor]) -> None:
@@ -192,6 +198,47 @@ def read_quantization_report() -> list[QuantizedTensor]:
             values[name] = tuple(entry[name])
         tensors.append(QuantizedTensor(**values))
     return tensors
+
+
+class TrainingCheckpoints:
+    """The last checkpoint of a training: tensors, and a JSON file that is written after them and names them.
+
+    It lies beside the outputs of stages, so that a killed training goes on; the stage removes it when it has succeeded.
+    """
+
+    def __init__(self, key: str) -> None:
+        """`key` is a digest of all that the training depends on; a checkpoint of another key is not used."""
+        self._key = key
+        self._index = TRAINING / "checkpoint.json"
+
+    def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
+        """Finished epochs and the tensors after them, None where there is no sound checkpoint of the same training."""
+        from safetensors.torch import load
+
+        if not self._index.is_file():
+            return None
+        index = read_json(self._index)
+        path = TRAINING / index["tensors"]
+        if index["key"] != self._key or not path.is_file() or sha256(path) != index["sha256"]:
+            return None
+        return index["epochs"], load(path.read_bytes())
+
+    def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write a checkpoint, and remove the one before."""
+        from safetensors.torch import save
+
+        path = TRAINING / f"epoch_{epochs}.safetensors"
+        write_bytes(path, save(dict(tensors)))
+        index = {"key": self._key, "epochs": epochs, "tensors": path.name, "sha256": sha256(path)}
+        write_json(self._index, index)
+        for other in TRAINING.glob("epoch_*.safetensors"):
+            if other != path:
+                other.unlink()
+
+
+def remove_checkpoints() -> None:
+    """Remove checkpoints of trainings: calibrate has succeeded."""
+    shutil.rmtree(TRAINING, ignore_errors=True)
 
 
 class Measurements(UserDict[str, "Measured"]):

@@ -1,4 +1,4 @@
-"""Step calibrate: representative samples through the prepared model -> state of the observers."""
+"""Step calibrate: representative samples through the prepared model -> state of the observers, and trained weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pipeline.contracts import ObserverState
 from pipeline.memory_formats import laid_out, memory_format_of
 from pipeline.pt2e import observer_state, prepare
 from pipeline.ranges import activation_ranges
+from pipeline.training import Training, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    program: ExportedProgram, quantizer: Quantizer, samples: Iterable[tuple[torch.Tensor, ...]], num_samples: int
+    program: ExportedProgram,
+    quantizer: Quantizer,
+    samples: Iterable[tuple[torch.Tensor, ...]],
+    num_samples: int,
+    training: Training | None = None,
 ) -> ObserverState:
-    """Let the observers see `samples`.
+    """Let the observers see `samples`, and the model learn where that is wanted.
 
     Args:
         program: ATen program of the float model.
@@ -32,7 +37,10 @@ def calibrate(
             only be counted once the ranges are known.
         num_samples: How many there are. Where there are none, only weights can be observed, and their observers see
             them while the program runs on its example inputs.
+        training: Quantization-aware training, for which `quantizer` has to be made.
     """
+    if training is not None:
+        return train(program, quantizer, samples, training)
     prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
 
     def inputs(purpose: str) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -83,6 +83,8 @@ class Dataset(Protocol):
     """True for random data: it shows that a program runs, and no figure of accuracy made with it means anything."""
     calibration: Split
     evaluation: Split
+    training: Split | None
+    """Samples to learn from, for quantization-aware training; None where the calibration samples serve."""
 
 
 class DatasetSource(Protocol):
@@ -232,6 +234,8 @@ class ObserverState:
     """SHA-256 over names and classes of the observers, in graph order: only the same layout can take the tensors."""
     ranges: Mapping[str, ObservedRange] = field(default_factory=dict)
     """What the observers of activations saw, by observer; for the report alone."""
+    trained: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Weights and biases that training has changed, by name in the prepared model; empty without training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,6 +460,8 @@ class BackendDeclaration:
     """Scheme of the whole model -> schemes that rules may give to modules of it, besides `float32`, which all may."""
     group_size_multiple: int = 1
     """What `quantization.group_size` has to be a multiple of, where the backend has `per_group`."""
+    trainable: Sequence[str] = ()
+    """Quantization schemes that a model can be trained for."""
     converters: Sequence[str]
     """Values of `flavor.converter` that it can drive."""
     check: Callable[[Any, Any], Iterator[tuple[str, str]]]

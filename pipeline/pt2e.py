@@ -59,7 +59,7 @@ def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:
 
 
 def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> None:
-    """Give a freshly prepared model the state that calibration found.
+    """Give a freshly prepared model the state that calibration found, and the weights that training has changed.
 
     The buffers are assigned and not loaded with load_state_dict: that wants the shapes of observers that have seen
     data, and resets `eps` where the dict lacks version metadata.
@@ -75,6 +75,9 @@ def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> N
     for name, observer in _observers(prepared):
         for key, _ in list(observer.named_buffers(recurse=False)):
             setattr(observer, key, state.tensors[f"{name}.{key}"].clone())
+    with torch.no_grad():
+        for name, trained in state.trained.items():
+            prepared.get_parameter(name).copy_(trained)
 
 
 def _observers(prepared: torch.fx.GraphModule) -> Iterator[tuple[str, Any]]:

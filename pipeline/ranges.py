@@ -104,7 +104,7 @@ def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
     """
     found = {}
     modules = dict(prepared.named_modules(remove_duplicate=False))
-    values = _constant_values(prepared)
+    values = constant_values(prepared)
     for node in observer_nodes(prepared):
         steps = grid(modules[node.target]) if node in values else None
         if steps is not None:
@@ -147,7 +147,7 @@ def constants(prepared: GraphModule) -> set[Node]:
     return found
 
 
-def _constant_values(prepared: GraphModule) -> dict[Node, torch.Tensor]:
+def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
     """Values of `constants`; observers hand theirs on as they are."""
     interpreter = torch.fx.Interpreter(prepared)
     fixed, values = constants(prepared), interpreter.env

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.config.schema import BuildConfig, Config
     from pipeline.contracts import Backend, Dataset, QuantizationScheme
     from pipeline.firmware import Placement, Target
+    from pipeline.training import Training
 
 Section = TypeVar("Section")
 
@@ -132,6 +133,52 @@ def quantizer() -> Quantizer | None:
     from pipeline.annotation import scheme_quantizer
 
     return scheme_quantizer(quantizing_backend(), scheme())
+
+
+def training(dataset: Dataset) -> Training | None:
+    """The training that the chosen quantization wants, None where it wants none.
+
+    Raises:
+        SampleOverlapError: a sample would serve training and evaluation.
+    """
+    import dataclasses
+
+    from pipeline import artifacts
+    from pipeline.config.schema import QuantizationConfig
+    from pipeline.datasets.choice import training_split
+    from pipeline.datasets.overlap import check_disjoint
+
+    config = section(QuantizationConfig).training
+    if config is None:
+        return None
+    from pipeline.training import Recipe, Training
+
+    split = training_split(dataset)
+    check_disjoint(split, dataset.evaluation, "training")
+    checkpoints = artifacts.TrainingCheckpoints(training_ingredients())
+    return Training(recipe=Recipe(**dataclasses.asdict(config)), split=split, checkpoints=checkpoints)
+
+
+def training_ingredients() -> str:
+    """SHA-256 over all that a training depends on: only a checkpoint of the same may be taken up."""
+    import dataclasses
+    import hashlib
+    import importlib.metadata
+    import json
+
+    from pipeline import artifacts
+    from pipeline.config.schema import BuildConfig, DatasetConfig, ModelConfig, QuantizationConfig, TargetConfig
+
+    target, code = section(TargetConfig), Path(__file__).parent
+    sections = (section(BuildConfig), section(DatasetConfig), section(ModelConfig), section(QuantizationConfig))
+    ingredients = [
+        artifacts.sha256(artifacts.EXPORTED),
+        [dataclasses.asdict(chosen) for chosen in sections],
+        [target.backend, target.device],
+        [importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")],
+        [artifacts.sha256(code / name) for name in ("training.py", "annotation.py", "pt2e.py")],
+    ]
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
 
 
 def lowering_backend() -> Backend:

@@ -1,4 +1,4 @@
-"""Stage calibrate: representative samples through the prepared model -> build/calibrate/."""
+"""Stage calibrate: representative samples through the prepared model, then training if any -> build/calibrate/."""
 
 from pipeline import stage
 
@@ -8,7 +8,7 @@ def main() -> None:
     from pipeline import artifacts
     from pipeline.config.schema import QuantizationConfig
     from pipeline.contracts import ObserverState
-    from pipeline.datasets.choice import choose
+    from pipeline.datasets.choice import ChosenInputs, choose
     from pipeline.datasets.overlap import check_disjoint
 
     config, quantizer, dataset = stage.section(QuantizationConfig), stage.quantizer(), stage.dataset(build.seed)
@@ -19,12 +19,12 @@ def main() -> None:
     state = ObserverState(tensors={}, layout="none")
     if quantizer is not None:
         from pipeline.calibrate import calibrate
-        from pipeline.datasets.splits import ChosenInputs
 
-        inputs = ChosenInputs(split=split, indices=chosen)
-        state = calibrate(artifacts.read_program(artifacts.EXPORTED), quantizer, inputs, len(chosen))
+        program, training = artifacts.read_program(artifacts.EXPORTED), stage.training(dataset)
+        state = calibrate(program, quantizer, ChosenInputs(split=split, indices=chosen), len(chosen), training)
     artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
     artifacts.write_observers(state)
+    artifacts.remove_checkpoints()
 
 
 stage.run(__name__, main, preloaded_within_s=60)

@@ -80,6 +80,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from pipeline import artifacts, stage
     from pipeline.datasets.choice import stratified
     from pipeline.datasets.overlap import check_disjoint
+    from pipeline.memory_formats import laid_out, memory_format_of
     from pipeline.pt2e import prepare, restore_observers
     from pipeline.sensitivity import Trials
 
@@ -90,12 +91,14 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     split = getattr(dataset, options.split, None)
     if split is None:
         raise LowerdeckError(f"the dataset has no {options.split} split; use --split calibration")
-    check_disjoint(split, dataset.evaluation)
+    check_disjoint(split, dataset.evaluation, options.split)
     indices = stratified(split, options.samples or len(split), build.seed)
-    samples = [split[index] for index in indices]
+    program = artifacts.read_program(artifacts.EXPORTED)
+    layout, samples = memory_format_of(program), [split[index] for index in indices]
+    samples = [dataclasses.replace(sample, inputs=laid_out(sample.inputs, layout)) for sample in samples]
     if dataset.structural:  # labels of random data mean nothing
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
-    prepared = prepare(artifacts.read_program(artifacts.EXPORTED), quantizer)
+    prepared = prepare(program, quantizer)
     restore_observers(prepared, artifacts.read_observers())
     return Trials(prepared, samples, artifacts.Measurements(_key(options.split, samples))), len(samples)
 

@@ -37,6 +37,7 @@ def quantization_problems(
         )
     yield from _group_size_problems(config, target, declaration.group_size_multiple)
     yield from _exception_problems(config, target, declaration)
+    yield from _training_problems(config, target, declaration)
     yield from _observer_problems(config)
     yield from _calibration_problems(config)
 
@@ -150,6 +151,25 @@ def _exception_problems(
                 message=f"the backend {target.backend} does not have it for {rule.scheme} in a rule",
                 received=rule.weight_granularity,
                 allowed=granularities,
+            )
+
+
+def _training_problems(
+    config: QuantizationConfig, target: TargetConfig, declaration: BackendDeclaration
+) -> Iterator[Problem]:
+    """Training for schemes that a backend cannot train for."""
+    if config.training is None:
+        return
+    wanted = {"quantization.scheme": config.scheme}
+    wanted |= {f"quantization.rules.{index}.scheme": rule.scheme for index, rule in enumerate(config.rules)}
+    for key, scheme in wanted.items():
+        if scheme not in declaration.trainable and not (scheme == "float32" and "rules" in key):
+            yield Problem(
+                key=key,
+                message=f"a model cannot be trained for it on the backend {target.backend}; remove "
+                "quantization.training, or choose another scheme",
+                received=scheme,
+                allowed=declaration.trainable,
             )
 
 

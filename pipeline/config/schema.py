@@ -105,11 +105,11 @@ class TrainingConfig:
     epochs: Positive
     """Passes over the training samples."""
     learning_rate: Annotated[float, Field(gt=0.0)]
-    """Step size of the optimizer."""
+    """Step size of Adam at the start; it falls to zero along half a cosine."""
     batch_size: Positive = 32
     """Samples a step."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Draws the order of the samples."""
+    """Draws the order of the samples, anew for each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class QuantizationConfig:
     calibration_choice: Literal["first", "random", "stratified"] = "first"
     """Which ones: those at its start, drawn by `build.seed`, or drawn with equal shares of all classes."""
     training: TrainingConfig | None = None
-    """Quantization-aware training instead of calibration; null for none."""
+    """Quantization-aware training after calibration, on the dataset's training samples; null for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

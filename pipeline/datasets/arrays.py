@@ -29,6 +29,8 @@ class Options:
     """Path of the file with calibration samples, .npz or .safetensors."""
     evaluation: str
     """Path of the file with evaluation samples, .npz or .safetensors."""
+    training: str | None = None
+    """Path of a file with samples for quantization-aware training; null to learn from the calibration samples."""
     num_classes: int | None = None
     """Number of classes; required where the files hold labels."""
     scale: float = 1.0
@@ -50,16 +52,19 @@ class Options:
 
 
 def fingerprint(options: Options) -> str:
-    """SHA-256 over both files.
+    """SHA-256 over all files.
 
     Raises:
         LowerdeckError: a file cannot be read.
     """
-    return content.files_digest({"calibration": Path(options.calibration), "evaluation": Path(options.evaluation)})
+    files = {"calibration": Path(options.calibration), "evaluation": Path(options.evaluation)}
+    if options.training is not None:
+        files["training"] = Path(options.training)
+    return content.files_digest(files)
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
-    """The samples of both files; values keep their dtype unless scale, mean or std change them.
+    """The samples of all files; values keep their dtype unless scale, mean or std change them.
 
     Args:
         options: see Options
@@ -82,6 +87,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         num_classes=options.num_classes,
         calibration=_load_split(options, Path(options.calibration), shapes, seed),
         evaluation=_load_split(options, Path(options.evaluation), shapes, seed),
+        training=_load_split(options, Path(options.training), shapes, seed) if options.training is not None else None,
     )
 
 

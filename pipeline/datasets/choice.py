@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pipeline.contracts import LowerdeckError, Split
+from pipeline.contracts import Dataset, LowerdeckError, Split
+
+if TYPE_CHECKING:
+    import torch
 
 Choice = Literal["first", "random", "stratified"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenInputs:
+    """The inputs of some samples of a split, decoded whenever they are gone through: none is kept."""
+
+    split: Split
+    indices: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return (self.split[index].inputs for index in self.indices)
 
 
 def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[int]:
@@ -46,3 +65,18 @@ def stratified(split: Split, count: int, seed: int) -> list[int]:
         classes.setdefault(split[int(index)].label, []).append(int(index))
     dealt = [index for rank in range(len(split)) for members in classes.values() for index in members[rank : rank + 1]]
     return sorted(dealt[:count])
+
+
+def training_split(dataset: Dataset) -> Split:
+    """What a model learns from: the dataset's training samples, or those of calibration where it has no others.
+
+    Raises:
+        LowerdeckError: a sample has no label.
+    """
+    split = getattr(dataset, "training", None) or dataset.calibration  # a dataset of a plug-in may lack the attribute
+    if len(split) == 0 or split[0].label is None:
+        raise LowerdeckError(
+            "quantization.training needs a label with every training sample, and these have none; choose a dataset "
+            "with labels, or remove quantization.training"
+        )
+    return split

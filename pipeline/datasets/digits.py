@@ -35,13 +35,13 @@ class Options:
 
 
 def fingerprint(options: Options) -> str:
-    """SHA-256 over both splits' files and the class names.
+    """SHA-256 over all splits' files and the class names.
 
     Raises:
         LowerdeckError: a file is missing, or is not the one that the manifest describes.
     """
     manifest = _manifest(options)
-    digests = [_checked_digest(options, manifest, split) for split in ("calibration", "evaluation")]
+    digests = [_checked_digest(options, manifest, split) for split in ("calibration", "evaluation", "train")]
     return content.text_digest(json.dumps([*digests, manifest["class_names"]]))
 
 
@@ -70,6 +70,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         num_classes=len(manifest["class_names"]),
         calibration=_load_split(options, manifest, "calibration", shape[0], seed),
         evaluation=_load_split(options, manifest, "evaluation", shape[0], seed),
+        training=_load_split(options, manifest, "train", shape[0], seed),
     )
 
 

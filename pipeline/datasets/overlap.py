@@ -1,4 +1,4 @@
-"""Guards the evaluation: none of its samples may have served calibration."""
+"""Guards the evaluation: none of its samples may have served calibration or training."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pipeline.contracts import SampleOverlapError, Split
 NUM_NAMED = 3
 
 
-def check_disjoint(calibration: Split, evaluation: Split) -> None:
+def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibration") -> None:
     """Raise unless no sample stands in both splits; samples are compared by the digest of their stored content.
+
+    Args:
+        calibration: The split that was used before evaluation.
+        evaluation: The split that judges.
+        purpose: What the first split is for, in messages.
 
     Raises:
         SampleOverlapError: names how many samples are in both, and where the first few stand.
@@ -24,12 +29,12 @@ def check_disjoint(calibration: Split, evaluation: Split) -> None:
     if not pairs:
         return
     named = "; ".join(
-        f"calibration {_place(calibration, seen)} = evaluation {_place(evaluation, index)}"
+        f"{purpose} {_place(calibration, seen)} = evaluation {_place(evaluation, index)}"
         for seen, index in pairs[:NUM_NAMED]
     )
     more = f"; and {len(pairs) - NUM_NAMED} more" if len(pairs) > NUM_NAMED else ""
     raise SampleOverlapError(
-        f"{len(pairs)} of {len(evaluation)} evaluation samples also serve calibration ({named}{more}). Accuracy would "
+        f"{len(pairs)} of {len(evaluation)} evaluation samples also serve {purpose} ({named}{more}). Accuracy would "
         "be "
         "measured on data that the quantized program has seen: take them out of one of the two splits."
     )

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.contracts import LowerdeckError, Sample, Split
 from pipeline.datasets import content
-
-if TYPE_CHECKING:
-    import torch
 
 Arrays = tuple[npt.NDArray[np.generic], ...]
 
@@ -26,6 +22,7 @@ class LoadedDataset:
     num_classes: int | None
     calibration: Split
     evaluation: Split
+    training: Split | None = None
     structural: bool = False
 
 
@@ -61,20 +58,6 @@ class ArraySplit:
     def origin(self, index: int) -> str:
         """Where the sample came from, for messages."""
         return f"row {row_of(self.order, index)} of {self.name}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChosenInputs:
-    """The inputs of some samples of a split, decoded whenever they are gone through: none is kept."""
-
-    split: Split
-    indices: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        return (self.split[index].inputs for index in self.indices)
 
 
 def sample(inputs: Arrays, label: int | None, digest: str) -> Sample:

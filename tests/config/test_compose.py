@@ -201,6 +201,14 @@ def test_a_flavor_that_cannot_be_reached_is_refused(refusal: Callable[..., str],
     assert [part for part in expected if part not in message] == [], message
 
 
+@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
+def test_every_backend_can_be_trained_for(composed: Compose, target: str) -> None:
+    overrides = {"quantization": {"training": {"epochs": 5}, "keep_float": ["classifier"]}}
+    training = composed(target=target, quantization="int8_qat", overrides=overrides).quantization.training
+    assert training is not None
+    assert (training.epochs, training.batch_size, training.seed) == (5, 32, 0)
+
+
 def test_a_flavor_can_be_chosen_by_name_or_by_the_target(composed: Compose) -> None:
     assert composed(flavor="eiq_neutron_sdk").flavor.converter == "eiq_neutron_sdk"
     assert composed(**override("target.default_flavor", "eiq_neutron_sdk")).flavor.converter == "eiq_neutron_sdk"
@@ -292,6 +300,42 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "option of target": ({"target": "ethos_u55_12"}, ("target: ", '"ethos_u55_12"', "did you mean 'ethos_u55_128'?")),
     "option of flavor": ({"flavor": "velo"}, ("flavor: ", '"velo"', "did you mean 'vela'?")),
     "option of evaluation": ({"evaluation": "defaults"}, ("evaluation: ", '"defaults"', "did you mean 'default'?")),
+    "training for ranges found at run time": (
+        {
+            "quantization": "int8_dynamic",
+            "target": "xnnpack_cpu",
+            "overrides": {"quantization": {"training": {"epochs": 1, "learning_rate": 0.1}}},
+        },
+        ("quantization.scheme: ", "cannot be trained for it", '"int8_dynamic"', "allowed: int8"),
+    ),
+    "training for nothing": (
+        {
+            "quantization": "float32",
+            "target": "xnnpack_cpu",
+            "overrides": {"quantization": {"training": {"epochs": 1, "learning_rate": 0.1}}},
+        },
+        ("quantization.scheme: ", "cannot be trained for it", '"float32"', "remove quantization.training"),
+    ),
+    "training for 16-bit activations": (
+        {
+            "quantization": "int16x8",
+            "target": "ethos_u55_128",
+            "overrides": {"quantization": {"training": {"epochs": 1, "learning_rate": 0.1}}},
+        },
+        ("quantization.scheme: ", "cannot be trained for it on the backend ethos_u", "allowed: int8"),
+    ),
+    "training beside a rule that cannot be trained": (
+        {
+            "quantization": "int8_qat",
+            "target": "xnnpack_cpu",
+            "overrides": {"quantization": {"rules": [{"modules": ["classifier"], "scheme": "int8_dynamic"}]}},
+        },
+        ("quantization.rules.0.scheme: ", "cannot be trained for it", '"int8_dynamic"'),
+    ),
+    "training without a rate": (
+        override("quantization.training", {"epochs": 1}),
+        ("quantization.training.learning_rate: ", "is missing"),
+    ),
     "alignment between powers of two": (
         override("firmware.alignment_bytes", 24),
         ("firmware.alignment_bytes: ", "received: 24", "a power of two from 16"),

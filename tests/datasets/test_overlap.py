@@ -44,6 +44,11 @@ def test_overlap_is_counted_and_the_first_are_named() -> None:
     assert "and 2 more" in message
 
 
+def test_the_purpose_of_the_first_split_is_named() -> None:
+    with pytest.raises(SampleOverlapError, match=r"1 of 1 evaluation samples also serve training \(training \[0\]"):
+        check_disjoint(DigestSplit("a"), DigestSplit("a"), "training")
+
+
 def test_origins_are_named_where_a_split_has_them() -> None:
     def split(rows: list[int], name: str) -> ArraySplit:
         stored = np.array(rows, dtype=np.float32).reshape(-1, 1)

@@ -230,6 +230,7 @@ DECLARATION = BackendDeclaration(
     options=Options,
     schemes={"int8": _GRANULARITIES, "int16x8": _GRANULARITIES},
     mixes={"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")},
+    trainable=("int8",),
     converters=("vela",),
     check=check,
     check_build=check_build,

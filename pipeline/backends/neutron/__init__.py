@@ -202,6 +202,7 @@ DECLARATION = BackendDeclaration(
     options=Options,
     # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
     schemes={"int8": ("backend_default",)},
+    trainable=("int8",),
     converters=("reference", "eiq_neutron_sdk", "neutron_converter"),
     flavor_options=FlavorOptions,
     check_flavor=check_flavor,

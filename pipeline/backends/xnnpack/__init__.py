@@ -147,6 +147,7 @@ DECLARATION = BackendDeclaration(
     },
     mixes={"int8": ("int8", "int8_dynamic"), "int8_dynamic": ("int8", "int8_dynamic")},
     group_size_multiple=32,  # of XNNPACK's kernels; its serializer checks it last of all
+    trainable=("int8",),
     converters=("xnnpack_serializer",),
     check=check,
     check_build=check_build,

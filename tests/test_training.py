@@ -1,0 +1,255 @@
+"""Quantization-aware training: what is learned, that it can be interrupted, and that nothing else changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from pipeline import artifacts
+from pipeline.annotation import scheme_quantizer
+from pipeline.calibrate import calibrate
+from pipeline.contracts import LowerdeckError, ObserverState, QuantizationScheme, Sample
+from pipeline.convert import convert
+from pipeline.export import export
+from pipeline.partition import partition
+from pipeline.pt2e import prepare, restore_observers
+from pipeline.quantize import quantize
+from pipeline.training import Recipe, Training
+from tests.conftest import Lowered
+
+SCHEME = QuantizationScheme(name="int8", is_qat=True)
+RECIPE = Recipe(epochs=2, learning_rate=0.03, batch_size=4, seed=3)
+
+
+class Stripes:
+    """Noisy stripes of 3 x 32 x 32, horizontal (class 0) or vertical (class 1): contracts.Split."""
+
+    def __init__(self, num_samples: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._samples = []
+        for index in range(num_samples):
+            stripes = torch.zeros(1, 3, 32, 32)
+            label = index % 2
+            (stripes if label == 0 else stripes.transpose(2, 3))[:, :, ::4] = 3.0
+            inputs = stripes + 0.3 * torch.randn(1, 3, 32, 32, generator=generator)
+            self._samples.append(Sample(inputs=(inputs,), label=label, digest=f"{seed} {index}"))
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._samples[index]
+
+    def digest(self, index: int) -> str:
+        return self._samples[index].digest
+
+    def inputs(self) -> list[tuple[torch.Tensor, ...]]:
+        return [sample.inputs for sample in self._samples]
+
+
+class Kept:
+    """Checkpoints in memory; `stop_after` so many epochs ends the training as a kill between two epochs would."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.saved: tuple[int, Mapping[str, torch.Tensor]] | None = None
+        self.stop_after = stop_after
+
+    def load(self) -> tuple[int, Mapping[str, torch.Tensor]] | None:
+        return self.saved
+
+    def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.saved = (epochs, tensors)
+        if epochs == self.stop_after:
+            raise KeyboardInterrupt
+
+
+TRAINING, EVALUATION = Stripes(32, seed=1), Stripes(32, seed=2)
+
+
+def trained(build: Lowered, checkpoints: object = None, recipe: Recipe = RECIPE) -> ObserverState:
+    quantizer = scheme_quantizer(build.backend(), SCHEME)
+    assert quantizer is not None
+    training = Training(recipe=recipe, split=TRAINING, checkpoints=checkpoints or Kept())  # type: ignore[arg-type]
+    inputs = TRAINING.inputs()[:8]
+    return calibrate(build.exported(), quantizer, inputs, len(inputs), training)
+
+
+def quantized(build: Lowered, scheme: QuantizationScheme, state: ObserverState) -> torch.export.ExportedProgram:
+    quantizer = scheme_quantizer(build.backend(), scheme)
+    assert quantizer is not None
+    return quantize(build.exported(), quantizer, state)[0]
+
+
+def accuracy(program: torch.export.ExportedProgram) -> float:
+    module = program.module(check_guards=False)
+    with torch.no_grad():
+        hits = [int(module(*sample.inputs).argmax()) == sample.label for sample in EVALUATION._samples]
+    return sum(hits) / len(hits)
+
+
+def operators(program: torch.export.ExportedProgram) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+def as_bytes(state: ObserverState) -> bytes:
+    return save({**state.tensors, **{f"trained/{name}": tensor for name, tensor in state.trained.items()}})
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
+def test_the_quantized_program_has_learned_and_is_lowered_like_any_other(
+    lowered: Callable[[str], Lowered], target: str, tmp_path: Path
+) -> None:
+    build = lowered(target)
+    state = trained(build)
+    with chdir(tmp_path):
+        artifacts.write_observers(state)
+        state = artifacts.read_observers()
+    program = quantized(build, SCHEME, state)
+    before = build.quantized()
+    assert accuracy(before) <= 0.75  # the network's weights are random
+    assert accuracy(program) >= 0.95
+    described = [
+        [str(node.target) for node in each.graph.nodes if node.op == "call_function"] for each in (program, before)
+    ]
+    assert described[0] == described[1]
+    partitioned = partition(program, build.backend())
+    assert partitioned.plan.summary == build.plan.summary
+    workdir = tmp_path / "converter"
+    workdir.mkdir()
+    with chdir(tmp_path):
+        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
+        converted = convert(artifacts.read_edge_program(), partitioned.plan, build.backend(), workdir)
+    assert converted.delegates == build.converted.delegates
+    assert converted.program != build.converted.program
+
+
+def test_a_stopped_training_that_goes_on_gives_the_same_bytes(
+    lowered: Callable[[str], Lowered], tmp_path: Path
+) -> None:
+    build = lowered("xnnpack_cpu")
+    expected = trained(build)
+
+    class Stopped(artifacts.TrainingCheckpoints):
+        def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
+            super().save(epochs, tensors)
+            raise KeyboardInterrupt
+
+    with chdir(tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            trained(build, Stopped("key"))
+        files = sorted(path.name for path in artifacts.TRAINING.iterdir())
+        assert files == ["checkpoint.json", "epoch_1.safetensors"]
+        resumed = trained(build, artifacts.TrainingCheckpoints("key"))
+        assert sorted(path.name for path in artifacts.TRAINING.iterdir()) == ["checkpoint.json", "epoch_2.safetensors"]
+        artifacts.remove_checkpoints()
+        assert not artifacts.TRAINING.exists()
+    assert as_bytes(resumed) == as_bytes(expected)
+    assert resumed.ranges == expected.ranges
+
+
+def test_only_a_sound_checkpoint_of_the_same_training_is_taken_up(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        artifacts.TrainingCheckpoints("one").save(1, {"a": torch.tensor([1.0])})
+        found = artifacts.TrainingCheckpoints("one").load()
+        assert found is not None
+        assert (found[0], found[1]["a"].tolist()) == (1, [1.0])
+        assert artifacts.TrainingCheckpoints("other").load() is None
+        path = artifacts.TRAINING / "epoch_1.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"\1")
+        assert artifacts.TrainingCheckpoints("one").load() is None
+
+
+def test_recipe_seed_and_rate_change_the_weights(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    short = dataclasses.replace(RECIPE, epochs=1)
+    states = [
+        trained(build, recipe=recipe)
+        for recipe in (
+            short,
+            short,
+            dataclasses.replace(short, seed=4),
+            dataclasses.replace(short, learning_rate=0.001),
+            dataclasses.replace(short, batch_size=16),
+        )
+    ]
+    assert as_bytes(states[0]) == as_bytes(states[1])
+    assert len({as_bytes(state) for state in states}) == 4
+
+
+def test_a_rate_that_diverges_is_said(lowered: Callable[[str], Lowered]) -> None:
+    with pytest.raises(LowerdeckError, match=r"diverged.*lower quantization\.training\.learning_rate"):
+        trained(lowered("xnnpack_cpu"), recipe=dataclasses.replace(RECIPE, learning_rate=1e30))
+
+
+def test_labels_that_the_model_has_no_score_for_are_said(
+    lowered: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alien = [dataclasses.replace(sample, label=10) for sample in TRAINING._samples]
+    monkeypatch.setattr(TRAINING, "_samples", alien)
+    with pytest.raises(LowerdeckError, match=r"shape \[1, 10\], and a training sample has the label 10"):
+        trained(lowered("xnnpack_cpu"))
+
+
+class Normed(nn.Module):
+    """Batch norms that are folded and that are not, with eps and momentum of their own, and a dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3, stride=4)
+        self.folded, self.free = nn.BatchNorm2d(4, eps=0.5, momentum=0.3), nn.BatchNorm2d(4, eps=0.25, momentum=0.7)
+        self.dropout, self.head = nn.Dropout(0.3), nn.Linear(4 * 8 * 8, 2)
+        for norm in (self.folded, self.free):
+            nn.init.uniform_(norm.running_var, 0.1, 0.2)  # type: ignore[arg-type]  # small, so that eps tells
+            nn.init.uniform_(norm.running_mean, -1.0, 1.0)  # type: ignore[arg-type]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.folded(self.conv(x))
+        scores: torch.Tensor = self.head(self.dropout(self.free(x + x.relu()).flatten(1)))
+        return scores
+
+
+def test_batch_norms_and_dropouts_keep_what_they_are(lowered: Callable[[str], Lowered]) -> None:
+    backend, network = lowered("xnnpack_cpu").backend(), Normed().eval()
+    shape = [[1, 3, 32, 32]]
+
+    def prepared() -> torch.fx.GraphModule:
+        quantizer = scheme_quantizer(backend, SCHEME)
+        assert quantizer is not None
+        return prepare(export(network, shape), quantizer)
+
+    # Folding goes by the batch norm's own eps: without rounding the prepared model is the float one.
+    module = prepared()
+    for part in module.modules():
+        if hasattr(part, "disable_fake_quant"):
+            part.disable_fake_quant()
+    with torch.no_grad():
+        for inputs in TRAINING.inputs()[:2]:
+            torch.testing.assert_close(module(*inputs), network(*inputs))
+    quantizer = scheme_quantizer(backend, SCHEME)
+    assert quantizer is not None
+    training = Training(recipe=RECIPE, split=TRAINING, checkpoints=Kept())
+    state = calibrate(export(network, shape), quantizer, TRAINING.inputs()[:4], 4, training)
+    after = prepared()
+    restore_observers(after, state)
+    nodes = {str(node.target): node for node in after.graph.nodes if node.op == "call_function"}
+    norm, dropout = nodes["aten.batch_norm.default"], nodes["aten.dropout.default"]
+    assert norm.args[5:8] == (False, 0.7, 0.25)  # training, momentum, eps
+    assert dropout.args[1:] == (0.3, False)
+    assert "free.running_mean" not in state.trained
+    assert torch.equal(after.get_buffer("free.running_mean"), network.free.running_mean)  # type: ignore[arg-type]
+    assert not torch.equal(after.get_parameter("free.weight"), network.free.weight)
+
+
+def test_weights_of_another_model_are_refused(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    state = trained(build, recipe=dataclasses.replace(RECIPE, epochs=1))
+    with pytest.raises(LowerdeckError, match="do not belong"):
+        quantized(build, QuantizationScheme(name="int8"), state)
