@@ -360,6 +360,7 @@ READS = {
     "scheme": {"quantization.scheme", "quantization.weight_granularity"},
     "dataset": {"dataset", "model"},  # of the model its inputs; a section is read, and so checked, whole
     "gates": {"gates"},
+    "training": {"quantization.training"},
     "whole_config": {"*"},
     "run": set(),
 }
