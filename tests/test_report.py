@@ -130,7 +130,7 @@ class TestTerminal:
         write_build()
         text = printed()
         assert "reference flavor: runs on the host only, not on the NPU" in text
-        for words in ("make ui", "build/report.html", "dvc metrics diff"):
+        for words in ("make ui", "build/report.html", "build/firmware.zip", "dvc metrics diff"):
             assert words in text
 
     def test_a_device_flavor_has_no_caveat(self):
