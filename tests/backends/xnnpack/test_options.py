@@ -144,9 +144,8 @@ def test_static_quantization_alone_keeps_float_operators_out_but_not_convolution
     assert of_float.reasons(batch_norm) == {"excluded by target.options.config_precisions"}
     assert of_float.operators.count("XNNConv2d") == 2
     assert {dtype for graph in of_float.graphs for dtype in graph.dtypes} == {"fp32"}
-    of_integers = build(quantized, tmp_path, config_precisions=["STATIC_QUANT"])
-    assert of_integers.plan.delegated_compute_nodes == of_integers.plan.compute_nodes
-    assert {"qint8", "qcint8"} <= of_integers.graphs[0].dtypes
+    of_integers = partition(quantized, xnnpack(config_precisions=["STATIC_QUANT"])).plan
+    assert of_integers.delegated_compute_nodes == of_integers.compute_nodes
 
 
 def test_float_alone_takes_what_is_around_the_quantization(
@@ -164,14 +163,15 @@ def test_float_alone_takes_what_is_around_the_quantization(
     assert made.error < 1e-5
 
 
-def test_every_operator_is_a_delegate_of_its_own(quantized: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    together, alone = (build(quantized, tmp_path, per_op_mode=per_op_mode) for per_op_mode in (False, True))
-    assert len(together.graphs) == 1
+def test_every_operator_is_a_delegate_of_its_own(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
+    together = lowered("xnnpack_cpu")
+    alone = build(together.quantized(), tmp_path, per_op_mode=True)
+    assert len(together.converted.delegates) == 1
     # Two convolutions with their activations, addition, mean, view, linear layer, and two conversions at the border.
     assert len(alone.graphs) == len(alone.converted.delegates) == 8
     for operator in ("XNNConv2d", "XNNAdd", "XNNFullyConnected", "XNNConvert"):
         assert all(graph.operators.count(operator) <= 1 for graph in alone.graphs)
-    assert alone.error == together.error == 0
+    assert alone.error == 0
 
 
 def test_linear_weights_become_inputs_of_the_delegate(tmp_path: Path) -> None:
@@ -224,15 +224,13 @@ def test_an_option_without_effect_on_the_model_is_refused(option: str) -> None:
 def test_verbose_shows_what_executorch_logs(
     quantized: torch.export.ExportedProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quiet = build(quantized, tmp_path, excluded_configs=["AddConfig"])
+    quiet = build(quantized, tmp_path, config_precisions=["FP32"])
     assert "Visiting" not in capsys.readouterr().err
-    verbose = build(quantized, tmp_path, excluded_configs=["AddConfig"], config_precisions=["FP32"], verbose=True)
+    verbose = build(quantized, tmp_path, config_precisions=["FP32"], verbose=True)
     shown = capsys.readouterr().err
     assert "xnnpack_preprocess: Visiting: aten_linear_default" in shown
     assert "was not partitioned because not enabled precision types" in shown
-    assert verbose.plan != quiet.plan
-    again = build(quantized, tmp_path, excluded_configs=["AddConfig"], verbose=True)
-    assert again.converted.program == quiet.converted.program
+    assert verbose.converted.program == quiet.converted.program
 
 
 def test_integers_at_the_border(quantized: torch.export.ExportedProgram, tmp_path: Path) -> None:
