@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipeline.contracts import ObservedRange, QuantizedTensor
-from pipeline.origins import float_node, observer_of
+from pipeline.origins import float_node, module_path, observer_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -28,7 +28,7 @@ def quantized_tensors(
     Args:
         program: Fresh from conversion: what is stored and read again no longer knows its observers.
         ranges: What each observer saw.
-        modules: Path of the module that each observer's tensor belongs to.
+        modules: Path of the module that each observer's tensor belongs to; None where there were no observers.
     """
     found = []
     stored = program.graph_signature.inputs_to_buffers | program.graph_signature.inputs_to_parameters
@@ -65,7 +65,7 @@ def quantized_tensors(
                 group_size=group_size,
                 is_constant=is_constant,
                 node=origin or "",
-                module=(modules or {}).get(observer, ""),
+                module=module_path(node) if modules is None else modules.get(observer, ""),
                 observed=(ranges or {}).get(observer),
             )
         )

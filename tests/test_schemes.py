@@ -266,10 +266,9 @@ def test_four_bit_weights_share_scales_in_groups(built: Callable[[str], Build]) 
     assert build.graphs[0].constants.count("qbint4") == 2
     assert build.plan.delegated_compute_nodes == build.plan.compute_nodes
     assert len(build.converted.program) < len(built("float32").converted.program)
-    worst = build.layers()[0]
-    assert worst.operator == "aten.linear.default"
-    assert worst.module in ("hidden.0", "head")
-    assert 10 < worst.sqnr_db < 40
+    rounded = [layer for layer in build.layers() if layer.sqnr_db < 60]
+    assert {layer.module for layer in rounded} == {"hidden.0", "hidden.1", "head"}
+    assert all(layer.sqnr_db > 10 for layer in rounded)
 
 
 def test_no_pickle_of_weights_is_stored(built: Callable[[str], Build]) -> None:
