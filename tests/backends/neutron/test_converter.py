@@ -318,7 +318,7 @@ def test_missing_interpreter_is_named(tmp_path: Path) -> None:
 )
 def test_missing_sdk_says_how_to_get_it(tmp_path: Path) -> None:
     flavor = ConverterFlavor("eiq", INSTALLED_SDK, timeout_s=20.0)
-    with pytest.raises(ConversionError, match=r"NXP distributes it; ExecuTorch's examples/nxp/setup\.sh"):
+    with pytest.raises(ConversionError, match=r"NXP distributes the eIQ Neutron SDK .* examples/nxp/setup\.sh"):
         convert(flavor, RELU, "imxrt700", DEFAULTS, tmp_path / "tag0")
     with pytest.raises(LowerdeckError, match="choose the flavor `reference`"):
         describe(flavor)
