@@ -158,7 +158,7 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "weights": (
         {"overrides": {"model": {"weights": None}}},
-        {"export", "calibrate", "baseline", "evaluate", "firmware"},
+        {"export", "calibrate", "quantize", "baseline", "evaluate", "firmware"},
     ),
     "dataset": (
         {"overrides": {"dataset": {"options": {"std": [0.5]}}}},
