@@ -563,6 +563,10 @@ class PlannedNode:
     """Option and pattern of the configuration that keep it off the delegate, where that is the reason."""
 
 
+def _listed(names: Sequence[str], most: int = 10) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DelegationPlan:
     """For every node of the edge program whether it is delegated, and in which partition."""
@@ -594,7 +598,7 @@ class DelegationPlan:
         for node in self.nodes:
             if node.excluded_by is not None:
                 named.setdefault(node.excluded_by, []).append(node.name)
-        return tuple(f"{pattern} keeps {len(names)} off: {', '.join(names)}" for pattern, names in named.items())
+        return tuple(f"{pattern} keeps {len(names)} off: {_listed(names)}" for pattern, names in named.items())
 
     @property
     def summary(self) -> str:

@@ -26,7 +26,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Partitioner and compile spec."""
+    """Partitioner and compile spec; docs/neutron.md tells what each option was found to do."""
 
     operators_not_to_delegate: list[str] = field(default_factory=list)
     """Operators of the edge program that stay on the CPU, by their whole name: [`aten::add`] or [`aten.add`] for all

@@ -62,6 +62,7 @@ def create_partitioner(device: Device, options: Options, weights: Mapping[str, t
         preserve_ops=_operators(options.preserve_ops),
         check_op_support=None if options.check_op_support is None else _own_check(options.check_op_support),
     )
+    _tell_of_the_output(partitioner)
     _refuse_marked(partitioner)
     mark_before_partition(partitioner, exclusion(options))
     return partitioner
@@ -101,6 +102,26 @@ def _own_check(path: str) -> Callable[[torch.fx.Node], bool]:
             raise LowerdeckError(f"{CHECK}: {path} raised {type(error).__name__} at {node.name}: {error}") from error
 
     return check
+
+
+def _tell_of_the_output(partitioner: NeutronPartitioner) -> None:
+    """Let the backend look at ATen programs that end in a float convolution or the like.
+
+    It asks the output node for its value there, which ATen programs do not have, and stops with an assertion.
+    """
+    original = partitioner.ops_to_not_decompose
+
+    def ops_to_not_decompose(program: ExportedProgram) -> Any:
+        output = program.graph.output_node()
+        given = output.meta.get("val")
+        output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if given is None else given
+        try:
+            return original(program)
+        finally:
+            if given is None:
+                del output.meta["val"]
+
+    partitioner.ops_to_not_decompose = ops_to_not_decompose
 
 
 def _refuse_marked(partitioner: NeutronPartitioner) -> None:

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from pipeline import backends, pt2
+from pipeline.annotation import scheme_quantizer
 from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, DelegationPlan, QuantizationScheme
+from pipeline.contracts import Backend, DelegationPlan, ModuleRule, QuantizationScheme
 from pipeline.convert import Converted, convert
 from pipeline.export import export
 from pipeline.partition import partition
@@ -47,10 +48,11 @@ def neutron(**options: Any) -> Backend:
     )
 
 
-def quantized(network: nn.Module, shape: list[int]) -> torch.export.ExportedProgram:
-    """`network`, quantized for Neutron with three random samples, always the same."""
-    scheme = QuantizationScheme(name="int8")
-    observing, converting = neutron().quantizer(scheme), neutron().quantizer(scheme)
+def quantized(network: nn.Module, shape: list[int], keep_float: tuple[str, ...] = ()) -> torch.export.ExportedProgram:
+    """`network`, quantized for Neutron but for some modules with three random samples, always the same."""
+    rules = (ModuleRule(modules=keep_float),) if keep_float else ()
+    scheme = QuantizationScheme(name="int8", rules=rules)
+    observing, converting = scheme_quantizer(neutron(), scheme), scheme_quantizer(neutron(), scheme)
     assert observing is not None
     assert converting is not None
     generator = torch.Generator().manual_seed(0)

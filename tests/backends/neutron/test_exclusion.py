@@ -124,3 +124,17 @@ def test_an_operator_that_the_cpu_has_no_kernel_for_is_decomposed_when_it_stays_
         x = torch.randn(1, 8, 8, 16)
         (found,) = artifacts.open_program("reference")(x)
     assert (found - program.module()(x)).abs().max() <= 2.01 * output_lsb(program)
+
+
+def test_a_program_may_end_in_a_float_operator(tmp_path: Path) -> None:
+    """NXP's inference of formats asks the output of such a program for a value that it does not have."""
+    torch.manual_seed(0)
+    program = quantized(KeptWhole(), [1, 8, 8, 16], keep_float=("activation",))
+    built = build(program, tmp_path)
+    assert on_cpu(built.plan) == {"aten_view_copy_default", "aten_gt_scalar", "aten_mul_tensor", "aten_where_self"}
+    assert missing_operators(built.converted.operators) == []
+    with chdir(tmp_path):
+        artifacts.write_converted(built.converted, neutron().converter())
+        x = torch.randn(1, 8, 8, 16)
+        (found,) = artifacts.open_program("reference")(x)
+    assert (found - program.module()(x)).abs().max() < 0.02
