@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,9 +75,25 @@ def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> N
     for name, observer in _observers(prepared):
         for key, _ in list(observer.named_buffers(recurse=False)):
             setattr(observer, key, state.tensors[f"{name}.{key}"].clone())
-    with torch.no_grad():
-        for name, trained in state.trained.items():
-            prepared.get_parameter(name).copy_(trained)
+    replace_parameters(prepared, state.trained)
+
+
+def replace_parameters(prepared: torch.fx.GraphModule, values: Mapping[str, torch.Tensor]) -> None:
+    """Give a prepared model parameters of its own, copies of `values` by name: it shares those of its program.
+
+    Names that stood for one parameter still do.
+    """
+    places: dict[int, list[tuple[str, torch.nn.Parameter]]] = {}
+    for name, parameter in prepared.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append((name, parameter))
+    for names in places.values():
+        given = next((values[name] for name, _ in names if name in values), None)
+        if given is None:
+            continue
+        own = torch.nn.Parameter(given.detach().clone())
+        for name, _ in names:
+            owner, _, key = name.rpartition(".")
+            prepared.get_submodule(owner).register_parameter(key, own)
 
 
 def _observers(prepared: torch.fx.GraphModule) -> Iterator[tuple[str, Any]]:

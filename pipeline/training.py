@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from pipeline.contracts import LowerdeckError, ObserverState, Split
 from pipeline.memory_formats import laid_out, memory_format_of
-from pipeline.pt2e import observer_state, prepare
+from pipeline.pt2e import observer_state, prepare, replace_parameters
 from pipeline.ranges import activation_ranges, constant_values, constants, observer_nodes
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def train(
     """
     prepared, layout = prepare(program, quantizer), memory_format_of(program)
     inputs = _LaidOut(observed, layout)
-    for parameter in prepared.parameters():
-        parameter.requires_grad_(True)  # folding a batch norm leaves the bias that it makes without
+    replace_parameters(prepared, dict(prepared.named_parameters()))  # they are to change here, and not in `program`
     recipe, samples = training.recipe, _LaidOut(training.split, layout)
     optimizer = torch.optim.Adam(prepared.parameters(), lr=recipe.learning_rate)
     saved = training.checkpoints.load()
@@ -185,6 +184,11 @@ def _train_epoch(
             optimizer.step()
             progress.update(len(batch))
             progress.set_postfix_str(f"loss {loss / seen:.4f}, accuracy {100 * hits / seen:.1f} %")
+    if not all(bool(parameter.isfinite().all()) for parameter in prepared.parameters()):
+        raise LowerdeckError(
+            "the training diverged, weights are no longer finite; lower quantization.training.learning_rate, or look "
+            "for training samples that are not finite"
+        )
 
 
 def _learn(prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float) -> tuple[float, bool]:
@@ -197,10 +201,6 @@ def _learn(prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, 
             "needs class scores [1, classes]; choose a dataset that fits the model, or remove quantization.training"
         )
     loss = torch.nn.functional.cross_entropy(scores, torch.tensor([label]))
-    if not torch.isfinite(loss):
-        raise LowerdeckError(
-            "the training diverged, its loss is no longer finite; lower quantization.training.learning_rate"
-        )
     (loss * share).backward()  # type: ignore[no-untyped-call]
     return float(loss), int(scores.argmax()) == label
 

@@ -15,7 +15,7 @@ from torch import nn
 from pipeline import artifacts
 from pipeline.annotation import scheme_quantizer
 from pipeline.calibrate import calibrate
-from pipeline.contracts import LowerdeckError, ObserverState, QuantizationScheme, Sample
+from pipeline.contracts import LowerdeckError, ModuleRule, ObserverState, QuantizationScheme, Sample
 from pipeline.convert import convert
 from pipeline.export import export
 from pipeline.partition import partition
@@ -73,8 +73,10 @@ class Kept:
 TRAINING, EVALUATION = Stripes(32, seed=1), Stripes(32, seed=2)
 
 
-def trained(build: Lowered, checkpoints: object = None, recipe: Recipe = RECIPE) -> ObserverState:
-    quantizer = scheme_quantizer(build.backend(), SCHEME)
+def trained(
+    build: Lowered, checkpoints: object = None, recipe: Recipe = RECIPE, scheme: QuantizationScheme = SCHEME
+) -> ObserverState:
+    quantizer = scheme_quantizer(build.backend(), scheme)
     assert quantizer is not None
     training = Training(recipe=recipe, split=TRAINING, checkpoints=checkpoints or Kept())  # type: ignore[arg-type]
     inputs = TRAINING.inputs()[:8]
@@ -183,9 +185,27 @@ def test_recipe_seed_and_rate_change_the_weights(lowered: Callable[[str], Lowere
     assert len({as_bytes(state) for state in states}) == 4
 
 
-def test_a_rate_that_diverges_is_said(lowered: Callable[[str], Lowered]) -> None:
+def test_weights_that_are_no_longer_finite_are_said(
+    lowered: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = dataclasses.replace(TRAINING[31], inputs=(torch.full((1, 3, 32, 32), float("nan")),))
+    monkeypatch.setattr(TRAINING, "_samples", [*TRAINING._samples[:31], broken])
+    # What is rounded is clipped as well, and finite: the sample is read by a layer that stays float.
+    scheme = dataclasses.replace(SCHEME, rules=(ModuleRule(modules=("stem.0",)),))
     with pytest.raises(LowerdeckError, match=r"diverged.*lower quantization\.training\.learning_rate"):
-        trained(lowered("xnnpack_cpu"), recipe=dataclasses.replace(RECIPE, learning_rate=1e30))
+        trained(lowered("xnnpack_cpu"), scheme=scheme)
+
+
+def test_the_program_that_is_trained_from_stays_as_it_is(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    program = build.exported()
+    before = {name: tensor.clone() for name, tensor in program.state_dict.items()}
+    quantizer = scheme_quantizer(build.backend(), SCHEME)
+    assert quantizer is not None
+    training = Training(recipe=dataclasses.replace(RECIPE, epochs=1), split=TRAINING, checkpoints=Kept())
+    state = calibrate(program, quantizer, TRAINING.inputs()[:2], 2, training)
+    assert any(not torch.equal(before[name], tensor) for name, tensor in state.trained.items() if name in before)
+    assert all(torch.equal(before[name], tensor) for name, tensor in program.state_dict.items())
 
 
 def test_labels_that_the_model_has_no_score_for_are_said(

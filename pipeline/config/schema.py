@@ -104,7 +104,7 @@ class TrainingConfig:
 
     epochs: Positive
     """Passes over the training samples."""
-    learning_rate: Annotated[float, Field(gt=0.0)]
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)]
     """Step size of Adam at the start; it falls to zero along half a cosine."""
     batch_size: Positive = 32
     """Samples a step."""

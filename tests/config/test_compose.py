@@ -332,6 +332,10 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("quantization.rules.0.scheme: ", "cannot be trained for it", '"int8_dynamic"'),
     ),
+    "training with a rate that no optimizer takes": (
+        override("quantization.training", {"epochs": 1, "learning_rate": 1e300}),
+        ("quantization.training.learning_rate: ", "received: 1e+300", "less than or equal to 1"),
+    ),
     "training without a rate": (
         override("quantization.training", {"epochs": 1}),
         ("quantization.training.learning_rate: ", "is missing"),
