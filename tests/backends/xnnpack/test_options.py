@@ -17,10 +17,12 @@ from torch import nn
 from pipeline import backends
 from pipeline.backends.xnnpack.operator_configs import AdditionalConfig, DefaultConfig
 from pipeline.backends.xnnpack.partitioner import _WITHOUT_KERNEL
-from pipeline.contracts import Backend, DelegationPlan, LowerdeckError
+from pipeline.calibrate import calibrate
+from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, QuantizationScheme
 from pipeline.convert import Converted, convert
 from pipeline.export import export
 from pipeline.partition import partition
+from pipeline.quantize import quantize
 from pipeline.runtime import open_program
 from pipeline.runtime.native import missing_operators
 from tests.backends.xnnpack.serialized import SerializedGraph, read_graph
@@ -320,3 +322,17 @@ def test_a_network_in_float16_is_delegated_and_computed_in_it(tmp_path: Path) ->
     (answer,) = open_program(tmp_path / "program.pte")(inputs)
     assert answer.dtype == torch.float16
     torch.testing.assert_close(answer, network(inputs), rtol=1e-2, atol=1e-3)
+
+
+def test_dynamic_quantization_alone_takes_what_multiplies(samples: list[tuple[torch.Tensor, ...]]) -> None:
+    scheme, network = QuantizationScheme(name="int8_dynamic"), [[1, 3, 32, 32]]
+    observing, converting = xnnpack().quantizer(scheme), xnnpack().quantizer(scheme)
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(export(small_network(), network), observing, samples[:1], 1)
+    program = quantize(export(small_network(), network), converting, state)[0]
+    plan = partition(program, xnnpack(config_precisions=["DYNAMIC_QUANT"])).plan
+    on_cpu = {node.operator: node.reason for node in plan.nodes if node.compute and node.partition is None}
+    assert on_cpu == dict.fromkeys(
+        ["aten.add.Tensor", "aten.mean.dim", "aten.view_copy.default"], "excluded by target.options.config_precisions"
+    )
