@@ -18,6 +18,7 @@ from ai_edge_litert.interpreter import Interpreter
 from torch import nn
 
 from pipeline.backends.neutron import reference, sdk
+from pipeline.backends.neutron.child import OUTPUT_NAME
 from pipeline.backends.neutron.converter import (
     REFERENCE,
     REFERENCE_SDK,
@@ -188,7 +189,7 @@ def test_bytes_do_not_depend_on_process_or_hash_seed(
 
 def test_kernel_selection_stays_in_the_folder_of_its_partition(lowered: Lowered) -> None:
     [folder] = lowered.workdir.iterdir()
-    text = (folder / FILE_NAME).read_text()
+    text = (folder / OUTPUT_NAME / FILE_NAME).read_text()
     assert "CONV_2D x 1" in text
     assert "host only" in text
     assert "#error" in text
@@ -198,9 +199,9 @@ def test_kernel_selection_stays_in_the_folder_of_its_partition(lowered: Lowered)
 def test_merged_kernel_selection_is_the_sum_in_any_order(lowered: Lowered, tmp_path: Path) -> None:
     [folder] = lowered.workdir.iterdir()
     other = tmp_path / "other.c"
-    other.write_text((folder / FILE_NAME).read_text().replace("CONV_2D x 1", "ADD x 2"))
-    reference.merge_kernel_selection_files([str(folder / FILE_NAME), str(other)], str(tmp_path / "a.c"))
-    reference.merge_kernel_selection_files([other, folder / FILE_NAME], tmp_path / "b.c")
+    other.write_text((folder / OUTPUT_NAME / FILE_NAME).read_text().replace("CONV_2D x 1", "ADD x 2"))
+    reference.merge_kernel_selection_files([str(folder / OUTPUT_NAME / FILE_NAME), str(other)], str(tmp_path / "a.c"))
+    reference.merge_kernel_selection_files([other, folder / OUTPUT_NAME / FILE_NAME], tmp_path / "b.c")
     assert (tmp_path / "a.c").read_bytes() == (tmp_path / "b.c").read_bytes()
     assert " ADD x 2\n" in (tmp_path / "a.c").read_text()
     assert " MAX_POOL_2D x 2\n" in (tmp_path / "a.c").read_text()
@@ -249,10 +250,13 @@ def test_failure_of_the_converter_comes_out_of_the_lowering(lowered: Lowered, tm
     assert NeutronConverterManager.convert is original
 
 
-def test_a_process_has_one_flavor(lowered: Lowered) -> None:
+def test_a_flavor_that_cannot_be_used_leaves_the_one_before(lowered: Lowered) -> None:
+    from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
+
     sdk.provide_sdk(ConverterFlavor("another name", REFERENCE_SDK))
-    with pytest.raises(LowerdeckError, match=r"imported with flavor reference .* Use a process for each flavor"):
-        sdk.provide_sdk(ConverterFlavor("nxp", "eiq_neutron_sdk"))
+    with pytest.raises(LowerdeckError, match=r"Flavor nxp cannot be used: .*cannot import neutron_converter_NONE"):
+        sdk.provide_sdk(ConverterFlavor("nxp", "neutron_converter_NONE"))
+    assert NeutronTargetSpec("imxrt700").get_num_macs() == 8
 
 
 def test_target_properties_suit_the_backend(lowered: Lowered) -> None:
