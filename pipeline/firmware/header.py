@@ -32,14 +32,13 @@ def c_header(program: bytes, placement: Placement, notes: list[str]) -> str:
     Args:
         program: The `.pte`.
         placement: Name, alignment and section.
-        notes: Lines of the comment at its head; none may end a comment.
+        notes: Lines of the comment at its head. Names in them are free text, and what would end the comment is spaced.
     """
     name, guard = placement.array_name, f"{placement.array_name.upper()}_H"
     attributes = [f"aligned({placement.alignment_bytes})"]
     if placement.section is not None:
         attributes.insert(0, f'section("{placement.section}")')
-    assert not any("*/" in note for note in notes)
-    head = "\n".join(f" * {note}".rstrip() for note in notes)
+    head = "\n".join(f" * {' '.join(note.split()).replace('*/', '* /')}" for note in notes)
     return (
         f"/*\n{head}\n */\n#ifndef {guard}\n#define {guard}\n\n#define {placement.size_macro} {len(program)}u\n\n"
         f"__attribute__(({', '.join(attributes)})) const unsigned char {name}[{placement.size_macro}] = {{\n"

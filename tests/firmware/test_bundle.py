@@ -21,7 +21,8 @@ import yaml
 
 from pipeline import artifacts
 from pipeline.contracts import LowerdeckError, Sample
-from pipeline.firmware import RANDOM_CAVEAT, Placement, Target, bundle
+from pipeline.firmware import Placement, Target, bundle
+from pipeline.firmware.metadata import RANDOM_CAVEAT
 from pipeline.firmware.readme import readme
 from pipeline.firmware.vector import bundled_program, calibration_sample, execute
 from pipeline.run import run_program

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None or shutil.which("g++
 @pytest.mark.parametrize("command", [["gcc", "-std=c99"], ["gcc", "-std=c11"], ["g++", "-std=c++17"]], ids=" ".join)
 @pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
 def test_a_program_finds_the_bytes_aligned(tmp_path: Path, command: list[str], placement: Placement) -> None:
-    (tmp_path / placement.file_name).write_text(c_header(PROGRAM, placement, ["a note", "another"]))
+    (tmp_path / placement.file_name).write_text(c_header(PROGRAM, placement, ["a note", "named */ oddly\n*/"]))
     source = tmp_path / f"main.{'c' if command[0] == 'gcc' else 'cpp'}"
     names = {"header": placement.file_name, "array": placement.array_name, "macro": placement.size_macro}
     source.write_text(SOURCE.format(**names, alignment=placement.alignment_bytes))
