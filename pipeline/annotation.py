@@ -98,7 +98,8 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
         return groups
 
     def _annotate_only(self, model: GraphModule, scheme: str, granularity: str, nodes: Collection[Node]) -> None:
-        others = [node for node in model.graph.nodes if node not in set(nodes) and not _annotated(node)]
+        inside = set(nodes)
+        others = [node for node in model.graph.nodes if node not in inside and not _annotated(node)]
         quantizer = self._backend.quantizer(
             QuantizationScheme(name=scheme, weight_granularity=granularity, is_qat=self._scheme.is_qat)
         )

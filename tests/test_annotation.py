@@ -23,12 +23,16 @@ Quantized = Callable[..., torch.export.ExportedProgram]
 
 @pytest.fixture(scope="module")
 def quantized(lowered: Callable[[str], Lowered]) -> Quantized:
-    """(target, fields of the scheme) -> the small network, quantized."""
+    """(target, fields of the scheme) -> the small network, quantized at the first call."""
+    made: dict[tuple[str, str], torch.export.ExportedProgram] = {}
 
     def get(target: str, **fields: Any) -> torch.export.ExportedProgram:
         build = lowered(target)
         scheme = QuantizationScheme(**({"name": "int8"} | fields))
-        return calibrated_and_converted(build.backend(), scheme, build.exported, build.samples)
+        if (target, repr(scheme)) not in made:
+            program = calibrated_and_converted(build.backend(), scheme, build.exported, build.samples)
+            made[target, repr(scheme)] = program
+        return made[target, repr(scheme)]
 
     return get
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,11 @@ SCHEMES = {
     "float head on Ethos-U": ("ethos_u55_128", QuantizationScheme(name="int8", rules=FLOAT_HEAD)),
     "float head on Neutron": ("neutron_imxrt700", QuantizationScheme(name="int8", rules=FLOAT_HEAD)),
 }
+
+
+def slow_if_known(name: str) -> Any:
+    """`name` as a parameter, marked where a scheme of the same kind is tested in every run."""
+    return pytest.param(name, marks=pytest.mark.slow) if name == "16 bits on U85" else name
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,7 @@ def build(target: str, scheme: QuantizationScheme, folder: Path) -> Build:
         )
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", [slow_if_known(name) for name in SCHEMES])
 def test_a_program_that_was_read_is_written_in_the_same_bytes(built: Callable[[str], Build], name: str) -> None:
     assert built(name).rewritten
 
@@ -207,7 +213,7 @@ def test_the_pte_made_through_files_is_the_one_made_without(
         ("int4 but the head", 1e-2, 0.5),
         ("static and dynamic", 1e-3, 0.1),
         ("16 bits on U55", 1e-5, 0.05),
-        ("16 bits on U85", 1e-5, 0.05),
+        pytest.param("16 bits on U85", 1e-5, 0.05, marks=pytest.mark.slow),
         ("16 bits for the body", 1e-3, 0.1),
         ("float head on Ethos-U", 1e-3, 0.1),
         ("float head on Neutron", 1e-3, 0.1),
@@ -292,7 +298,7 @@ def test_static_and_dynamic_activations_live_in_one_program(built: Callable[[str
     assert {bool(tensor.scales) for tensor in build.tensors if not tensor.is_constant} == {True, False}
 
 
-@pytest.mark.parametrize("name", ["16 bits on U55", "16 bits on U85"])
+@pytest.mark.parametrize("name", ["16 bits on U55", slow_if_known("16 bits on U85")])
 def test_sixteen_bit_activations_run_on_the_npu(built: Callable[[str], Build], name: str) -> None:
     build = built(name)
     assert {tensor.dtype for tensor in build.tensors if not tensor.is_constant} == {"int16"}
