@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from pipeline.backends import ethos_u
 from pipeline.contracts import BuildChoices, ConfigurationError, LowerdeckError, QuantizationScheme
 from tests.backends.ethos_u.lowering import U55, planned, with_options
 from tests.conftest import Lowered
+from tests.networks import lowered_network
 
 CHECKS = """
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -119,3 +123,65 @@ def test_a_custom_operator_has_to_be_one(lowered: Callable[[str], Lowered], plug
         ConfigurationError, match=r"my_checks:sort is a OpOverloadPacket; it has to be an operator with"
     ):
         with_options(lowered(U55), custom_partition_ops=[path]).lowering(lowered(U55).quantized())
+
+
+TWICE = """
+import torch
+from executorch.backends.arm._passes import FoldAndAnnotateQParamsPass
+from executorch.backends.arm._passes.arm_pass_manager import register_pass_insertions_before
+from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
+from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.pass_base import ExportPass, PassResult
+
+library = torch.library.Library("lowerdeck_test", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x + x, "CompositeExplicitAutograd")
+twice = torch.ops.lowerdeck_test.twice.default
+
+
+class AsAddition(ExportPass):
+    def call(self, graph_module):
+        for node in graph_module.graph.nodes:
+            if node.target == exir_ops.edge.lowerdeck_test.twice.default:
+                node.target = exir_ops.edge.aten.add.Tensor
+                node.args = (node.args[0], node.args[0])
+                node.meta["custom"] = {ArmAnnotationInfo.CUSTOM_META_KEY: ArmAnnotationInfo(quantized=True)}
+        return PassResult(graph_module, True)
+
+
+register_pass_insertions_before(FoldAndAnnotateQParamsPass, [AsAddition()])
+"""
+
+
+class Twice(nn.Module):
+    """An operator of one's own between convolutions: float32 [1 x 3 x 8 x 8]."""
+
+    def __init__(self, twice: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+        self.twice = twice
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.twice(self.first(x)))
+        return found
+
+
+def test_a_custom_operator_is_delegated_and_compiled(
+    lowered: Callable[[str], Lowered], plugin: Plugin, tmp_path: Path
+) -> None:
+    path = f"{plugin(TWICE)}:twice"
+    backend = with_options(lowered(U55), custom_partition_ops=[path])
+    from executorch.backends.arm._passes.arm_pass_manager import clear_registered_pass_insertions
+
+    twice = importlib.import_module("my_checks").twice
+    torch.manual_seed(0)
+    network, shape = Twice(twice).eval(), [1, 3, 8, 8]
+    try:
+        whole = lowered_network(network, shape, backend, tmp_path / "whole")
+        # Without the option it stays on the CPU, which has no kernel for it.
+        with pytest.raises(RuntimeError, match=r"Missing out variants: \{'lowerdeck_test::twice'\}"):
+            lowered_network(network, shape, lowered(U55).backend(), tmp_path / "parted")
+    finally:
+        clear_registered_pass_insertions()
+    assert len(whole.partitions) == 1
+    assert {operator.partition("::")[0] for operator in whole.operators} == {"quantized_decomposed"}
