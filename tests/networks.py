@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import chdir
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.passes.operator_support import OperatorSupportBase
 
 from pipeline import artifacts
 from pipeline.calibrate import calibrate
@@ -76,6 +78,15 @@ class Schemed(nn.Module):
 
 
 SCHEMED_SHAPE = [1, 3, 16, 16]
+
+
+class NoPooling(OperatorSupportBase):
+    """A check that keeps pooling off a delegate."""
+
+    def is_node_supported(self, submodules: Mapping[str, nn.Module], node: torch.fx.Node) -> bool:
+        return "pool" not in node.name
+
+
 MIXED_SHAPE = [1, 8, 8, 16]
 
 

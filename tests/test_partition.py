@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import ethosu.vela
 import pytest
 import torch
 
@@ -138,7 +139,18 @@ def saved(program: torch.export.ExportedProgram) -> bytes:
 
 
 OTHER_VALUES: dict[str, dict[str, object]] = {
-    "ethos_u55_128": {"system_config": "Ethos_U55_Deep_Embedded", "memory_mode": "Sram_Only"},
+    "ethos_u55_128": {
+        "system_config": "Ethos_U55_Deep_Embedded",
+        "memory_mode": "Sram_Only",
+        "vela_config": ethosu.vela.__path__[0] + "/../config_files/Arm/vela.ini",
+        "extra_flags": ["--optimise=Size"],
+        "external_block_placements": {"weight_data": "weights"},
+        "nodes_not_to_delegate": ["aten_convolution_default"],
+        "additional_checks": ["tests.networks:NoPooling"],
+        "debug_info": "JSON",
+        "quantized_inputs": True,
+        "quantized_outputs": True,
+    },
     "neutron_imxrt700": {
         "operators_not_to_delegate": ["aten.relu"],
         "modules_not_to_delegate": ["second"],
