@@ -23,7 +23,7 @@ from pipeline.contracts import (
     ProgramTensor,
 )
 from pipeline.etrecord import Recorder
-from pipeline.provenance import shared_provenance
+from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -89,7 +89,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
     program_io.keep_border(lowering)
     _hold_to_plan(lowering.partitioner, plan)
-    with shared_provenance():
+    with quick_graphs():
         with backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(lowering.partitioner)
         if lowering.finish is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipeline.contracts import DynamicDimension, LowerdeckError
 from pipeline.dynamic_shapes import traced_shapes, try_sizes, violations
 from pipeline.memory_formats import MemoryFormat, laid_out
-from pipeline.provenance import shared_provenance
+from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ def export(
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
     example_inputs = laid_out(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
     try:
-        with torch.no_grad(), shared_provenance():
+        with torch.no_grad(), quick_graphs():
             program = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except Exception as error:  # user's code runs while tracing: anything may come out of it

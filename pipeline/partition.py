@@ -15,7 +15,7 @@ from pipeline import program_io
 from pipeline.backends.exclusion import excluded_by
 from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode
 from pipeline.edge_nodes import is_compute, module_path, operator_name
-from pipeline.provenance import shared_provenance
+from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
     program_io.keep_border(lowering)
     edge_config = lowering.edge_config or EdgeCompileConfig()
     nodes: list[PlannedNode] = []
-    with shared_provenance(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
+    with quick_graphs(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
         _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
         manager = to_edge_transform_and_lower(
             program,
@@ -75,7 +75,7 @@ def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
     lowering = backend.lowering(edge.exported_program())
     program_io.keep_border(lowering)
     nodes: list[PlannedNode] = []
-    with shared_provenance(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
+    with quick_graphs(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
         _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
         edge.to_backend(lowering.partitioner)
     return _plan(backend, nodes)

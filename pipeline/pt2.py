@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pipeline.provenance import shared_provenance
+from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
     import torch
 
     buffer = io.BytesIO()
-    with shared_provenance():
+    with quick_graphs():
         torch.export.save(program, buffer, extra_files=extra_files)
     buffer.seek(0)
     reader = torch._C.PyTorchFileReader(buffer)

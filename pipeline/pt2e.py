@@ -17,7 +17,7 @@ from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from pipeline.contracts import LowerdeckError, ObserverState
-from pipeline.provenance import shared_provenance
+from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -36,7 +36,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export writes.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
-    with shared_provenance():
+    with quick_graphs():
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")

@@ -10,9 +10,9 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from pipeline.contracts import ObserverState, QuantizedTensor
 from pipeline.dynamic_shapes import dynamic_shapes_of
-from pipeline.provenance import shared_provenance
 from pipeline.pt2e import prepare, restore_observers
 from pipeline.quantized_tensors import quantized_tensors
+from pipeline.quick_graphs import quick_graphs
 from pipeline.ranges import constant_ranges, observed_modules
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def quantize(
     restore_observers(prepared, state)
     ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
     assert program.example_inputs is not None
-    with torch.no_grad(), shared_provenance():
+    with torch.no_grad(), quick_graphs():
         converted = convert_pt2e(prepared)
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
     # The float weights are dead after conversion, yet would be stored and read by every later stage.

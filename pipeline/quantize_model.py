@@ -13,8 +13,8 @@ from torch import nn
 from pipeline.contracts import LowerdeckError, QuantizationScheme, QuantizedTensor
 from pipeline.dynamic_shapes import dynamic_shapes_of
 from pipeline.module_paths import matches, refuse_unknown, with_outer_modules
-from pipeline.provenance import shared_provenance
 from pipeline.quantized_tensors import quantized_tensors
+from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -44,7 +44,7 @@ def quantize_model(
     else:
         model = _with_grouped_weights(model, scheme)
     try:
-        with torch.no_grad(), shared_provenance():
+        with torch.no_grad(), quick_graphs():
             traced = torch.export.export(model.eval(), inputs, dynamic_shapes=dynamic_shapes_of(program))
     except Exception as error:  # user's code runs while tracing: anything may come out of it
         raise LowerdeckError(

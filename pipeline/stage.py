@@ -220,7 +220,7 @@ def edge_ingredients() -> str:
     without = backends.source(target.backend).delegation_options
     options = {name: value for name, value in target.options.items() if name not in without}
     code = Path(__file__).parent
-    names = ("partition.py", "pt2.py", "provenance.py", "program_io.py", "edge_nodes.py")
+    names = ("partition.py", "pt2.py", "quick_graphs.py", "program_io.py", "edge_nodes.py")
     files = [*(code / name for name in names), *sorted((code / "backends").rglob("*.py"))]
     ingredients = [
         artifacts.sha256(artifacts.QUANTIZED),

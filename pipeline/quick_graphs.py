@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextmanager
-def shared_provenance() -> Iterator[None]:
+def quick_graphs() -> Iterator[None]:
     """While open, three things that cost time and change nothing are left out of work on graphs.
 
     - Every pass copies every node with the whole tree of nodes that it came from, although nobody changes such a tree:
