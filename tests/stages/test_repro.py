@@ -184,6 +184,26 @@ def test_an_edit_of_params_makes_stale_what_depends_on_it(built: Built, name: st
     assert built.stale() - {"compose"} == expected | {"track"}
 
 
+def test_a_delegation_option_is_planned_on_the_edge_program_that_is_there(built: Built) -> None:
+    project, folder = built.project, built.project.root / "build" / "partition"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    written_ns = (folder / "edge.pt2").stat().st_mtime_ns
+    project.edit_params(overrides={"target": {"options": {"per_op_mode": True}}})
+    for name in ("compose", "partition"):
+        done = project.stage(name)
+        assert done.returncode == 0, done.stderr
+    assert (folder / "edge.pt2").stat().st_mtime_ns == written_ns
+    again = (folder / "plan.json").read_bytes()
+    assert again != before["plan.json"]
+    (folder / "receipt.json").unlink()  # so that everything is made anew
+    assert project.stage("partition").returncode == 0
+    assert (folder / "edge.pt2").stat().st_mtime_ns != written_ns
+    assert (folder / "edge.pt2").read_bytes() == before["edge.pt2"]
+    assert (folder / "plan.json").read_bytes() == again
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+
+
 def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     for name in ("conf/gates/none.yaml", "params.yaml"):
         path = built.project.root / name
