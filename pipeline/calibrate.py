@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from pipeline.contracts import ObserverState
 from pipeline.memory_formats import laid_out, memory_format_of
-from pipeline.pt2e import observer_state, prepare
-from pipeline.ranges import activation_ranges
-from pipeline.training import Training, train
+from pipeline.quantization.pt2e import observer_state, prepare
+from pipeline.quantization.ranges import activation_ranges
+from pipeline.quantization.training import Training, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -489,8 +489,9 @@ class BackendDeclaration:
 
     Raises LowerdeckError where it cannot be used; the message says what is missing and how to mend it."""
     delegation_options: Collection[str] = ()
-    """Fields of `options` that only decide which nodes are delegated, or how partitions are compiled: for all their
-    values the edge program is the same to the byte, so that a build that differs in them need not make it again."""
+    """Fields of `options` that only decide which nodes are delegated, how partitions are compiled, and what the
+    partitioner keeps from being decomposed: where the latter is the same, so is the edge program, to the byte, and a
+    build need not make it again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,6 @@ def operator_name(node: torch.fx.Node) -> str:
     return str(operator) if hasattr(operator, "_schema") else str(getattr(operator, "__name__", operator))
 
 
-def module_path(node: torch.fx.Node) -> str:
-    """Where in the model the node comes from; quantization hides the outer levels of the stack it re-exports."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [path for path, _ in stack.values() if path]
-    return str(paths[-1]) if paths else ""
-
-
 def is_compute(node: torch.fx.Node) -> bool:
     """Whether `node` computes a tensor: getitem, quantize and dequantize only unpack or change the number format, and
     where sizes vary some nodes only find out what they are.

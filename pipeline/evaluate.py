@@ -22,6 +22,7 @@ from pipeline.contracts import (
     Split,
 )
 from pipeline.datasets.choice import stratified
+from pipeline.processes import in_order
 from pipeline.program_io import input_dtypes
 
 if TYPE_CHECKING:
@@ -63,7 +64,11 @@ def torch_program(program: ExportedProgram) -> Program:
 
 
 def evaluate(
-    programs: Mapping[str, Program], samples: Sequence[int], dataset: Dataset, output_lsb: float | None = None
+    programs: Mapping[str, Program],
+    samples: Sequence[int],
+    dataset: Dataset,
+    output_lsb: float | None = None,
+    num_processes: int = 1,
 ) -> Outputs:
     """Run every program on every sample.
 
@@ -72,23 +77,26 @@ def evaluate(
         samples: Indices into the evaluation split.
         dataset: Where the samples come from.
         output_lsb: One step of the quantization of the output, None where it is not quantized.
+        num_processes: Processes that share the samples; the outputs are the same for any number.
 
     Raises:
         LowerdeckError: outputs are no class scores, or fewer than the dataset has classes.
     """
-    logits: dict[str, list[npt.NDArray[np.float32]]] = {name: [] for name in programs}
-    labels = []
-    with torch.no_grad():
-        for index in tqdm(samples, desc="evaluate", unit="sample", disable=None):
-            sample = dataset.evaluation[index]
-            labels.append(sample.label)
-            for name, program in programs.items():
-                logits[name].append(_class_scores(name, program, sample, dataset.num_classes))
-    known = [label for label in labels if label is not None]
-    labelled = len(known) == len(labels) and not dataset.structural
+
+    def measure(index: int) -> tuple[int | None, dict[str, npt.NDArray[np.float32]]]:
+        sample = dataset.evaluation[index]
+        with torch.no_grad():
+            return sample.label, {
+                name: _class_scores(name, program, sample, dataset.num_classes) for name, program in programs.items()
+            }
+
+    done = in_order(measure, samples, num_processes)
+    measured = list(tqdm(done, total=len(samples), desc="evaluate", unit="sample", disable=None))
+    known = [label for label, _ in measured if label is not None]
+    labelled = len(known) == len(measured) and not dataset.structural
     return Outputs(
         labels=np.array(known, dtype=np.int64) if labelled else None,
-        logits={name: np.concatenate(rows) for name, rows in logits.items()},
+        logits={name: np.concatenate([scores[name] for _, scores in measured]) for name in programs},
         structural=dataset.structural,
         output_lsb=output_lsb,
     )

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipeline.contracts import LayerFigures, Split
-from pipeline.origins import float_node, module_path
+from pipeline.module_paths import module_path
+from pipeline.origins import float_node
 from pipeline.program_io import input_dtypes
 from pipeline.statistics import sqnr_db
 

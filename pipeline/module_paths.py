@@ -36,6 +36,16 @@ def modules_of(node: torch.fx.Node) -> dict[str, str]:
     return found
 
 
+def module_path(node: torch.fx.Node) -> str:
+    """Path of the module that `node` comes from, e.g. `features.0.conv`; empty where unknown.
+
+    Quantization hides the outer levels of the stack that it re-exports.
+    """
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values() if path]
+    return str(paths[-1]) if paths else ""
+
+
 def with_outer_modules(path: str, classes: Mapping[str, str]) -> dict[str, str]:
     """Path -> class of the module at `path` and of all that it is part of, outermost first, without the model itself.
 

@@ -34,12 +34,6 @@ def observer_of(node: torch.fx.Node) -> str | None:
     return next((str(source.name) for source in _history(node) if source.pass_name == _CONVERSION), None)
 
 
-def module_path(node: torch.fx.Node) -> str:
-    """Path of the module that `node` comes from, e.g. `features.0.conv`; empty where unknown."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return str(stack[-1][0]) if stack else ""
-
-
 def _history(node: torch.fx.Node) -> Iterator[NodeSource]:
     """What `node` was made from, the youngest first."""
     history = node.meta.get("from_node")

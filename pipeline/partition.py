@@ -14,7 +14,8 @@ from executorch.exir.backend.partitioner import PartitionResult
 from pipeline import program_io
 from pipeline.backends.exclusion import excluded_by
 from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode
-from pipeline.edge_nodes import is_compute, module_path, operator_name
+from pipeline.edge_nodes import is_compute, operator_name
+from pipeline.module_paths import module_path
 from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
@@ -62,12 +63,31 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
     return Partitioned(program=manager.exported_program(), edge_config=edge_config, plan=_plan(backend, nodes))
 
 
+def kept_whole(program: ExportedProgram, backend: Backend) -> tuple[list[str], list[str]]:
+    """What the backend's partitioner keeps from being decomposed: all by which its options act on the edge program.
+
+    Args:
+        program: ATen program, quantized as the backend wants it.
+        backend: What to lower to.
+
+    Returns:
+        The operators that it may keep whole, and the nodes that it does, by the names that they have once the program
+        is functional: to_edge_transform_and_lower asks about these.
+    """
+    partitioner = backend.lowering(program).partitioner
+    with quick_graphs():
+        functional = partitioner.transform_for_pre_decomposition(program).run_decompositions({})
+    operators, takes = partitioner.ops_to_not_decompose(functional)
+    nodes = [node for node in functional.graph.nodes if node.op == "call_function" and node.target in operators]
+    return sorted(map(str, operators)), [node.name for node in nodes if takes is None or takes(node)]
+
+
 def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
     """The plan for an edge program that `partition` made before, with other options that leave the program as it is.
 
     Args:
         edge: As it was stored.
-        backend: With options that differ in BackendDeclaration.delegation_options at most.
+        backend: With options that differ in BackendDeclaration.delegation_options at most, and keep the same whole.
 
     Raises:
         LowerdeckError: no node would be delegated; lists the reasons.

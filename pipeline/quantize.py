@@ -10,10 +10,10 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from pipeline.contracts import ObserverState, QuantizedTensor
 from pipeline.dynamic_shapes import dynamic_shapes_of
-from pipeline.pt2e import prepare, restore_observers
-from pipeline.quantized_tensors import quantized_tensors
+from pipeline.quantization.pt2e import prepare, restore_observers
+from pipeline.quantization.quantized_tensors import quantized_tensors
+from pipeline.quantization.ranges import constant_ranges, observed_modules
 from pipeline.quick_graphs import quick_graphs
-from pipeline.ranges import constant_ranges, observed_modules
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from pipeline.contracts import LowerdeckError, Sample
+from pipeline.quantization.switches import SwitchedModel
 from pipeline.statistics import paired_difference, sqnr_db
-from pipeline.switches import SwitchedModel
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

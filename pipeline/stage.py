@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipeline.config.schema import BuildConfig, Config
     from pipeline.contracts import Backend, Dataset, QuantizationScheme
     from pipeline.firmware import Placement, Target
-    from pipeline.training import Training
+    from pipeline.quantization.training import Training
 
 Section = TypeVar("Section")
 
@@ -130,7 +130,7 @@ def scheme() -> QuantizationScheme:
 
 def quantizer() -> Quantizer | None:
     """What annotates the model for the chosen quantization on the chosen target, None where nothing is annotated."""
-    from pipeline.annotation import scheme_quantizer
+    from pipeline.quantization.annotation import scheme_quantizer
 
     return scheme_quantizer(quantizing_backend(), scheme())
 
@@ -151,7 +151,7 @@ def training(dataset: Dataset) -> Training | None:
     config = section(QuantizationConfig).training
     if config is None:
         return None
-    from pipeline.training import Recipe, Training
+    from pipeline.quantization.training import Recipe, Training
 
     split = training_split(dataset)
     check_disjoint(split, dataset.evaluation, "training")
@@ -176,7 +176,7 @@ def training_ingredients() -> str:
         [dataclasses.asdict(chosen) for chosen in sections],
         [target.backend, target.device],
         [importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")],
-        [artifacts.sha256(code / name) for name in ("training.py", "annotation.py", "pt2e.py")],
+        [artifacts.sha256(path) for path in sorted((code / "quantization").glob("*.py"))],
     ]
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
 
@@ -205,9 +205,9 @@ def lowering_backend() -> Backend:
     return backend
 
 
-def edge_ingredients() -> str:
-    """SHA-256 over all that the edge program is made of: the quantized program, the code, and the configuration but
-    for options that have no say in it."""
+def edge_ingredients(kept_whole: object) -> str:
+    """SHA-256 over all that the edge program is made of: the quantized program, the code, the configuration but for
+    options that have no say in it, and what the partitioner keeps whole."""
     import dataclasses
     import hashlib
     import importlib.metadata
@@ -224,6 +224,7 @@ def edge_ingredients() -> str:
     files = [*(code / name for name in names), *sorted((code / "backends").rglob("*.py"))]
     ingredients = [
         artifacts.sha256(artifacts.QUANTIZED),
+        kept_whole,
         dataclasses.asdict(dataclasses.replace(target, options=options)),
         dataclasses.asdict(section(FlavorConfig)),
         [importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")],

@@ -15,7 +15,8 @@ def main() -> None:
     config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)
     baseline, samples = artifacts.read_baseline()
     host = artifacts.open_program(config.resolver)
-    delegated = evaluate({"delegated": lambda inputs: host(*inputs)[0]}, samples, dataset)
+    programs = {"delegated": lambda inputs: host(*inputs)[0]}
+    delegated = evaluate(programs, samples, dataset, num_processes=host.num_processes)
     outputs = replace(baseline, logits={**baseline.logits, **delegated.logits})
     plan, manifest = artifacts.read_plan(), artifacts.read_json(artifacts.MANIFEST)
     layers, metric_sources = figures.read_layers(artifacts.LAYERS), [metrics.source(name) for name in config.metrics]

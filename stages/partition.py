@@ -7,14 +7,15 @@ def main() -> None:
     stage.fix_arithmetic()
     from pipeline import artifacts
 
-    backend, made_of = stage.lowering_backend(), stage.edge_ingredients()
-    from pipeline.partition import partition, plan_again
+    backend, program = stage.lowering_backend(), artifacts.read_program(artifacts.QUANTIZED)
+    from pipeline.partition import kept_whole, partition, plan_again
 
     # The dear part of the stage is to make the edge program: one that was made of the same serves again.
+    made_of = stage.edge_ingredients(kept_whole(program, backend))
     if (edge := artifacts.read_edge_program_made_of(made_of)) is not None:
         plan = plan_again(edge, backend)
     else:
-        partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
+        partitioned = partition(program, backend)
         artifacts.write_edge_program(partitioned.program, partitioned.edge_config, made_of)
         plan = partitioned.plan
     artifacts.write_plan(plan)

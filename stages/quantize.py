@@ -16,7 +16,7 @@ def main() -> None:
 
         program, tensors = quantize(program, quantizer, artifacts.read_observers())
     elif scheme.rebuilds_model:
-        from pipeline.quantize_model import quantize_model
+        from pipeline.quantization.quantize_model import quantize_model
 
         program, tensors = quantize_model(stage.model(), program, scheme)
     artifacts.write_program(artifacts.QUANTIZED, program)

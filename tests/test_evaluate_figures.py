@@ -12,7 +12,7 @@ from pipeline.contracts import DelegationPlan, Outputs, PlannedNode, Quantizatio
 from pipeline.evaluate import class_figures, spread, summarize
 from pipeline.layers import compare_layers, output_lsb
 from pipeline.metrics import agreement, lsb, sqnr, top1
-from pipeline.quantized_tensors import quantized_tensors
+from pipeline.quantization.quantized_tensors import quantized_tensors
 from pipeline.statistics import IDENTICAL_DB, error_lsb, share, sqnr_db, wilson_interval
 
 PLAN = DelegationPlan(

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pipeline.contracts import LowerdeckError, QuantizationScheme
+from pipeline.quantization.quantized_tensors import quantized_tensors
 from pipeline.quantize import quantize
-from pipeline.quantized_tensors import quantized_tensors
 from tests.conftest import TARGETS, Lowered
 
 

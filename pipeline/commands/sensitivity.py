@@ -81,7 +81,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from pipeline.datasets.choice import stratified
     from pipeline.datasets.overlap import check_disjoint
     from pipeline.memory_formats import laid_out, memory_format_of
-    from pipeline.pt2e import prepare, restore_observers
+    from pipeline.quantization.pt2e import prepare, restore_observers
     from pipeline.sensitivity import Trials
 
     build, quantizer = stage.fix_arithmetic(), stage.quantizer()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipeline.config.problems import Problem, validated
 from pipeline.config.schema import ObserverConfig, QuantizationConfig, TargetConfig
 from pipeline.contracts import BackendDeclaration, ModuleRule, ObserverChoice, QuantizationScheme
-from pipeline.observers import ACTIVATION_OBSERVERS, BACKEND_DEFAULT, PER_TENSOR_ONLY, WEIGHT_OBSERVERS
+from pipeline.quantization.observers import ACTIVATION_OBSERVERS, BACKEND_DEFAULT, PER_TENSOR_ONLY, WEIGHT_OBSERVERS
 
 _STATIC = ("int8", "int16x8")
 """Schemes that fix the ranges of activations in advance."""

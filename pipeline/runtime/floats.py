@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.contracts import LowerdeckError, ProgramTensor
+from pipeline.processes import num_processors
 from pipeline.runtime.program import HostProgram
 
 
@@ -63,6 +64,11 @@ class FloatProgram:
     def executor(self) -> str:
         """What executes it, e.g. `ExecuTorch runtime`."""
         return self.program.executor
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that evaluating it is worth: host twins run in one thread, ExecuTorch's runtime in several."""
+        return num_processors() if self.program.can_fork else 1
 
     def encode(self, samples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """float32 inputs as the program takes them.

@@ -53,6 +53,8 @@ class Twin(Protocol):
 class Interpreter:
     """Methods of one program, bound to kernels and host twins."""
 
+    has_threads = False
+
     def __init__(self, methods: Sequence[Method], find_twin: Callable[[Delegate], Twin]) -> None:
         """Bind all methods.
 

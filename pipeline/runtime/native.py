@@ -39,6 +39,7 @@ class NativeEngine:
     """A program loaded into ExecuTorch's runtime."""
 
     description = "ExecuTorch runtime"
+    has_threads = True
 
     def __init__(self, data: bytes, methods: Sequence[Method], *, probe: bool) -> None:
         """Load the program.

@@ -51,6 +51,8 @@ class Engine(Protocol):
     """What executes methods."""
 
     description: str
+    has_threads: bool
+    """Whether it keeps threads of its own, which a forked process would lack."""
 
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of `method`; `inputs` have been checked."""
@@ -69,6 +71,11 @@ class HostProgram:
         self.executor = engine.description
         """What executes it, e.g. `ExecuTorch runtime`."""
         self._engine = engine
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether a process that is forked from this one can call the program as well."""
+        return not self._engine.has_threads
 
     @property
     def delegates(self) -> tuple[str, ...]:

@@ -225,7 +225,7 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
         ("pipeline/config/schema.py", {"compose"}),
         ("pipeline/datasets/digits.py", {"compose", "calibrate", "baseline", "evaluate", "firmware"}),
         ("pipeline/backends/xnnpack/backend.py", {"compose", "calibrate", "quantize", "partition", "convert"}),
-        ("pipeline/pt2e.py", {"calibrate", "quantize"}),
+        ("pipeline/quantization/pt2e.py", {"calibrate", "quantize"}),
         ("pipeline/convert.py", {"convert"}),
         ("pipeline/firmware/header.py", {"firmware"}),
         ("pipeline/metrics/top1.py", {"compose", "evaluate"}),

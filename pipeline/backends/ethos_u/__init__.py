@@ -209,7 +209,6 @@ def probe_flavor(**flavor: Any) -> FlavorReport:
     return FlavorReport(converter=converter, targets=get_args(Accelerator))
 
 
-_DECOMPOSITION = ("operators_not_to_delegate", "modules_not_to_delegate", "custom_partition_ops")
 _NOT_HERE = {
     "target": "is `target.device.accelerator` here",
     "config_ini": "is `target.options.vela_config` here",
@@ -237,7 +236,7 @@ DECLARATION = BackendDeclaration(
     files=files,
     create=create,
     probe_flavor=probe_flavor,
-    # The others also decide which operators are kept whole for the delegate.
-    delegation_options=tuple(option.name for option in fields(Options) if option.name not in _DECOMPOSITION),
+    # Of custom operators it matters how they are lowered, too.
+    delegation_options=tuple(option.name for option in fields(Options) if option.name != "custom_partition_ops"),
     not_options=_NOT_HERE,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from pipeline.backends.exclusion import Exclusion
@@ -134,6 +134,7 @@ def probe_flavor(**flavor: Any) -> FlavorReport:
     return FlavorReport(converter=converter, targets=("cpu",))
 
 
+_OF_LINEAR_LAYERS = ("force_non_static_weights_for_f32_linear", "enable_bf16")
 DECLARATION = BackendDeclaration(
     device=Device,
     options=Options,
@@ -154,6 +155,5 @@ DECLARATION = BackendDeclaration(
     supports_dynamic_shapes=True,
     create=create,
     probe_flavor=probe_flavor,
-    # The others also decide which operators are kept whole for the delegate.
-    delegation_options=("per_op_mode", "verbose", "quantized_inputs", "quantized_outputs", "nodes_not_to_delegate"),
+    delegation_options=tuple(option.name for option in fields(Options) if option.name not in _OF_LINEAR_LAYERS),
 )

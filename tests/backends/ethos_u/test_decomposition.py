@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from pipeline import artifacts
-from pipeline.annotation import scheme_quantizer
 from pipeline.calibrate import calibrate
 from pipeline.contracts import LowerdeckError, ModuleRule, QuantizationScheme
 from pipeline.convert import convert
 from pipeline.edge_nodes import operator_name
 from pipeline.export import export
 from pipeline.partition import partition
+from pipeline.quantization.annotation import scheme_quantizer
 from pipeline.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85, with_options
 from tests.conftest import Lowered

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from pipeline import backends, pt2
-from pipeline.annotation import scheme_quantizer
 from pipeline.calibrate import calibrate
 from pipeline.contracts import Backend, DelegationPlan, ModuleRule, QuantizationScheme
 from pipeline.convert import Converted, convert
 from pipeline.export import export
 from pipeline.partition import partition
+from pipeline.quantization.annotation import scheme_quantizer
 from pipeline.quantize import quantize
 
 

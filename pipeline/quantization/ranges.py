@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipeline.contracts import ObservedRange
-from pipeline.origins import module_path
+from pipeline.module_paths import module_path
 from pipeline.statistics import sqnr_db
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from pipeline.contracts import Backend, ModuleRule, ObserverChoice, QuantizationScheme
 from pipeline.module_paths import known_modules, matches, modules_of, refuse_unknown
-from pipeline.observers import BACKEND_DEFAULT, observed_by
+from pipeline.quantization.observers import BACKEND_DEFAULT, observed_by
 
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule, Node

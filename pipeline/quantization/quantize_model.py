@@ -13,7 +13,7 @@ from torch import nn
 from pipeline.contracts import LowerdeckError, QuantizationScheme, QuantizedTensor
 from pipeline.dynamic_shapes import dynamic_shapes_of
 from pipeline.module_paths import matches, refuse_unknown, with_outer_modules
-from pipeline.quantized_tensors import quantized_tensors
+from pipeline.quantization.quantized_tensors import quantized_tensors
 from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 from pipeline.contracts import LowerdeckError, ObserverState, Split
 from pipeline.memory_formats import laid_out, memory_format_of
-from pipeline.pt2e import observer_state, prepare, replace_parameters
-from pipeline.ranges import activation_ranges, constant_values, constants, observer_nodes
+from pipeline.quantization.pt2e import observer_state, prepare, replace_parameters
+from pipeline.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

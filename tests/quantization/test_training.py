@@ -13,15 +13,15 @@ from safetensors.torch import save
 from torch import nn
 
 from pipeline import artifacts
-from pipeline.annotation import scheme_quantizer
 from pipeline.calibrate import calibrate
 from pipeline.contracts import LowerdeckError, ModuleRule, ObserverState, QuantizationScheme, Sample
 from pipeline.convert import convert
 from pipeline.export import export
 from pipeline.partition import partition
-from pipeline.pt2e import prepare, restore_observers
+from pipeline.quantization.annotation import scheme_quantizer
+from pipeline.quantization.pt2e import prepare, restore_observers
+from pipeline.quantization.training import Recipe, Training
 from pipeline.quantize import quantize
-from pipeline.training import Recipe, Training
 from tests.conftest import Lowered
 
 SCHEME = QuantizationScheme(name="int8", is_qat=True)

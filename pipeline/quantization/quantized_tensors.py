@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipeline.contracts import ObservedRange, QuantizedTensor
-from pipeline.origins import float_node, module_path, observer_of
+from pipeline.module_paths import module_path
+from pipeline.origins import float_node, observer_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -1,4 +1,4 @@
-"""pipeline.pt2e: preparation, and observers that cross a process as plain tensors."""
+"""pipeline.quantization.pt2e: preparation, and observers that cross a process as plain tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from pipeline.contracts import LowerdeckError, QuantizationScheme
 from pipeline.export import export
-from pipeline.pt2e import observer_state, prepare, restore_observers
+from pipeline.quantization.pt2e import observer_state, prepare, restore_observers
 from tests.conftest import TARGETS, Lowered
 from tests.networks import Alien
 

@@ -1,4 +1,4 @@
-"""pipeline.annotation: modules that stay float, modules with another scheme, and observers, on every backend."""
+"""pipeline.quantization.annotation: modules that stay float or have another scheme, and observers, on every backend."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pipeline.annotation import SchemeQuantizer, scheme_quantizer
 from pipeline.calibrate import calibrate
 from pipeline.contracts import Backend, ConfigurationError, ModuleRule, ObserverChoice, QuantizationScheme
 from pipeline.export import export
+from pipeline.quantization.annotation import SchemeQuantizer, scheme_quantizer
 from pipeline.quantize import quantize
 from tests.conftest import Lowered
 

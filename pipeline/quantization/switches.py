@@ -15,10 +15,10 @@ import torch
 import torch.ao.quantization.fx._decomposed
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from pipeline.annotation import rule_of_node
 from pipeline.contracts import LowerdeckError, ModuleRule
 from pipeline.module_paths import modules_of
-from pipeline.ranges import constants, grid, observer_nodes
+from pipeline.quantization.annotation import rule_of_node
+from pipeline.quantization.ranges import constants, grid, observer_nodes
 
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule, Node

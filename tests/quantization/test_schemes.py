@@ -13,7 +13,6 @@ import torch
 import yaml
 
 from pipeline import artifacts
-from pipeline.annotation import scheme_quantizer
 from pipeline.calibrate import calibrate
 from pipeline.contracts import (
     Backend,
@@ -29,8 +28,9 @@ from pipeline.evaluate import torch_program
 from pipeline.export import export
 from pipeline.layers import compare_layers, output_lsb
 from pipeline.partition import partition
+from pipeline.quantization.annotation import scheme_quantizer
+from pipeline.quantization.quantize_model import quantize_model
 from pipeline.quantize import quantize
-from pipeline.quantize_model import quantize_model
 from tests.backends.xnnpack.serialized import SerializedGraph, read_graph
 from tests.conftest import backend_for
 from tests.networks import SCHEMED_SHAPE, Schemed

@@ -1,4 +1,4 @@
-"""pipeline.ranges and the quantization report: what observers saw, and what is clipped, against values kept by hand."""
+"""pipeline.quantization.ranges and the report: what observers saw and what is clipped, against values kept by hand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pipeline.annotation import scheme_quantizer
 from pipeline.calibrate import calibrate
 from pipeline.contracts import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
+from pipeline.quantization.annotation import scheme_quantizer
+from pipeline.quantization.ranges import Grid
 from pipeline.quantize import quantize
-from pipeline.ranges import Grid
 from tests.conftest import TARGETS, Lowered
 
 

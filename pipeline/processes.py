@@ -1,0 +1,55 @@
+"""Calls a function for many items in forked processes: what it works with is there without being sent."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_work: Callable[[Any], Any] | None = None
+"""What the processes of a pool call; they have it from the process that they were forked from."""
+
+
+def num_processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processes: int) -> Iterator[Result]:
+    """`work(item)` for every item, in their order.
+
+    Args:
+        work: Whatever it raises is raised here; its results are sent between processes.
+        items: Sent between processes as well.
+        num_processes: With 1 this process does the work itself. Threads of this process do not exist in the others.
+    """
+    if num_processes == 1 or len(items) < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        yield from map(work, items)
+        return
+    global _work
+    _work = work
+    try:
+        with multiprocessing.get_context("fork").Pool(min(num_processes, len(items)), _die_with_parent) as pool:
+            yield from pool.imap(_call, items)
+    finally:
+        _work = None
+
+
+def _call(item: Any) -> Any:
+    assert _work is not None
+    return _work(item)
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end this process when the one that waits for it is killed, and Ctrl-C be answered there alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
