@@ -198,3 +198,14 @@ def test_class_figures_count_hits_of_the_classes_that_occur() -> None:
     found = [(each.label, each.num_samples, dict(each.correct)) for each in class_figures(outputs)]
     assert found == [(0, 1, {"float": 1, "quantized": 0}), (2, 2, {"float": 2, "quantized": 1})]
     assert class_figures(Outputs(labels=None, logits=outputs.logits)) == []
+
+
+def test_several_processes_give_the_outputs_of_one() -> None:
+    data = Data(Labels([0, 1, 2, 1, 0, 2, 2]))
+    programs = {"float": answering([0, 1, 2, 1, 0, 2, 2]), "delegated": answering([0, 1, 2, 0, 0, 2, 1])}
+    one, three = (evaluate(programs, [6, 0, 3, 5], data, num_processes=number) for number in (1, 3))
+    assert one.labels is not None
+    assert three.labels is not None
+    assert list(one.labels) == list(three.labels) == [2, 0, 1, 2]
+    for name in programs:
+        assert np.array_equal(one.logits[name], three.logits[name])

@@ -1,0 +1,56 @@
+"""pipeline.processes: work in forked processes gives what it gives in one, in order."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.contracts import LowerdeckError
+from pipeline.processes import in_order, num_processors
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 8])
+def test_results_come_in_the_order_of_the_items(num_processes: int) -> None:
+    def later_ones_are_quicker(item: int) -> int:
+        time.sleep(0.05 / (item + 1))
+        return item * item
+
+    assert list(in_order(later_ones_are_quicker, range(6), num_processes)) == [0, 1, 4, 9, 16, 25]
+
+
+def test_the_work_is_shared(tmp_path: Path) -> None:
+    """Each of two processes waits until the other has begun as well."""
+
+    def meet(item: int) -> int:
+        (tmp_path / str(item)).touch()
+        deadline = time.monotonic() + 30
+        while not (tmp_path / str(1 - item)).exists():
+            assert time.monotonic() < deadline, "nobody else came"
+            time.sleep(0.01)
+        return os.getpid()
+
+    pids = list(in_order(meet, [0, 1], 2))
+    assert len(set(pids)) == 2
+    assert os.getpid() not in pids
+
+
+def test_one_process_does_the_work_itself() -> None:
+    assert set(in_order(lambda item: os.getpid(), [1, 2, 3], 1)) == {os.getpid()}
+
+
+def test_an_error_ends_it_with_its_message() -> None:
+    def fail(item: int) -> int:
+        if item == 1:
+            raise LowerdeckError("item 1 is not to be had")
+        return item
+
+    with pytest.raises(LowerdeckError, match="item 1 is not to be had"):
+        list(in_order(fail, range(4), 2))
+    assert list(in_order(lambda item: item, range(4), 2)) == [0, 1, 2, 3]
+
+
+def test_this_machine_has_processors() -> None:
+    assert 1 <= num_processors() <= (os.cpu_count() or 1)
