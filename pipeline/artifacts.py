@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import zipfile
 from collections import UserDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -264,21 +264,26 @@ class Measurements(UserDict[str, "Measured"]):
         write_json(self._path, entries)
 
 
-def write_edge_program(program: ExportedProgram, config: EdgeCompileConfig, made_of: str = "") -> None:
-    """The edge program between partition and convert.
+def write_edge_program(
+    program: ExportedProgram, config: EdgeCompileConfig, made_of: str = "", options: Any = None, kept_whole: Any = None
+) -> None:
+    """The edge program between partition and convert, and a receipt for `read_edge_program_made_of`.
 
     Args:
         program: Edge-dialect program before lowering.
         config: What it was made with.
-        made_of: Digest of all that it was made of, for `read_edge_program_made_of`; empty where it is not known.
+        made_of: Digest of what it was made of; empty where it is not known.
+        options: Those that decide what the partitioner keeps whole.
+        kept_whole: What it kept.
     """
     from pipeline import pt2
 
     buffer = io.BytesIO()
     pt2.save_edge(program, config, buffer)
     write_bytes(EDGE, buffer.getvalue())
+    receipt = {"made_of": made_of, "options": options, "kept_whole": kept_whole}
     # No output of the stage: DVC may put another build's program into its place, which the receipt then does not fit.
-    write_json(EDGE_RECEIPT, {"made_of": made_of, "sha256": hashlib.sha256(buffer.getvalue()).hexdigest()})
+    write_json(EDGE_RECEIPT, receipt | {"sha256": hashlib.sha256(buffer.getvalue()).hexdigest()})
 
 
 def read_edge_program() -> EdgeProgramManager:
@@ -288,11 +293,20 @@ def read_edge_program() -> EdgeProgramManager:
     return pt2.load_edge(existing(EDGE))
 
 
-def read_edge_program_made_of(made_of: str) -> EdgeProgramManager | None:
-    """The edge program of an earlier build, where it was made of the very same and is there unchanged; else None."""
+def read_edge_program_made_of(made_of: str, options: Any, kept_whole: Callable[[], Any]) -> EdgeProgramManager | None:
+    """The edge program of an earlier build, where it was made of the very same and is there unchanged; else None.
+
+    Args:
+        made_of: As for `write_edge_program`.
+        options: Likewise.
+        kept_whole: Called where the options are others than they were: what the partitioner keeps whole now.
+    """
     if not EDGE.is_file() or not EDGE_RECEIPT.is_file():
         return None
-    if read_json(EDGE_RECEIPT) != {"made_of": made_of, "sha256": sha256(EDGE)}:
+    receipt = read_json(EDGE_RECEIPT)
+    if (receipt.get("made_of"), receipt.get("sha256")) != (made_of, sha256(EDGE)):
+        return None
+    if receipt["options"] != options and receipt["kept_whole"] != list(kept_whole()):
         return None
     return read_edge_program()
 

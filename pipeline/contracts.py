@@ -492,6 +492,8 @@ class BackendDeclaration:
     """Fields of `options` that only decide which nodes are delegated, how partitions are compiled, and what the
     partitioner keeps from being decomposed: where the latter is the same, so is the edge program, to the byte, and a
     build need not make it again."""
+    decomposition_options: Collection[str] = ()
+    """Those of them that may change what is kept from being decomposed."""
 
 
 @dataclass(frozen=True, kw_only=True)

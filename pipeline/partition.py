@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _TAG = "delegation_tag"
 
 
+KeptWhole = tuple[list[str], list[str]]
+"""Operators that a partitioner may keep from being decomposed, and the nodes that it does keep, by their names."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Partitioned:
     """An edge program and what the partitioner decided about it."""
@@ -35,6 +39,8 @@ class Partitioned:
     """Edge-dialect program after the backend's passes, before lowering."""
     edge_config: EdgeCompileConfig
     """What it was made with."""
+    kept_whole: KeptWhole
+    """What the partitioner kept from being decomposed."""
     plan: DelegationPlan
 
 
@@ -52,6 +58,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
     program_io.keep_border(lowering)
     edge_config = lowering.edge_config or EdgeCompileConfig()
     nodes: list[PlannedNode] = []
+    kept = _remembered(lowering.partitioner)
     with quick_graphs(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
         _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
         manager = to_edge_transform_and_lower(
@@ -60,10 +67,12 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
             partitioner=[lowering.partitioner],
             compile_config=edge_config,
         )
-    return Partitioned(program=manager.exported_program(), edge_config=edge_config, plan=_plan(backend, nodes))
+    return Partitioned(
+        program=manager.exported_program(), edge_config=edge_config, kept_whole=kept[0], plan=_plan(backend, nodes)
+    )
 
 
-def kept_whole(program: ExportedProgram, backend: Backend) -> tuple[list[str], list[str]]:
+def kept_whole(program: ExportedProgram, backend: Backend) -> KeptWhole:
     """What the backend's partitioner keeps from being decomposed: all by which its options act on the edge program.
 
     Args:
@@ -71,14 +80,35 @@ def kept_whole(program: ExportedProgram, backend: Backend) -> tuple[list[str], l
         backend: What to lower to.
 
     Returns:
-        The operators that it may keep whole, and the nodes that it does, by the names that they have once the program
-        is functional: to_edge_transform_and_lower asks about these.
+        The same as `Partitioned.kept_whole`, without making the edge program.
     """
     partitioner = backend.lowering(program).partitioner
     with quick_graphs():
         functional = partitioner.transform_for_pre_decomposition(program).run_decompositions({})
-    operators, takes = partitioner.ops_to_not_decompose(functional)
-    nodes = [node for node in functional.graph.nodes if node.op == "call_function" and node.target in operators]
+    return _kept(functional, partitioner.ops_to_not_decompose(functional))
+
+
+def _remembered(partitioner: Partitioner) -> list[KeptWhole]:
+    """What `partitioner` will answer when to_edge_transform_and_lower asks what to keep whole, a call after the other.
+
+    The first time it asks about the functional program, before anything is decomposed.
+    """
+    answers: list[KeptWhole] = []
+    ask = partitioner.ops_to_not_decompose
+
+    def ask_and_remember(program: ExportedProgram) -> Any:
+        answer = ask(program)
+        if not answers:
+            answers.append(_kept(program, answer))
+        return answer
+
+    partitioner.ops_to_not_decompose = ask_and_remember
+    return answers
+
+
+def _kept(program: ExportedProgram, answer: Any) -> KeptWhole:
+    operators, takes = answer
+    nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target in operators]
     return sorted(map(str, operators)), [node.name for node in nodes if takes is None or takes(node)]
 
 

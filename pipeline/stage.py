@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline import preload
 
@@ -205,9 +205,13 @@ def lowering_backend() -> Backend:
     return backend
 
 
-def edge_ingredients(kept_whole: object) -> str:
-    """SHA-256 over all that the edge program is made of: the quantized program, the code, the configuration but for
-    options that have no say in it, and what the partitioner keeps whole."""
+def edge_ingredients() -> tuple[str, dict[str, Any]]:
+    """What the edge program is made of, but for what the partitioner keeps whole.
+
+    Returns:
+        SHA-256 over the quantized program, the code, and the configuration without options that have no other say in
+        it; and those options that decide what is kept whole.
+    """
     import dataclasses
     import hashlib
     import importlib.metadata
@@ -217,20 +221,20 @@ def edge_ingredients(kept_whole: object) -> str:
     from pipeline.config.schema import FlavorConfig, TargetConfig
 
     target = section(TargetConfig)
-    without = backends.source(target.backend).delegation_options
-    options = {name: value for name, value in target.options.items() if name not in without}
+    declaration = backends.source(target.backend)
+    options = {name: value for name, value in target.options.items() if name not in declaration.delegation_options}
     code = Path(__file__).parent
     names = ("partition.py", "pt2.py", "quick_graphs.py", "program_io.py", "edge_nodes.py")
     files = [*(code / name for name in names), *sorted((code / "backends").rglob("*.py"))]
     ingredients = [
         artifacts.sha256(artifacts.QUANTIZED),
-        kept_whole,
         dataclasses.asdict(dataclasses.replace(target, options=options)),
         dataclasses.asdict(section(FlavorConfig)),
         [importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")],
         [[file.relative_to(code).as_posix(), artifacts.sha256(file)] for file in files],
     ]
-    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+    return digest, {name: target.options[name] for name in declaration.decomposition_options}
 
 
 def dataset(seed: int) -> Dataset:

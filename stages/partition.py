@@ -11,13 +11,14 @@ def main() -> None:
     from pipeline.partition import kept_whole, partition, plan_again
 
     # The dear part of the stage is to make the edge program: one that was made of the same serves again.
-    made_of = stage.edge_ingredients(kept_whole(program, backend))
-    if (edge := artifacts.read_edge_program_made_of(made_of)) is not None:
+    made_of, options = stage.edge_ingredients()
+    edge = artifacts.read_edge_program_made_of(made_of, options, lambda: kept_whole(program, backend))
+    if edge is not None:
         plan = plan_again(edge, backend)
     else:
-        partitioned = partition(program, backend)
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config, made_of)
-        plan = partitioned.plan
+        made = partition(program, backend)
+        artifacts.write_edge_program(made.program, made.edge_config, made_of, options, made.kept_whole)
+        plan = made.plan
     artifacts.write_plan(plan)
     print(f"partition: {plan.summary}")
     for exclusion in plan.exclusions:

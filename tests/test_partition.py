@@ -207,12 +207,14 @@ def test_the_edge_program_is_another_only_where_other_nodes_are_kept_whole(
         backend = backend_for(chosen | {"options": chosen["options"] | ({name: value} if name else {})})
         program = pt2.load(tmp_path / "quantized.pt2")
         kept[name] = kept_whole(program, backend)
-        partitioned = partition(program, backend)
+        partitioned = partition(pt2.load(tmp_path / "quantized.pt2"), backend)
+        assert partitioned.kept_whole == kept[name]
         with (tmp_path / "edge.pt2").open("wb") as file:
             pt2.save_edge(partitioned.program, partitioned.edge_config, file)
         stored[name] = (tmp_path / "edge.pt2").read_bytes()
         assert plan_again(pt2.load_edge(tmp_path / "edge.pt2"), backend) == partitioned.plan
     other_bytes = {name for name in stored if stored[name] != stored[""]}
     other_kept = {name for name in kept if kept[name] != kept[""]}
+    assert other_kept <= set(backends.source(chosen["backend"]).decomposition_options)
     assert other_bytes <= other_kept  # made anew too often is slow, too seldom would be wrong
     assert other_kept == KEEP_OTHERS.get(target, set())

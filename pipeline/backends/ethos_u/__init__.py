@@ -238,5 +238,6 @@ DECLARATION = BackendDeclaration(
     probe_flavor=probe_flavor,
     # Of custom operators it matters how they are lowered, too.
     delegation_options=tuple(option.name for option in fields(Options) if option.name != "custom_partition_ops"),
+    decomposition_options=("operators_not_to_delegate", "modules_not_to_delegate"),
     not_options=_NOT_HERE,
 )

@@ -156,4 +156,12 @@ DECLARATION = BackendDeclaration(
     create=create,
     probe_flavor=probe_flavor,
     delegation_options=tuple(option.name for option in fields(Options) if option.name not in _OF_LINEAR_LAYERS),
+    decomposition_options=(
+        "configs",
+        "excluded_configs",
+        "additional_configs",
+        "config_precisions",
+        "operators_not_to_delegate",
+        "modules_not_to_delegate",
+    ),
 )
