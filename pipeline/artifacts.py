@@ -31,7 +31,10 @@ from pipeline.contracts import (
     ObserverState,
     Outputs,
     PlannedNode,
+    PlannedTensor,
     QuantizedTensor,
+    Reason,
+    ReasonCode,
 )
 from pipeline.statistics import HIGH, LOW, wilson_interval
 
@@ -320,8 +323,17 @@ def read_plan() -> DelegationPlan:
     """The delegation plan that `write_plan` wrote."""
     stored = read_json(PLAN)
     converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
-    nodes = tuple(PlannedNode(**node) for node in stored["nodes"])
+    nodes = tuple(_planned_node(node) for node in stored["nodes"])
     return DelegationPlan(backend=stored["backend"], nodes=nodes, converter=converter)
+
+
+def _planned_node(stored: Mapping[str, Any]) -> PlannedNode:
+    given = dict(stored)
+    for name in ("inputs", "outputs"):
+        given[name] = tuple(PlannedTensor(**tensor | {"shape": tuple(tensor["shape"])}) for tensor in given[name])
+    if given["reason"] is not None:
+        given["reason"] = Reason(**given["reason"] | {"code": ReasonCode(given["reason"]["code"])})
+    return PlannedNode(**given)
 
 
 @contextmanager

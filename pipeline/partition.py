@@ -13,7 +13,7 @@ from executorch.exir.backend.partitioner import PartitionResult
 
 from pipeline import program_io
 from pipeline.backends.exclusion import excluded_by
-from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode
+from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode, Reason, ReasonCode
 from pipeline.edge_nodes import is_compute, operator_name
 from pipeline.module_paths import module_path
 from pipeline.quick_graphs import quick_graphs
@@ -158,7 +158,7 @@ def _plan_only(partitioner: Partitioner, keep: Callable[[torch.fx.Graph], None])
     partitioner.partition = partition_nothing
 
 
-def _planned(graph: torch.fx.Graph, reason: Callable[[torch.fx.Node], str | None]) -> list[PlannedNode]:
+def _planned(graph: torch.fx.Graph, reason: Callable[[torch.fx.Node], Reason | None]) -> list[PlannedNode]:
     planned = []
     for node in graph.nodes:
         if node.op != "call_function":
@@ -172,15 +172,19 @@ def _planned(graph: torch.fx.Graph, reason: Callable[[torch.fx.Node], str | None
                 compute=is_compute(node),
                 partition=tag,
                 module=module_path(node),
-                reason=None if tag else f"excluded by {excluded}" if excluded else reason(node),
+                reason=None if tag else _excluded(excluded) if excluded else reason(node),
                 excluded_by=excluded,
             )
         )
     return planned
 
 
+def _excluded(pattern: str) -> Reason:
+    return Reason(code=ReasonCode.EXCLUDED, words=f"excluded by {pattern}", values={"option": pattern})
+
+
 def _nothing_delegated(plan: DelegationPlan) -> str:
-    reasons = Counter((node.operator, node.reason or "no reason given") for node in plan.nodes if node.compute)
+    reasons = Counter((node.operator, str(node.reason or "no reason given")) for node in plan.nodes if node.compute)
     listed = "\n".join(f"  {count} x {operator}: {why}" for (operator, why), count in reasons.most_common(10))
     return (
         f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the "

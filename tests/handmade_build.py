@@ -21,6 +21,8 @@ from pipeline.contracts import (
     PlannedNode,
     ProgramTensor,
     QuantizedTensor,
+    Reason,
+    ReasonCode,
 )
 
 CONFIG = {
@@ -72,7 +74,12 @@ NODES = (
     PlannedNode(name="conv", operator="aten.convolution.default", compute=True, partition="tag0", module="features.0"),
     PlannedNode(name="relu", operator="aten.relu.default", compute=True, partition="tag0", module="features.1"),
     PlannedNode(
-        name="exp", operator="aten.exp.default", compute=True, partition=None, module="head", reason="no such kernel"
+        name="exp",
+        operator="aten.exp.default",
+        compute=True,
+        partition=None,
+        module="head",
+        reason=Reason(code=ReasonCode.NO_CONVERTER, words="no such kernel"),
     ),
     PlannedNode(name="getitem", operator="getitem", compute=False, partition=None, module=""),
 )

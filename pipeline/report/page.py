@@ -216,7 +216,7 @@ def _plan(plan: DelegationPlan) -> str:
 def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
-        groups.setdefault((node.reason or NO_REASON, node.operator), []).append(node.module or node.name)
+        groups.setdefault((str(node.reason or NO_REASON), node.operator), []).append(node.module or node.name)
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
     return [(reason, operator, len(where), ", ".join(where)) for (reason, operator), where in ordered]
 

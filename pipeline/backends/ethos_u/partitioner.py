@@ -14,7 +14,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from pipeline import import_paths
 from pipeline.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
 from pipeline.backends.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
-from pipeline.contracts import ConfigurationError, LowerdeckError
+from pipeline.contracts import ConfigurationError, LowerdeckError, Reason, ReasonCode
 from pipeline.edge_nodes import operator_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WITHOUT_KERNEL = ("eye", "hardsigmoid", "hardswish", "linspace", "pad", "silu")
 """ATen operators that the partitioner keeps whole, and that ExecuTorch's CPU kernels have only in pieces."""
-_Reasons = Callable[[], AbstractContextManager[Callable[[torch.fx.Node], str | None]]]
+_Reasons = Callable[[], AbstractContextManager[Callable[[torch.fx.Node], Reason | None]]]
 
 
 def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tuple[EthosUPartitioner, _Reasons]:
@@ -123,7 +123,7 @@ def _refuse_without_kernel(node: torch.fx.Node, refused_by: str) -> None:
 
 
 @contextmanager
-def _rejections(checks: Sequence[_Check]) -> Iterator[Callable[[torch.fx.Node], str | None]]:
+def _rejections(checks: Sequence[_Check]) -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
     """Keep the reporter that the partitioner fills while it decides."""
     reporters: list[Any] = []
     original = arm_partitioner.WhyNoPartitionReporter
@@ -133,11 +133,14 @@ def _rejections(checks: Sequence[_Check]) -> Iterator[Callable[[torch.fx.Node], 
             super().__init__()
             reporters.append(self)
 
-    def reason(node: torch.fx.Node) -> str | None:
+    def reason(node: torch.fx.Node) -> Reason | None:
         for check in checks:
             if node in check.refused:
-                return f"refused by target.options.additional_checks: {check.path}"
-        return next((report._rejected_nodes[node] for report in reporters if node in report._rejected_nodes), None)
+                return Reason(
+                    code=ReasonCode.OWN_CHECK, words=f"refused by target.options.additional_checks: {check.path}"
+                )
+        said = (report._rejected_nodes[node] for report in reporters if node in report._rejected_nodes)
+        return Reason(code=ReasonCode.UNKNOWN, words=next(said, "no reason given"))
 
     arm_partitioner.WhyNoPartitionReporter = Recorded
     try:

@@ -25,7 +25,7 @@ from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 from pipeline import import_paths
 from pipeline.backends.exclusion import excluded_by, mark_before_partition
 from pipeline.backends.neutron import CHECK, Device, Options, exclusion
-from pipeline.contracts import LowerdeckError
+from pipeline.contracts import LowerdeckError, Reason, ReasonCode
 from pipeline.edge_nodes import is_operator
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _refuse_marked(partitioner: NeutronPartitioner) -> None:
 
 
 @contextmanager
-def rejections() -> Iterator[Callable[[torch.fx.Node], str | None]]:
+def rejections() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
     """Ask the partitioner's own checks again, in its order, for a node that it did not take."""
     instances: list[Any] = []
     original = neutron_partitioner.NeutronSupportedOperators
@@ -158,8 +158,9 @@ def rejections() -> Iterator[Callable[[torch.fx.Node], str | None]]:
             super().__init__(*arguments)
             instances.append(self)
 
-    def reason(node: torch.fx.Node) -> str | None:
-        return _reason(instances[-1], node) if instances else None
+    def reason(node: torch.fx.Node) -> Reason | None:
+        words = _reason(instances[-1], node) if instances else None
+        return Reason(code=ReasonCode.UNKNOWN, words=words or "no reason given")
 
     neutron_partitioner.NeutronSupportedOperators = Recorded
     try:

@@ -18,6 +18,8 @@ from pipeline.contracts import (
     Converter,
     Lowering,
     QuantizationScheme,
+    Reason,
+    ReasonCode,
     UnsupportedQuantizationError,
 )
 
@@ -75,9 +77,9 @@ class Xnnpack:
         mark_before_partition(partitioner, exclusion(self.options))
 
         @contextmanager
-        def reasons() -> Iterator[Callable[[torch.fx.Node], str | None]]:
+        def reasons() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
             with self._logging():
-                yield partitioner.why
+                yield lambda node: _reason(partitioner.why(node))
 
         varies = bool(program.range_constraints)
         return Lowering(
@@ -122,3 +124,7 @@ class Xnnpack:
         return Converter(
             flavor=self.flavor, name="executorch-xnnpack", version=importlib.metadata.version("executorch")
         )
+
+
+def _reason(words: str | None) -> Reason:
+    return Reason(code=ReasonCode.UNKNOWN, words=words or "no reason given")

@@ -1,0 +1,67 @@
+"""What modules of the pipeline expect of one another: errors, value types and Protocols.
+
+This package imports nothing else of the project, and torch for annotations only, so that configuration can be checked
+without the seconds that torch takes to import.
+
+Shape legend used in docstrings: n number of samples, b batch, c channels or classes, h height, w width.
+"""
+
+from pipeline.contracts.backends import Backend, BackendDeclaration, BuildChoices, DynamicDimension, FlavorReport
+from pipeline.contracts.errors import (
+    ConfigurationError,
+    ConversionError,
+    GateError,
+    LowerdeckError,
+    SampleOverlapError,
+    UnsupportedQuantizationError,
+)
+from pipeline.contracts.evaluation import ClassFigures, LayerFigures, Metric, Outputs
+from pipeline.contracts.lowering import CompiledPartition, Converter, Lowering, ProgramTensor
+from pipeline.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
+from pipeline.contracts.quantization import (
+    ModuleRule,
+    ObservedRange,
+    ObserverChoice,
+    ObserverState,
+    QuantizationScheme,
+    QuantizedTensor,
+)
+from pipeline.contracts.samples import Dataset, DatasetSource, ModelSource, Sample, Split
+
+__all__ = [
+    "Backend",
+    "BackendDeclaration",
+    "BuildChoices",
+    "ClassFigures",
+    "CompiledPartition",
+    "ConfigurationError",
+    "ConversionError",
+    "Converter",
+    "Dataset",
+    "DatasetSource",
+    "DelegationPlan",
+    "DynamicDimension",
+    "FlavorReport",
+    "GateError",
+    "LayerFigures",
+    "LowerdeckError",
+    "Lowering",
+    "Metric",
+    "ModelSource",
+    "ModuleRule",
+    "ObservedRange",
+    "ObserverChoice",
+    "ObserverState",
+    "Outputs",
+    "PlannedNode",
+    "PlannedTensor",
+    "ProgramTensor",
+    "QuantizationScheme",
+    "QuantizedTensor",
+    "Reason",
+    "ReasonCode",
+    "Sample",
+    "SampleOverlapError",
+    "Split",
+    "UnsupportedQuantizationError",
+]

@@ -1,0 +1,27 @@
+"""Conditions that the person at the terminal can mend."""
+
+from __future__ import annotations
+
+
+class LowerdeckError(Exception):
+    """A condition that the person at the terminal can mend: shown as its message, without a traceback."""
+
+
+class ConfigurationError(LowerdeckError):
+    """The configuration names something that does not exist or cannot be combined."""
+
+
+class UnsupportedQuantizationError(ConfigurationError):
+    """A backend has no quantizer for the wanted scheme; the message lists the schemes that it has."""
+
+
+class ConversionError(LowerdeckError):
+    """A converter crashed, ran out of time or returned something that is no compiled partition."""
+
+
+class SampleOverlapError(LowerdeckError):
+    """A sample serves calibration and evaluation: the accuracy would be measured on data the program has seen."""
+
+
+class GateError(LowerdeckError):
+    """A build was measured and is not good enough for the chosen gates."""

@@ -1,0 +1,133 @@
+"""How a model is quantized, and what is known of the tensors that are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverChoice:
+    """How the range of a tensor is found; see quantization.activation_observer."""
+
+    kind: str = "backend_default"
+    """`histogram`, `min_max`, `moving_average_min_max` ..., or `backend_default`: the backend's own choice."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the observer's class, e.g. bins of a histogram."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRule:
+    """Another scheme for a part of the model; of several rules that match a module, the last one holds."""
+
+    modules: tuple[str, ...] = ()
+    """Globs on module paths, e.g. `layer3.*`; a module is matched with everything in it."""
+    types: tuple[str, ...] = ()
+    """Classes of modules, e.g. `torch.nn.Linear`."""
+    scheme: str | None = None
+    """Name of the scheme, None to leave these modules float."""
+    weight_granularity: str = "backend_default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationScheme:
+    """How weights and activations are represented; see conf/quantization."""
+
+    name: str
+    """`int8` (static, PT2E), `int8_dynamic`, `int8_dynamic_int4_weight`, `int16x8`, `float16`, or `float32` (left as
+    it is)."""
+    weight_granularity: str = "backend_default"
+    """`per_tensor`, `per_channel`, `per_group`, or `backend_default`: what the backend's vendor recommends."""
+    group_size: int | None = None
+    """Weights that share a scale, for `per_group`."""
+    activation_observer: ObserverChoice = field(default_factory=ObserverChoice)
+    weight_observer: ObserverChoice = field(default_factory=ObserverChoice)
+    rules: tuple[ModuleRule, ...] = ()
+    """Exceptions for parts of the model."""
+    is_qat: bool = False
+    """Whether the model is trained with fake quantization instead of only observed."""
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any tensor is held in integers."""
+        return self.name not in ("float32", "float16")
+
+    @property
+    def rebuilds_model(self) -> bool:
+        """Whether the program is made of the model anew, and not of the exported program."""
+        return self.name in ("float16", "int8_dynamic_int4_weight")
+
+    @property
+    def observes_samples(self) -> bool:
+        """Whether ranges of activations are fixed in advance, so that samples have to be seen."""
+        return any(name in ("int8", "int16x8") for name in (self.name, *(rule.scheme for rule in self.rules)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedRange:
+    """Values that were to be quantized."""
+
+    minimum: float
+    maximum: float
+    num_values: int
+    num_clipped: int
+    """Values that lie beyond the ends of the quantization by more than half a step."""
+    sqnr_db: float | None = None
+    """Signal to noise ratio of weights and biases after quantization; of activations baseline tells it."""
+
+    @property
+    def clipped_share(self) -> float:
+        """`num_clipped` of `num_values`."""
+        return self.num_clipped / self.num_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverState:
+    """What calibration has found out."""
+
+    tensors: dict[str, torch.Tensor]
+    """Every observer's buffers, `OBSERVER.BUFFER` -> tensor."""
+    layout: str
+    """SHA-256 over names and classes of the observers, in graph order: only the same layout can take the tensors."""
+    ranges: Mapping[str, ObservedRange] = field(default_factory=dict)
+    """What the observers of activations saw, by observer; for the report alone."""
+    trained: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Weights and biases that training has changed, by name in the prepared model; empty without training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedTensor:
+    """One tensor that is held in integers, as its dequantize node describes it."""
+
+    name: str
+    """The dequantize node."""
+    source: str
+    """Node or parameter that it takes its integers from."""
+    dtype: str
+    quant_min: int
+    quant_max: int
+    scales: tuple[float, ...]
+    """One, one a channel, or one a group of each channel; none where it is computed while the program runs."""
+    zero_points: tuple[int, ...]
+    axis: int | None
+    """Channel axis, None for one scale a tensor."""
+    group_size: int | None = None
+    """Values of a channel that share a scale, None where all of them do."""
+    is_constant: bool = False
+    """Whether it is a weight or bias."""
+    node: str = ""
+    """Node of the float program whose result it is; empty for constants and where unknown."""
+    module: str = ""
+    """Path of the module that computes it, or uses it as a weight; empty where unknown."""
+    observed: ObservedRange | None = None
+    """What was to be quantized; None where nothing was observed."""
+
+    @property
+    def representable(self) -> tuple[tuple[float, float], ...]:
+        """Least and largest value, for each scale."""
+        ends = zip(self.scales, self.zero_points, strict=True)
+        return tuple((scale * (self.quant_min - zero), scale * (self.quant_max - zero)) for scale, zero in ends)
