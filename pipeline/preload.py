@@ -1,9 +1,10 @@
-"""A process that has PyTorch and ExecuTorch imported, and runs stages in forks of itself.
+"""Processes that have libraries imported and run stages in forks of themselves: one PyTorch and ExecuTorch, one MLflow.
 
-Importing them takes six to eight seconds, and each of five stages needs them: more than half of a small build. The
+Importing ExecuTorch takes six to eight seconds, and each of five stages needs it: more than half of a small build. The
 first stage starts this server in the background; later ones hand themselves over to it and get a fork that has
-everything imported. It imports no code of the project, so that a fork always runs the sources as they are now. It ends
-by itself after two idle minutes. LOWERDECK_PRELOAD=0 does without it, and so does everything that goes wrong here.
+everything imported. MLflow takes two seconds more, for track alone: its server is started while convert works. A
+server imports no code of the project, so that a fork always runs the sources as they are now. It ends by itself after
+two idle minutes. LOWERDECK_PRELOAD=0 does without it, and so does everything that goes wrong here.
 
 Only the standard library is imported at the top: the client's side has to cost next to nothing.
 """
@@ -25,34 +26,67 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 IDLE_S = 120.0
 SWITCH = "LOWERDECK_PRELOAD"
-_MODULES = (
-    "torch",
-    "executorch.exir",  # before the quantizers: they import two seconds faster after it
-    "torchao.quantization.pt2e.quantize_pt2e",
-    "executorch.exir.passes.remove_unused_parameters_pass",
-    "torch.ao.quantization.fx._decomposed",
-    "executorch.backends.xnnpack.quantizer.xnnpack_quantizer",
-    "executorch.backends.xnnpack.partition.xnnpack_partitioner",
-    "executorch.backends.arm.ethosu",
-    "executorch.backends.arm.quantizer",
-    "safetensors.torch",
-    "pydantic",
-    "yaml",
-    "tqdm",
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libraries:
+    """What one server has imported."""
+
+    modules: tuple[str, ...]
+    """In the order of their import."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that have to stand before, unless the user has set them."""
+
+
+LOWERING = Libraries(
+    modules=(
+        "torch",
+        "executorch.exir",  # before the quantizers: they import two seconds faster after it
+        "torchao.quantization.pt2e.quantize_pt2e",
+        "executorch.exir.passes.remove_unused_parameters_pass",
+        "torch.ao.quantization.fx._decomposed",
+        "executorch.backends.xnnpack.quantizer.xnnpack_quantizer",
+        "executorch.backends.xnnpack.partition.xnnpack_partitioner",
+        "executorch.backends.arm.ethosu",
+        "executorch.backends.arm.quantizer",
+        "safetensors.torch",
+        "pydantic",
+        "yaml",
+        "tqdm",
+    )
+)
+TRACKING = Libraries(
+    modules=(
+        "mlflow.tracking",
+        "mlflow.store.tracking.sqlalchemy_store",
+        "matplotlib.backends.backend_agg",
+        "pydantic",
+        "yaml",
+    ),
+    # Few words; and no reports to MLflow's makers, of which its import would start.
+    environment={
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    },
 )
 # What these variables say takes effect while libraries are imported: a server serves only clients that agree with it.
-_IMPORT_TIME_VARIABLES = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "TORCH", "PYTORCH")
+_IMPORT_TIME_VARIABLES = (
+    *("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "TORCH", "PYTORCH"),
+    *("MLFLOW_", "MPL", "SQLALCHEMY_"),
+)
 
 
-def start() -> None:
-    """Start the server for this environment unless it runs; returns at once."""
-    address = socket_address()
+def start(libraries: Libraries) -> None:
+    """Start the server that has `libraries`, for this environment, unless it runs; returns at once."""
+    address = socket_address(libraries)
     if address is None:
         return
     with contextlib.suppress(OSError), _connected(address):
@@ -60,7 +94,9 @@ def start() -> None:
     log = address.with_suffix(".log")
     with contextlib.suppress(OSError), log.open("ab") as output:
         subprocess.Popen(
-            [sys.executable, "-P", __file__, str(address)],  # -P: this folder's modules are no libraries
+            # -P: this folder's modules are no libraries
+            [sys.executable, "-P", __file__, str(address), *libraries.modules],
+            env={**libraries.environment, **os.environ},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -69,14 +105,15 @@ def start() -> None:
         )
 
 
-def run(module: str, patience_s: float) -> int | None:
+def run(module: str, patience_s: float, libraries: Libraries = LOWERING) -> int | None:
     """Run `python -m module` with this process's arguments in the server; its exit code, None where there is no server.
 
     Args:
         module: Module to run as `__main__`, looked up from the current folder as `python -m` does.
         patience_s: How long to wait for a server that is still importing.
+        libraries: What the server has to have.
     """
-    address = socket_address()
+    address = socket_address(libraries)
     if address is None:
         return None
     try:
@@ -101,8 +138,12 @@ def run(module: str, patience_s: float) -> int | None:
         return int.from_bytes(answer, "big", signed=True)
 
 
-def socket_address() -> Path | None:
-    """Socket of the server for this interpreter, its packages and its environment; None where preloading is off."""
+def socket_address(libraries: Libraries = LOWERING) -> Path | None:
+    """Socket of the server for this interpreter, its packages and its environment; None where preloading is off.
+
+    Args:
+        libraries: What the server has imported.
+    """
     if os.environ.get(SWITCH) == "0" or not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
         return None
     folder = Path(tempfile.gettempdir()) / f"lowerdeck-{os.getuid()}"
@@ -116,6 +157,7 @@ def socket_address() -> Path | None:
     packages = Path(sysconfig.get_paths()["purelib"])
     variables = {key: value for key, value in os.environ.items() if key.startswith(_IMPORT_TIME_VARIABLES)}
     key = [sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns, sorted(variables.items())]
+    key.append(libraries.modules)
     source = Path(__file__).read_bytes()  # another version of this module speaks another protocol
     digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
     return folder / f"{digest}.sock"
@@ -131,7 +173,7 @@ def _connected(address: Path) -> socket.socket:
     return connection
 
 
-def serve(address: Path, modules: Sequence[str] = _MODULES, idle_s: float = IDLE_S) -> None:
+def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None:
     """Listen at `address`, import `modules`, and run what clients ask for, until nobody has asked for `idle_s`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     lock = os.open(address.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
@@ -266,4 +308,4 @@ def _become(request: dict[str, object], fds: list[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), sys.argv[2:])

@@ -37,7 +37,14 @@ _VERBOSE = "LOWERDECK_VERBOSE"
 """Set to 1 it shows what libraries warn of."""
 
 
-def run(module: str, main: Callable[[], None], *, preloaded_within_s: float | None = None) -> None:
+def run(
+    module: str,
+    main: Callable[[], None],
+    *,
+    preloaded_within_s: float | None = None,
+    libraries: preload.Libraries = preload.LOWERING,
+    starts: preload.Libraries | None = None,
+) -> None:
     """Run `main` as the stage of this process; raises ImportError where the entry is imported.
 
     The process ends with 0, with 1 and a message where the user can mend something, with 130 after Ctrl-C, and with a
@@ -47,6 +54,8 @@ def run(module: str, main: Callable[[], None], *, preloaded_within_s: float | No
         module: `__name__` of the entry.
         main: The stage.
         preloaded_within_s: Run in the preloading server if it answers within so many seconds; None: run here.
+        libraries: What that server has to have.
+        starts: What stages to come need: a server of these is started, which imports them while this stage runs.
     """
     if module != "__main__":
         raise ImportError(f"{module} is a stage entry and cannot be imported; run it with `python -m`")
@@ -54,7 +63,9 @@ def run(module: str, main: Callable[[], None], *, preloaded_within_s: float | No
     try:
         _die_with_parent()
         _fix_environment(name)
-        code = None if preloaded_within_s is None else preload.run(name, preloaded_within_s)
+        if starts is not None:
+            preload.start(starts)
+        code = None if preloaded_within_s is None else preload.run(name, preloaded_within_s, libraries)
         sys.exit(_main(name, main) if code is None else code)
     except KeyboardInterrupt:
         sys.exit(130)

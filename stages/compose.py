@@ -6,7 +6,6 @@ from pipeline import preload, stage
 
 
 def main() -> None:
-    preload.start()  # composing goes on while it imports
     from pipeline import artifacts
     from pipeline.config.compose import compose, render
 
@@ -15,4 +14,4 @@ def main() -> None:
     print(f"compose: {config.model.name} on {config.dataset.name}, {config.quantization.name}, {config.target.name}")
 
 
-stage.run(__name__, main)
+stage.run(__name__, main, starts=preload.LOWERING)

@@ -1,6 +1,6 @@
 """Stage convert: edge program -> build/convert/, the `.pte` with its manifest and host twins."""
 
-from pipeline import stage
+from pipeline import preload, stage
 
 
 def main() -> None:
@@ -20,4 +20,4 @@ def main() -> None:
         print(f"convert: {converter.caveat}")
 
 
-stage.run(__name__, main, preloaded_within_s=60)
+stage.run(__name__, main, preloaded_within_s=60, starts=preload.TRACKING)

@@ -1,6 +1,6 @@
 """Stage track: the build in build/ -> its MLflow run and build/track/lineage.json."""
 
-from pipeline import stage
+from pipeline import preload, stage
 
 
 def main() -> None:
@@ -20,4 +20,4 @@ def main() -> None:
     artifacts.write_json(artifacts.LINEAGE, chain)  # last: where recording failed, the previous one stays
 
 
-stage.run(__name__, main)
+stage.run(__name__, main, preloaded_within_s=20, libraries=preload.TRACKING)

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import end_servers
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 NO_SERVER = 99
 
 SERVER = """
 import sys
 from pipeline import preload
-preload.serve(preload.socket_address(), modules=["colorsys"], idle_s=float(sys.argv[1]))
+preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]))
 """
 CLIENT = f"""
 import sys
@@ -300,3 +302,21 @@ def test_a_folder_of_somebody_else_is_refused(host: Host) -> None:
     name = host.module("unused", "print('must not run')")
     os.chown(host.folder(), 65534, 65534)
     assert host.run(name) == (NO_SERVER, "", "")
+
+
+def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: end_servers(host.temporary))
+    name = host.module("recorder", "import os, sys\nprint('mlflow.tracking' in sys.modules, 'torch' in sys.modules)\n")
+    start = "from pipeline import preload\npreload.start(preload.TRACKING)"
+    subprocess.run([sys.executable, "-c", start], env=host.environment(), check=True)
+    client = f"import sys\nfrom pipeline import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
+
+    def answered() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", client], env=host.environment(), cwd=host.work, capture_output=True, text=True
+        )
+
+    done: list[subprocess.CompletedProcess[str]] = []
+    wait_for(lambda: done.append(answered()) or done[-1].returncode == 0)
+    assert done[-1].stdout == "True False\n"
+    assert host.run(name)[0] == NO_SERVER, "the stages that lower find no server of theirs"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.contracts import LowerdeckError
+from pipeline.preload import TRACKING
 from pipeline.tracking.address import artifact_location, database_file, refusal, shown, tracking_uri
 from pipeline.tracking.probe import probe
 
@@ -28,9 +29,7 @@ LOCK_TIMEOUT_S = 60.0
 # Few words, and seconds where one call to a server that stops answering takes four minutes by MLflow's own defaults.
 # What the user has set stays.
 _ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    **TRACKING.environment,
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
