@@ -196,7 +196,10 @@ class TestPage:
 
     def test_all_text_is_escaped(self):
         evil = "<script>alert(1)</script>\"'&amp;"
-        node = HANDMADE["PlannedNode"](name=evil, operator=evil, compute=True, partition=None, module=evil, reason=evil)
+        reason = HANDMADE["Reason"](code=HANDMADE["ReasonCode"].CONSTRAINT, words=evil)
+        node = HANDMADE["PlannedNode"](
+            name=evil, operator=evil, compute=True, partition=None, module=evil, reason=reason
+        )
         config = write_build(
             nodes=(*HANDMADE["NODES"], node),
             figures={"float_accuracy": evil},

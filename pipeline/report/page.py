@@ -12,9 +12,9 @@ from typing import Any
 from pipeline import figures
 from pipeline.contracts import DelegationPlan, PlannedNode
 from pipeline.figures import Confusion
+from pipeline.page_parts import Markup, page_head, section, table
 from pipeline.report import Build
 from pipeline.report.quantization import HEADER, tensor_rows
-from pipeline.report.style import STYLE
 
 MAX_MATRIX_CLASSES = 40
 """With more classes the most frequent mistakes are listed in place of the matrix."""
@@ -24,60 +24,26 @@ MAX_ROWS = 40
 NO_REASON = "no reason given"
 
 
-class Markup(str):
-    """Text that is HTML already; everything else is escaped."""
-
-    __slots__ = ()
-
-
 def render(build: Build) -> str:
     """The page for `build`."""
     title = f"{build.config.model.name} on {build.config.target.name}"
     caveat = build.manifest["converter"]["caveat"]
     parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        # The browser itself holds the page to its word: nothing is loaded, nothing runs.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        f"<title>{escape(title)} - Lowerdeck</title><style>{STYLE}</style></head><body><main>",
+        page_head(title),
+        "<main>",
         f'<header><p class="kind">Lowerdeck build report</p><h1>{escape(title)}</h1></header>',
         f'<p class="caveat" role="note">{escape(caveat)}</p>' if caveat else "",
-        _section("Figures", _figures(build)),
-        _section(figures.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
-        _section("Classes", _classes(build)) if build.classes else "",
-        _section("Layers", _layers(build)) if build.layers else "",
-        _section("Quantization", _quantization(build)) if build.tensors else "",
-        _section("Delegation plan", _plan(build.plan)),
-        _section("Lineage", _lineage(build.lineage)),
-        _section("Configuration", _configuration(build)),
+        section("Figures", _figures(build)),
+        section(figures.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
+        section("Classes", _classes(build)) if build.classes else "",
+        section("Layers", _layers(build)) if build.layers else "",
+        section("Quantization", _quantization(build)) if build.tensors else "",
+        section("Delegation plan", _plan(build.plan)),
+        section("Lineage", _lineage(build.lineage)),
+        section("Configuration", _configuration(build)),
         "</main></body></html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
-
-
-def _section(title: str, *content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]], style: str = "") -> str:
-    """A table that scrolls by itself where the window is narrow; numbers are set to the right."""
-    rows = list(rows)
-    numeric = [isinstance(value, int) for value in rows[0]] if rows else [False] * len(header)
-    head = "".join(
-        f'<th scope="col"{" class=number" if right else ""}>{escape(cell)}</th>'
-        for cell, right in zip(header, numeric, strict=False)
-    )
-    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
-    thead = f"<thead><tr>{head}</tr></thead>" if header else ""
-    return f'<div class="scroll"><table class="{style}">{thead}<tbody>{body}</tbody></table></div>'
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, Markup):
-        return f"<td>{value}</td>"
-    return f'<td class="number">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"
 
 
 def _figures(build: Build) -> str:
@@ -90,7 +56,7 @@ def _figures(build: Build) -> str:
     rows += [*figures.comparisons(build.figures), ("executed by", str(build.figures.get("executed_by", "unknown")))]
     shown = {name for name, _, _ in _tiles(build.figures)}
     unique = dict(row for row in rows if row[0] not in shown)
-    return f'<div class="tiles">{tiles}</div>' + _table((), list(unique.items()), "pairs")
+    return f'<div class="tiles">{tiles}</div>' + table((), list(unique.items()), "pairs")
 
 
 def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -138,7 +104,7 @@ def _mistakes(confusion: Confusion) -> str:
     )
     rows = [(actual, predicted, count) for (actual, predicted), count in pairs.most_common(NUM_MISTAKES)]
     hint = f"{len(confusion.labels)} classes; the most frequent mistakes, of {sum(pairs.values()):,} in all."
-    return f'<p class="hint">{hint}</p>' + _table(("actual", "predicted", "samples"), rows)
+    return f'<p class="hint">{hint}</p>' + table(("actual", "predicted", "samples"), rows)
 
 
 def _classes(build: Build) -> str:
@@ -185,11 +151,11 @@ def _quantization(build: Build) -> str:
 
 def _folded(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table whose rows after the first MAX_ROWS are folded away."""
-    table = _table(header, rows[:MAX_ROWS])
+    worst = table(header, rows[:MAX_ROWS])
     if len(rows) <= MAX_ROWS:
-        return table
-    rest = _table(header, rows[MAX_ROWS:])
-    return f"{table}<details><summary>{len(rows) - MAX_ROWS} more</summary>{rest}</details>"
+        return worst
+    rest = table(header, rows[MAX_ROWS:])
+    return f"{worst}<details><summary>{len(rows) - MAX_ROWS} more</summary>{rest}</details>"
 
 
 def _plan(plan: DelegationPlan) -> str:
@@ -199,18 +165,18 @@ def _plan(plan: DelegationPlan) -> str:
     by_operator = [(name, count, delegated[name], count - delegated[name]) for name, count in operators.most_common()]
     content = f"<p>{escape(plan.summary)}.</p>"
     if left:
-        content += "<h3>Not delegated, by reason</h3>" + _table(
+        content += "<h3>Not delegated, by reason</h3>" + table(
             ("reason", "operator", "nodes", "where"), _by_reason(left), "wide"
         )
-    content += "<h3>Operators</h3>" + _table(("operator", "nodes", "delegated", "not delegated"), by_operator)
-    content += "<h3>Partitions</h3>" + _table(("partition", "compute nodes", "operators"), _by_partition(plan), "wide")
+    content += "<h3>Operators</h3>" + table(("operator", "nodes", "delegated", "not delegated"), by_operator)
+    content += "<h3>Partitions</h3>" + table(("partition", "compute nodes", "operators"), _by_partition(plan), "wide")
     rows = [
         (node.name, node.operator, node.partition or f"CPU: {node.reason or NO_REASON}", node.module)
         for node in plan.nodes
         if node.compute
     ]
-    table = _table(("node", "operator", "partition", "module"), rows)
-    return content + f"<details><summary>All {len(rows)} compute nodes</summary>{table}</details>"
+    nodes = table(("node", "operator", "partition", "module"), rows)
+    return content + f"<details><summary>All {len(rows)} compute nodes</summary>{nodes}</details>"
 
 
 def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
@@ -239,7 +205,7 @@ def _lineage(lineage: Mapping[str, Any] | None) -> str:
     ]
     versions = [(f"version of {name}", version) for name, version in lineage["versions"].items()]
     facts = [*versions, ("build key", _code(lineage["build_key"]))]
-    return _table(("link", "what", "made by", "from", "SHA-256"), rows, "chain") + _table((), facts, "pairs")
+    return table(("link", "what", "made by", "from", "SHA-256"), rows, "chain") + table((), facts, "pairs")
 
 
 def _maker(link: Mapping[str, Any]) -> str:
@@ -253,7 +219,7 @@ def _code(text: str) -> Markup:
 
 def _configuration(build: Build) -> str:
     rows = [(_code(key), _code(json.dumps(value, ensure_ascii=False))) for key, value in _flat(build.config)]
-    return _table((), rows, "pairs")
+    return table((), rows, "pairs")
 
 
 def _flat(config: Any) -> Iterable[tuple[str, Any]]:

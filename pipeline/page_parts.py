@@ -1,4 +1,12 @@
-"""How the report looks."""
+"""What all pages share: how they look, their head, sections and tables. Everything that is no Markup is escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
 
 STYLE = """
 :root { color-scheme: light dark; --ground: #fbfbfa; --card: #ffffff; --ink: #1d2328; --soft: #5c6670; --line: #dfe3e6;
@@ -47,3 +55,64 @@ code { font: .85em/1.5 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wra
 summary { cursor: pointer; padding: 6px 0; }
 details .scroll { margin-top: 6px; }
 """
+
+
+class Markup(str):
+    """Text that is HTML already; everything else is escaped."""
+
+    __slots__ = ()
+
+
+def page_head(title: str, style: str = "", script: str = "") -> str:
+    """All of a page before its `<main>`.
+
+    Args:
+        title: Of the page.
+        style: Rules beside those that all pages share.
+        script: The one script of the page, which `script_element` writes; empty where nothing runs.
+    """
+    # The browser itself holds the page to its word: nothing is loaded, and nothing else runs.
+    policy = "default-src 'none'; style-src 'unsafe-inline'" + (f"; script-src '{_digest(script)}'" if script else "")
+    return "\n".join(
+        (
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f"<title>{escape(title)} - Lowerdeck</title><style>{STYLE}{style}</style></head><body>",
+        )
+    )
+
+
+def script_element(script: str) -> str:
+    """The script that `page_head` lets run."""
+    return f"<script>{script}</script>"
+
+
+def _digest(script: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def section(title: str, *content: str) -> str:
+    """A heading and what stands below it."""
+    return f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], style: str = "") -> str:
+    """A table that scrolls by itself where the window is narrow; numbers are set to the right."""
+    rows = list(rows)
+    numeric = [isinstance(value, int) for value in rows[0]] if rows else [False] * len(header)
+    titles = "".join(
+        f'<th scope="col"{" class=number" if right else ""}>{escape(cell)}</th>'
+        for cell, right in zip(header, numeric, strict=False)
+    )
+    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
+    thead = f"<thead><tr>{titles}</tr></thead>" if header else ""
+    return f'<div class="scroll"><table class="{style}">{thead}<tbody>{body}</tbody></table></div>'
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Markup):
+        return f"<td>{value}</td>"
+    return f'<td class="number">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"
