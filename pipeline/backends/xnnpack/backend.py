@@ -98,11 +98,14 @@ class Xnnpack:
         """Keep every serialized partition; it needs no twin, ExecuTorch's runtime executes it on the host."""
         from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
+        from pipeline.backends.xnnpack.patterns import possible_patterns
+
         compiled: list[CompiledPartition] = []
         original = XnnpackBackend.preprocess
 
-        def preprocess(*arguments: Any) -> Any:
-            result = original(*arguments)
+        def preprocess(program: ExportedProgram, *arguments: Any) -> Any:
+            with possible_patterns(program):
+                result = original(program, *arguments)
             compiled.append(CompiledPartition(payload=result.processed_bytes))
             return result
 
