@@ -324,7 +324,8 @@ def read_plan() -> DelegationPlan:
     stored = read_json(PLAN)
     converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
     nodes = tuple(_planned_node(node) for node in stored["nodes"])
-    return DelegationPlan(backend=stored["backend"], nodes=nodes, converter=converter)
+    outputs = tuple(stored["outputs"])
+    return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
 
 
 def _planned_node(stored: Mapping[str, Any]) -> PlannedNode:

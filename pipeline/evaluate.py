@@ -21,6 +21,7 @@ from pipeline.contracts import (
     Sample,
     Split,
 )
+from pipeline.coverage import coverage
 from pipeline.datasets.choice import stratified
 from pipeline.processes import in_order
 from pipeline.program_io import input_dtypes
@@ -150,7 +151,7 @@ def summarize(
     Args:
         outputs: What the programs answered.
         metrics: Computed on the outputs.
-        plan: Gives delegated and total compute nodes.
+        plan: Gives the figures of coverage.
         manifest: Of the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
         layers: Layer by layer, worst first.
     """
@@ -174,11 +175,7 @@ def summarize(
             "worst_layer": f"{worst.node} ({worst.module or worst.operator})",
             "worst_layer_sqnr_db": worst.sqnr_db,
         }
-    figures |= {
-        "compute_nodes": plan.compute_nodes,
-        "delegated_compute_nodes": plan.delegated_compute_nodes,
-        "delegated_share": plan.delegated_compute_nodes / plan.compute_nodes,
-        "partitions": len(plan.partitions),
+    figures |= coverage(plan) | {
         "program_bytes": manifest["program"]["bytes"],
         "planned_memory_bytes": manifest["planned_memory_bytes"],
     }

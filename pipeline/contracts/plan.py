@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -78,6 +79,11 @@ class PlannedTensor:
     is_dynamic: bool = False
     """Whether a size varies from call to call."""
 
+    @property
+    def num_elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedNode:
@@ -100,7 +106,8 @@ class PlannedNode:
     macs: int = 0
     """Multiply-accumulate operations an inference; 0 for what multiplies no matrices."""
     is_quantized: bool = False
-    """Whether it computes on quantized values: what it takes is dequantized from integers."""
+    """Whether it computes on quantized values: between the dequantize nodes of all that is computed for it and the
+    quantize nodes of what it is part of."""
     reason: Reason | None = None
     """Why it is not delegated; None exactly where it is."""
     excluded_by: str | None = None
@@ -117,6 +124,8 @@ class DelegationPlan:
 
     backend: str
     nodes: tuple[PlannedNode, ...]
+    outputs: tuple[str, ...] = ()
+    """Nodes whose results the program gives, or writes into its buffers."""
     converter: Converter | None = None
     """The converter release whose target the plan goes by; None where that was not asked."""
 
