@@ -13,7 +13,7 @@ from executorch.exir.backend.partitioner import PartitionResult
 
 from pipeline import program_io
 from pipeline.backends.exclusion import excluded_by
-from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, PlannedNode, Reason, ReasonCode
+from pipeline.contracts import Backend, DelegationPlan, NothingDelegatedError, PlannedNode, Reason, ReasonCode
 from pipeline.edge_nodes import is_compute, operator_name
 from pipeline.module_paths import module_path
 from pipeline.quick_graphs import quick_graphs
@@ -52,7 +52,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
         backend: What to lower to.
 
     Raises:
-        LowerdeckError: no node would be delegated; lists the reasons.
+        NothingDelegatedError: no node would be delegated; lists the reasons.
     """
     lowering = backend.lowering(program)
     program_io.keep_border(lowering)
@@ -120,7 +120,7 @@ def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
         backend: With options that differ in BackendDeclaration.delegation_options at most, and keep the same whole.
 
     Raises:
-        LowerdeckError: no node would be delegated; lists the reasons.
+        NothingDelegatedError: no node would be delegated; lists the reasons.
     """
     lowering = backend.lowering(edge.exported_program())
     program_io.keep_border(lowering)
@@ -134,7 +134,7 @@ def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
 def _plan(backend: Backend, nodes: list[PlannedNode]) -> DelegationPlan:
     plan = DelegationPlan(backend=backend.name, nodes=tuple(nodes), converter=backend.converter())
     if not plan.delegated_compute_nodes:
-        raise LowerdeckError(_nothing_delegated(plan))
+        raise NothingDelegatedError(_nothing_delegated(plan), plan)
     return plan
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline import backends, pt2
-from pipeline.contracts import LowerdeckError
+from pipeline.contracts import LowerdeckError, NothingDelegatedError
 from pipeline.export import export
 from pipeline.partition import Partitioned, kept_whole, partition, plan_again
 from tests.conftest import TARGETS, Lowered, backend_for
@@ -102,10 +102,11 @@ def test_the_plan_is_what_lowering_delegates(
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_program_of_which_nothing_is_delegated_is_refused(lowered: Callable[[str], Lowered], target: str) -> None:
     program = export(Alien(), [[1, 8]])
-    with pytest.raises(LowerdeckError) as caught:
+    with pytest.raises(NothingDelegatedError) as caught:
         partition(program, lowered(target).backend())
     message = str(caught.value)
     assert f"{lowered(target).target['backend']} would take none of the 2 compute nodes" in message
+    assert all(node.partition is None and node.reason is not None for node in caught.value.plan.nodes)
     assert "1 x aten.erf.default: " in message
     assert "another target" in message
 

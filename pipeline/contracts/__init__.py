@@ -12,6 +12,7 @@ from pipeline.contracts.errors import (
     ConversionError,
     GateError,
     LowerdeckError,
+    NothingDelegatedError,
     SampleOverlapError,
     UnsupportedQuantizationError,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "Metric",
     "ModelSource",
     "ModuleRule",
+    "NothingDelegatedError",
     "ObservedRange",
     "ObserverChoice",
     "ObserverState",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.contracts.plan import DelegationPlan
+
 
 class LowerdeckError(Exception):
     """A condition that the person at the terminal can mend: shown as its message, without a traceback."""
@@ -17,6 +22,14 @@ class UnsupportedQuantizationError(ConfigurationError):
 
 class ConversionError(LowerdeckError):
     """A converter crashed, ran out of time or returned something that is no compiled partition."""
+
+
+class NothingDelegatedError(LowerdeckError):
+    """A backend takes no node of a program at all; the message lists the reasons, and `plan` has them by node."""
+
+    def __init__(self, message: str, plan: DelegationPlan) -> None:
+        super().__init__(message)
+        self.plan = plan
 
 
 class SampleOverlapError(LowerdeckError):
