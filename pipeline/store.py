@@ -1,0 +1,390 @@
+"""Results of stages, kept under digests of all that they were made of: in a folder, or in object storage.
+
+    objects/9f/86d0...    contents of files, named by their SHA-256; each is kept once
+    entries/2c/26b4...    which files a result has: relative path -> SHA-256 and size; written after its objects
+    locks/fc/de2b...      held while a result is made
+    partial/              what is being written
+
+A result is seen whole or not at all: contents are moved into place when they are complete, and the entry comes last.
+Nothing is believed on reading: every file is hashed while it is copied, and what does not fit counts as missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, cast
+
+from pipeline.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+LEFTOVER_AGE_S = 24 * 3600.0
+"""After this time, what a killed process left in partial/ is removed; nothing takes so long to be written."""
+_BLOCK_BYTES = 1 << 20
+
+
+def _to_terminal(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of a result."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+class Store:
+    """Results at one location; `Store.open` makes it. Processes and machines may share it."""
+
+    def __init__(self, location: str, folder: Path, remote: _Remote | None, say: Callable[[str], None]) -> None:
+        """See `open`. `folder` holds the store itself, or with `remote` the copies of this machine."""
+        self.location = location
+        self._folder = folder
+        self._remote = remote
+        self._say = say
+        self._tidied = False
+
+    @classmethod
+    def open(cls, location: str, say: Callable[[str], None] = _to_terminal) -> Store:
+        """The store at `location`, which need not exist yet.
+
+        Args:
+            location: A path, also a shared one, or a URL that fsspec knows: `s3://bucket/folder`, `gs://...`,
+                `file:///...`. Of a store in object storage, this machine keeps what it read and wrote below
+                `$XDG_CACHE_HOME/lowerdeck/store` (`~/.cache` where that is not set).
+            say: Gets what a person should know: a damaged result, a lock that is held by another process.
+
+        Raises:
+            LowerdeckError: the URL's kind is unknown, or the package for it is not installed.
+        """
+        if "://" not in location:
+            return cls(location, Path(location).expanduser().absolute(), None, say)
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
+        try:
+            filesystem, root = fsspec.url_to_fs(location)
+        except ImportError as error:
+            raise LowerdeckError(f"the store {location} needs a package that is not installed: {error}") from error
+        except ValueError as error:
+            raise LowerdeckError(
+                f"{location!r} is no place for a store: {error}. A path is allowed, or a URL that fsspec knows, "
+                "such as s3://bucket/folder"
+            ) from error
+        if isinstance(filesystem, LocalFileSystem):
+            return cls(location, Path(root), None, say)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lowerdeck" / "store"
+        return cls(location, cache, _Remote(location, filesystem, root), say)
+
+    def contains(self, key: str) -> bool:
+        """Whether there is a result for `key`; its contents are only looked at when it is taken out."""
+        files = self._entry(key)
+        return files is not None and all(self._size(file.sha256) == file.size_bytes for file in files)
+
+    def get(self, key: str, folder: Path) -> bool:
+        """Copy the result's files to their places below `folder`; False where there is no sound result.
+
+        They are copies: whatever is done to them leaves the store as it is. Files that are there already are replaced
+        once all have been read and found sound, one after the other.
+
+        Raises:
+            LowerdeckError: the store cannot be read, or `folder` not be written.
+        """
+        files = self._entry(key)
+        if files is None:
+            return False
+        with self._refusals(f"the result cannot be put into {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(prefix=".store.", dir=folder))
+            try:
+                for number, file in enumerate(files):
+                    if not self._take(file, partial / str(number)):
+                        self._say(f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made anew")
+                        return False
+                for number, file in enumerate(files):
+                    place = folder / file.path
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(partial / str(number), place)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        return True
+
+    def put(self, key: str, folder: Path, files: Iterable[str | Path]) -> None:
+        """Keep `files`, paths relative to `folder`, as the result for `key`.
+
+        A result that is there already is replaced, and with it contents that were damaged. Only what succeeded belongs
+        here: the store has no word for failures.
+
+        Raises:
+            LowerdeckError: the store cannot be written, e.g. because the disk is full. Nothing of the result is seen
+                then, and one that was there before is there still.
+        """
+        kept = []
+        with self._refusals("the result cannot be kept"):
+            self._tidy()
+            for path in sorted({Path(path).as_posix() for path in files}):
+                assert _is_below(path), f"{path} is not below the folder"
+                kept.append(self._add(folder / path, path))
+            content = _entry_content(kept)
+            if self._remote is None:
+                self._write(_entry_name(key), content)
+            else:
+                self._remote.write(_entry_name(key), content)
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Keep out all others who want to make the result for `key`; waits for whoever is making it, and says so.
+
+        Look with `get` before, and again inside: the other may have made it meanwhile. The system releases the lock of
+        a process that ends, however it ends.
+
+        A store in a folder keeps out processes on all machines that share it, if its file system has locks between
+        machines (NFS from version 4). Object storage has none: there, processes of one user on one machine keep each
+        other out, and two machines may make the same result at once; both make the same, so that either may stay.
+
+        Raises:
+            LowerdeckError: the location cannot be written.
+        """
+        from filelock import FileLock, Timeout
+
+        path = self._folder / "locks" / _sharded(key)
+        lock = FileLock(path, timeout=0)
+        with self._refusals("no lock can be held"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except Timeout:
+                self._say(f"waiting for another process, which makes {key[:12]} of the store {self.location}")
+                lock.acquire(timeout=-1)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _entry(self, key: str) -> list[_File] | None:
+        """The files of a result, None where there is none or its entry is damaged."""
+        name = _entry_name(key)
+        with self._refusals("it cannot be read"):
+            content = self._remote.read(name) if self._remote is not None else _read(self._folder / name)
+        if content is None:
+            return None
+        try:
+            return _entry_files(content)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._say(f"the store {self.location} has a damaged entry for {key[:12]}; it is made anew")
+            return None
+
+    def _size(self, sha256: str) -> int | None:
+        """Size of an object, None where it is missing."""
+        if self._remote is not None:
+            return self._remote.size(_object_name(sha256))
+        with self._refusals("it cannot be read"), suppress(FileNotFoundError):
+            return (self._folder / _object_name(sha256)).stat().st_size
+        return None
+
+    def _take(self, file: _File, place: Path) -> bool:
+        """Copy one object to `place`; False where it is missing or damaged."""
+        stored = self._folder / _object_name(file.sha256)
+        if _copied(stored, place) == file.sha256:
+            return True
+        if self._remote is None or not self._remote.fetch(_object_name(file.sha256), place):
+            return False
+        if _digest(place) != file.sha256:
+            self._remote.remove(_object_name(file.sha256))  # or put, which goes by the size, would leave it
+            return False
+        with self._partial() as partial:
+            shutil.copyfile(place, partial)
+            self._move(partial, stored)
+        return True
+
+    def _add(self, source: Path, path: str) -> _File:
+        """Keep the content of `source`; what it is named by is what was really copied."""
+        with self._partial() as partial:
+            sha256 = _copied(source, partial)
+            if sha256 is None:
+                raise LowerdeckError(f"{source} is no file; a result consists of files")
+            file = _File(path, sha256, partial.stat().st_size)
+            # Always put into place, also where one is: it may be damaged, and to look costs as much.
+            self._move(partial, self._folder / _object_name(sha256))
+        if self._remote is not None and self._remote.size(_object_name(sha256)) != file.size_bytes:
+            self._remote.upload(self._folder / _object_name(sha256), _object_name(sha256))
+        return file
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._partial() as partial:
+            partial.write_bytes(content)
+            self._move(partial, self._folder / name)
+
+    @contextmanager
+    def _partial(self) -> Iterator[Path]:
+        """A new file in the folder's file system, removed where it was not moved away."""
+        (self._folder / "partial").mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self._folder / "partial")
+        os.close(handle)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    @staticmethod
+    def _move(partial: Path, place: Path) -> None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial.chmod(0o444)
+        os.replace(partial, place)
+
+    def _tidy(self) -> None:
+        """Remove what processes left that were killed while they wrote."""
+        if self._tidied:
+            return
+        self._tidied = True
+        for leftover in (self._folder / "partial").glob("*"):
+            with suppress(OSError):  # somebody else's file, or removed meanwhile
+                if time.time() - leftover.stat().st_mtime > LEFTOVER_AGE_S:
+                    leftover.unlink()
+
+    @contextmanager
+    def _refusals(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = "" if self._remote is None else f" (copies of this machine: {self._folder})"
+            raise LowerdeckError(
+                f"the store {self.location}{where}: {what}: {error.strerror or error}"
+                f"{f': {error.filename}' if error.filename else ''}"
+            ) from error
+
+
+class _Remote:
+    """Object storage through fsspec; what its packages raise is said as LowerdeckError."""
+
+    def __init__(self, location: str, filesystem: AbstractFileSystem, root: str) -> None:
+        self._location = location
+        self._filesystem = cast("Any", filesystem)
+        self._root = root.rstrip("/")
+
+    def read(self, name: str) -> bytes | None:
+        """Content of an object, None where it is missing."""
+        with self._refusals(), suppress(FileNotFoundError):
+            return bytes(self._filesystem.cat_file(self._path(name)))
+        return None
+
+    def size(self, name: str) -> int | None:
+        """Size of an object in bytes, None where it is missing."""
+        with self._refusals(), suppress(FileNotFoundError):
+            self._filesystem.invalidate_cache()  # another machine may have written since
+            return int(self._filesystem.info(self._path(name))["size"])
+        return None
+
+    def fetch(self, name: str, place: Path) -> bool:
+        """Copy an object to `place`; False where it is missing."""
+        with self._refusals(), suppress(FileNotFoundError):
+            self._filesystem.get_file(self._path(name), str(place))
+            return True
+        return False
+
+    def upload(self, source: Path, name: str) -> None:
+        """Put the file `source` in the place of an object."""
+        with self._refusals():
+            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
+            self._filesystem.put_file(str(source), self._path(name))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put `content` in the place of an object."""
+        with self._refusals():
+            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
+            self._filesystem.pipe_file(self._path(name), content)
+
+    def remove(self, name: str) -> None:
+        """Remove an object, where that is allowed."""
+        with suppress(LowerdeckError), self._refusals():
+            self._filesystem.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # every storage has exceptions of its own, which share no class
+            raise LowerdeckError(f"the store {self._location} refused: {type(error).__name__}: {error}") from error
+
+
+def _is_digest(text: str) -> bool:
+    return re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def _is_below(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return bool(parts) and parts[0] != "/" and ".." not in parts
+
+
+def _sharded(sha256: str) -> str:
+    assert _is_digest(sha256), f"{sha256!r} is no SHA-256"
+    return f"{sha256[:2]}/{sha256[2:]}"
+
+
+def _object_name(sha256: str) -> str:
+    return f"objects/{_sharded(sha256)}"
+
+
+def _entry_name(key: str) -> str:
+    return f"entries/{_sharded(key)}"
+
+
+def _entry_content(files: Iterable[_File]) -> bytes:
+    listed = {file.path: [file.sha256, file.size_bytes] for file in files}
+    return json.dumps({"files": listed, "sha256": _listing_digest(listed)}, sort_keys=True).encode()
+
+
+def _entry_files(content: bytes) -> list[_File]:
+    """Raises ValueError, KeyError, TypeError or AttributeError where `content` is not what `_entry_content` made."""
+    entry = json.loads(content)
+    if entry["sha256"] != _listing_digest(entry["files"]):
+        raise ValueError("the listing does not fit its digest")
+    files = [_File(path, sha256, size_bytes) for path, (sha256, size_bytes) in sorted(entry["files"].items())]
+    for file in files:
+        if not _is_digest(file.sha256) or not _is_below(file.path):
+            raise ValueError(f"{file} is nothing that a store writes")  # who shares a store may not write elsewhere
+    return files
+
+
+def _listing_digest(listed: object) -> str:
+    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return path.read_bytes()
+    return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copied(source: Path, place: Path) -> str | None:
+    """Copy a file and give the SHA-256 of what was copied; None where there is no file `source`."""
+    digest = hashlib.sha256()
+    with suppress(FileNotFoundError, IsADirectoryError), source.open("rb") as content, place.open("wb") as copy:
+        while block := content.read(_BLOCK_BYTES):
+            digest.update(block)
+            copy.write(block)
+        return digest.hexdigest()
+    return None
