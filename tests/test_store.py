@@ -19,9 +19,9 @@ from uuid import uuid4
 
 import pytest
 
-from pipeline import store as store_module
 from pipeline.contracts import LowerdeckError
-from pipeline.store import Store
+from pipeline.store import LEFTOVER_AGE_S, Store
+from pipeline.store.entries import StoredFile, entry_content
 from tests.project import REPOSITORY
 
 KEY, OTHER_KEY = hashlib.sha256(b"one").hexdigest(), hashlib.sha256(b"two").hexdigest()
@@ -189,8 +189,8 @@ def test_a_damaged_entry_counts_as_missing(content: bytes, result: Path, tmp_pat
 def test_an_entry_cannot_write_outside_the_folder(path: str, result: Path, tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     store.put(KEY, result, FILES)
-    file = store_module._File(path, hashlib.sha256(b"").hexdigest(), 0)
-    damage(tmp_path / "store" / "entries" / KEY[:2] / KEY[2:], store_module._entry_content([file]))
+    file = StoredFile(path, hashlib.sha256(b"").hexdigest(), 0)
+    damage(tmp_path / "store" / "entries" / KEY[:2] / KEY[2:], entry_content([file]))
     assert not store.get(KEY, tmp_path / "out")
     assert not (tmp_path / "outside").exists()
 
@@ -241,7 +241,7 @@ def test_leftovers_of_killed_processes_are_removed_when_they_are_old(result: Pat
     old, new = tmp_path / "store" / "partial" / "old", tmp_path / "store" / "partial" / "new"
     for leftover in (old, new):
         leftover.write_bytes(b"half")
-    long_ago = time.time() - store_module.LEFTOVER_AGE_S - 60
+    long_ago = time.time() - LEFTOVER_AGE_S - 60
     os.utime(old, (long_ago, long_ago))
     Store.open(str(tmp_path / "store")).put(KEY, result, FILES)
     assert not old.exists()

@@ -12,23 +12,18 @@ Nothing is believed on reading: every file is hashed while it is copied, and wha
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
 
 from pipeline.contracts import LowerdeckError
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
+from pipeline.store.entries import StoredFile, entry_content, entry_files, entry_name, is_below, object_name, sharded
+from pipeline.store.object_storage import ObjectStorage
 
 LEFTOVER_AGE_S = 24 * 3600.0
 """After this time, what a killed process left in partial/ is removed; nothing takes so long to be written."""
@@ -39,19 +34,10 @@ def _to_terminal(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class _File:
-    """One file of a result."""
-
-    path: str
-    sha256: str
-    size_bytes: int
-
-
 class Store:
     """Results at one location; `Store.open` makes it. Processes and machines may share it."""
 
-    def __init__(self, location: str, folder: Path, remote: _Remote | None, say: Callable[[str], None]) -> None:
+    def __init__(self, location: str, folder: Path, remote: ObjectStorage | None, say: Callable[[str], None]) -> None:
         """See `open`. `folder` holds the store itself, or with `remote` the copies of this machine."""
         self.location = location
         self._folder = folder
@@ -89,7 +75,7 @@ class Store:
         if isinstance(filesystem, LocalFileSystem):
             return cls(location, Path(root), None, say)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lowerdeck" / "store"
-        return cls(location, cache, _Remote(location, filesystem, root), say)
+        return cls(location, cache, ObjectStorage(location, filesystem, root), say)
 
     def contains(self, key: str) -> bool:
         """Whether there is a result for `key`; its contents are only looked at when it is taken out."""
@@ -138,13 +124,13 @@ class Store:
         with self._refusals("the result cannot be kept"):
             self._tidy()
             for path in sorted({Path(path).as_posix() for path in files}):
-                assert _is_below(path), f"{path} is not below the folder"
+                assert is_below(path), f"{path} is not below the folder"
                 kept.append(self._add(folder / path, path))
-            content = _entry_content(kept)
+            content = entry_content(kept)
             if self._remote is None:
-                self._write(_entry_name(key), content)
+                self._write(entry_name(key), content)
             else:
-                self._remote.write(_entry_name(key), content)
+                self._remote.write(entry_name(key), content)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -162,7 +148,7 @@ class Store:
         """
         from filelock import FileLock, Timeout
 
-        path = self._folder / "locks" / _sharded(key)
+        path = self._folder / "locks" / sharded(key)
         lock = FileLock(path, timeout=0)
         with self._refusals("no lock can be held"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,53 +162,53 @@ class Store:
         finally:
             lock.release()
 
-    def _entry(self, key: str) -> list[_File] | None:
+    def _entry(self, key: str) -> list[StoredFile] | None:
         """The files of a result, None where there is none or its entry is damaged."""
-        name = _entry_name(key)
+        name = entry_name(key)
         with self._refusals("it cannot be read"):
             content = self._remote.read(name) if self._remote is not None else _read(self._folder / name)
         if content is None:
             return None
         try:
-            return _entry_files(content)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return entry_files(content)
+        except ValueError:
             self._say(f"the store {self.location} has a damaged entry for {key[:12]}; it is made anew")
             return None
 
     def _size(self, sha256: str) -> int | None:
         """Size of an object, None where it is missing."""
         if self._remote is not None:
-            return self._remote.size(_object_name(sha256))
+            return self._remote.size(object_name(sha256))
         with self._refusals("it cannot be read"), suppress(FileNotFoundError):
-            return (self._folder / _object_name(sha256)).stat().st_size
+            return (self._folder / object_name(sha256)).stat().st_size
         return None
 
-    def _take(self, file: _File, place: Path) -> bool:
+    def _take(self, file: StoredFile, place: Path) -> bool:
         """Copy one object to `place`; False where it is missing or damaged."""
-        stored = self._folder / _object_name(file.sha256)
+        stored = self._folder / object_name(file.sha256)
         if _copied(stored, place) == file.sha256:
             return True
-        if self._remote is None or not self._remote.fetch(_object_name(file.sha256), place):
+        if self._remote is None or not self._remote.fetch(object_name(file.sha256), place):
             return False
         if _digest(place) != file.sha256:
-            self._remote.remove(_object_name(file.sha256))  # or put, which goes by the size, would leave it
+            self._remote.remove(object_name(file.sha256))  # or put, which goes by the size, would leave it
             return False
         with self._partial() as partial:
             shutil.copyfile(place, partial)
             self._move(partial, stored)
         return True
 
-    def _add(self, source: Path, path: str) -> _File:
+    def _add(self, source: Path, path: str) -> StoredFile:
         """Keep the content of `source`; what it is named by is what was really copied."""
         with self._partial() as partial:
             sha256 = _copied(source, partial)
             if sha256 is None:
                 raise LowerdeckError(f"{source} is no file; a result consists of files")
-            file = _File(path, sha256, partial.stat().st_size)
+            file = StoredFile(path, sha256, partial.stat().st_size)
             # Always put into place, also where one is: it may be damaged, and to look costs as much.
-            self._move(partial, self._folder / _object_name(sha256))
-        if self._remote is not None and self._remote.size(_object_name(sha256)) != file.size_bytes:
-            self._remote.upload(self._folder / _object_name(sha256), _object_name(sha256))
+            self._move(partial, self._folder / object_name(sha256))
+        if self._remote is not None and self._remote.size(object_name(sha256)) != file.size_bytes:
+            self._remote.upload(self._folder / object_name(sha256), object_name(sha256))
         return file
 
     def _write(self, name: str, content: bytes) -> None:
@@ -267,105 +253,6 @@ class Store:
                 f"the store {self.location}{where}: {what}: {error.strerror or error}"
                 f"{f': {error.filename}' if error.filename else ''}"
             ) from error
-
-
-class _Remote:
-    """Object storage through fsspec; what its packages raise is said as LowerdeckError."""
-
-    def __init__(self, location: str, filesystem: AbstractFileSystem, root: str) -> None:
-        self._location = location
-        self._filesystem = cast("Any", filesystem)
-        self._root = root.rstrip("/")
-
-    def read(self, name: str) -> bytes | None:
-        """Content of an object, None where it is missing."""
-        with self._refusals(), suppress(FileNotFoundError):
-            return bytes(self._filesystem.cat_file(self._path(name)))
-        return None
-
-    def size(self, name: str) -> int | None:
-        """Size of an object in bytes, None where it is missing."""
-        with self._refusals(), suppress(FileNotFoundError):
-            self._filesystem.invalidate_cache()  # another machine may have written since
-            return int(self._filesystem.info(self._path(name))["size"])
-        return None
-
-    def fetch(self, name: str, place: Path) -> bool:
-        """Copy an object to `place`; False where it is missing."""
-        with self._refusals(), suppress(FileNotFoundError):
-            self._filesystem.get_file(self._path(name), str(place))
-            return True
-        return False
-
-    def upload(self, source: Path, name: str) -> None:
-        """Put the file `source` in the place of an object."""
-        with self._refusals():
-            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
-            self._filesystem.put_file(str(source), self._path(name))
-
-    def write(self, name: str, content: bytes) -> None:
-        """Put `content` in the place of an object."""
-        with self._refusals():
-            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
-            self._filesystem.pipe_file(self._path(name), content)
-
-    def remove(self, name: str) -> None:
-        """Remove an object, where that is allowed."""
-        with suppress(LowerdeckError), self._refusals():
-            self._filesystem.rm_file(self._path(name))
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # every storage has exceptions of its own, which share no class
-            raise LowerdeckError(f"the store {self._location} refused: {type(error).__name__}: {error}") from error
-
-
-def _is_digest(text: str) -> bool:
-    return re.fullmatch("[0-9a-f]{64}", text) is not None
-
-
-def _is_below(path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    return bool(parts) and parts[0] != "/" and ".." not in parts
-
-
-def _sharded(sha256: str) -> str:
-    assert _is_digest(sha256), f"{sha256!r} is no SHA-256"
-    return f"{sha256[:2]}/{sha256[2:]}"
-
-
-def _object_name(sha256: str) -> str:
-    return f"objects/{_sharded(sha256)}"
-
-
-def _entry_name(key: str) -> str:
-    return f"entries/{_sharded(key)}"
-
-
-def _entry_content(files: Iterable[_File]) -> bytes:
-    listed = {file.path: [file.sha256, file.size_bytes] for file in files}
-    return json.dumps({"files": listed, "sha256": _listing_digest(listed)}, sort_keys=True).encode()
-
-
-def _entry_files(content: bytes) -> list[_File]:
-    """Raises ValueError, KeyError, TypeError or AttributeError where `content` is not what `_entry_content` made."""
-    entry = json.loads(content)
-    if entry["sha256"] != _listing_digest(entry["files"]):
-        raise ValueError("the listing does not fit its digest")
-    files = [_File(path, sha256, size_bytes) for path, (sha256, size_bytes) in sorted(entry["files"].items())]
-    for file in files:
-        if not _is_digest(file.sha256) or not _is_below(file.path):
-            raise ValueError(f"{file} is nothing that a store writes")  # who shares a store may not write elsewhere
-    return files
-
-
-def _listing_digest(listed: object) -> str:
-    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,0 +1,76 @@
+"""What a store writes about a result: which files it has, under names made of digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a result."""
+
+    path: str
+    """Relative to the folder of the result, with slashes."""
+    sha256: str
+    size_bytes: int
+
+
+def entry_content(files: Iterable[StoredFile]) -> bytes:
+    """JSON that lists `files`, with a digest of the list."""
+    listed = {file.path: [file.sha256, file.size_bytes] for file in files}
+    return json.dumps({"files": listed, "sha256": _listing_digest(listed)}, sort_keys=True).encode()
+
+
+def entry_files(content: bytes) -> list[StoredFile]:
+    """The files that `entry_content` listed.
+
+    Raises:
+        ValueError: `content` is damaged, or names what no store writes.
+    """
+    try:
+        entry = json.loads(content)
+        listed, digest = dict(entry["files"]), entry["sha256"]
+        files = [StoredFile(path, sha256, size_bytes) for path, (sha256, size_bytes) in sorted(listed.items())]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no entry of a store: {error!r}") from error
+    if digest != _listing_digest(listed):
+        raise ValueError("the list does not fit its digest")
+    for file in files:
+        if not _is_digest(file.sha256) or not is_below(file.path):
+            raise ValueError(f"{file} is nothing that a store writes")  # who shares a store may not write elsewhere
+    return files
+
+
+def object_name(sha256: str) -> str:
+    """Where a content lies in a store."""
+    return f"objects/{sharded(sha256)}"
+
+
+def entry_name(key: str) -> str:
+    """Where the entry of a result lies in a store."""
+    return f"entries/{sharded(key)}"
+
+
+def sharded(sha256: str) -> str:
+    """A digest as the name of a file in one of 256 folders."""
+    assert _is_digest(sha256), f"{sha256!r} is no SHA-256"
+    return f"{sha256[:2]}/{sha256[2:]}"
+
+
+def is_below(path: str) -> bool:
+    """Whether a relative path stays below its folder."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and parts[0] != "/" and ".." not in parts
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def _listing_digest(listed: object) -> str:
+    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
