@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,8 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
 from pipeline import program_io
-from pipeline.backends.exclusion import excluded_by
-from pipeline.contracts import Backend, DelegationPlan, NothingDelegatedError, PlannedNode, Reason, ReasonCode
-from pipeline.edge_nodes import is_compute, operator_name
-from pipeline.module_paths import module_path
+from pipeline.contracts import Backend, DelegationPlan, Lowering, NothingDelegatedError, Reason, ReasonCode
+from pipeline.planning import TAG, planned_nodes
 from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
-
-_TAG = "delegation_tag"
-
 
 KeptWhole = tuple[list[str], list[str]]
 """Operators that a partitioner may keep from being decomposed, and the nodes that it does keep, by their names."""
@@ -57,10 +52,8 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
     lowering = backend.lowering(program)
     program_io.keep_border(lowering)
     edge_config = lowering.edge_config or EdgeCompileConfig()
-    nodes: list[PlannedNode] = []
     kept = _remembered(lowering.partitioner)
-    with quick_graphs(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
-        _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
+    with quick_graphs(), _planning(lowering, backend) as plan:
         manager = to_edge_transform_and_lower(
             program,
             transform_passes=lowering.transform_passes,
@@ -68,7 +61,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
             compile_config=edge_config,
         )
     return Partitioned(
-        program=manager.exported_program(), edge_config=edge_config, kept_whole=kept[0], plan=_plan(backend, nodes)
+        program=manager.exported_program(), edge_config=edge_config, kept_whole=kept[0], plan=_some_of(plan)
     )
 
 
@@ -124,21 +117,41 @@ def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
     """
     lowering = backend.lowering(edge.exported_program())
     program_io.keep_border(lowering)
-    nodes: list[PlannedNode] = []
-    with quick_graphs(), lowering.reasons() if lowering.reasons else nullcontext(lambda node: None) as reason:
-        _plan_only(lowering.partitioner, lambda graph: nodes.extend(_planned(graph, reason)))
+    with quick_graphs(), _planning(lowering, backend) as plan:
         edge.to_backend(lowering.partitioner)
-    return _plan(backend, nodes)
+    return _some_of(plan)
 
 
-def _plan(backend: Backend, nodes: list[PlannedNode]) -> DelegationPlan:
-    plan = DelegationPlan(backend=backend.name, nodes=tuple(nodes), converter=backend.converter())
+@contextmanager
+def _planning(lowering: Lowering, backend: Backend) -> Iterator[list[DelegationPlan]]:
+    """While open, the partitioner of `lowering` delegates nothing; the value gains the plan of what it would have."""
+    plans: list[DelegationPlan] = []
+    with lowering.reasons() if lowering.reasons else nullcontext(_not_said) as reason:
+
+        def keep(program: ExportedProgram) -> None:
+            nodes, outputs = planned_nodes(program, reason)
+            plan = DelegationPlan(
+                backend=backend.name, nodes=tuple(nodes), outputs=outputs, converter=backend.converter()
+            )
+            plans.append(plan)
+
+        _plan_only(lowering.partitioner, keep)
+        yield plans
+
+
+def _not_said(node: torch.fx.Node) -> Reason:
+    return Reason(code=ReasonCode.UNKNOWN, words="the backend gives no reasons")
+
+
+def _some_of(plans: list[DelegationPlan]) -> DelegationPlan:
+    """The one plan, of which something has to be delegated."""
+    (plan,) = plans
     if not plan.delegated_compute_nodes:
         raise NothingDelegatedError(_nothing_delegated(plan), plan)
     return plan
 
 
-def _plan_only(partitioner: Partitioner, keep: Callable[[torch.fx.Graph], None]) -> None:
+def _plan_only(partitioner: Partitioner, keep: Callable[[ExportedProgram], None]) -> None:
     """Make `partitioner` show its tags to `keep` and then delegate nothing.
 
     The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
@@ -147,40 +160,14 @@ def _plan_only(partitioner: Partitioner, keep: Callable[[torch.fx.Graph], None])
 
     def partition_nothing(program: ExportedProgram) -> PartitionResult:
         result = decide(program)
-        graph = result.tagged_exported_program.graph
-        keep(graph)
-        for node in graph.nodes:
-            node.meta.pop(_TAG, None)
+        keep(result.tagged_exported_program)
+        for node in result.tagged_exported_program.graph.nodes:
+            node.meta.pop(TAG, None)
         # ExecuTorch checks last that no operator kept whole is left; here all are left, for convert to lower.
         partitioner.ops_to_not_decompose = lambda program: ([], None)
         return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags={})
 
     partitioner.partition = partition_nothing
-
-
-def _planned(graph: torch.fx.Graph, reason: Callable[[torch.fx.Node], Reason | None]) -> list[PlannedNode]:
-    planned = []
-    for node in graph.nodes:
-        if node.op != "call_function":
-            continue
-        tag, excluded = node.meta.get(_TAG), excluded_by(node)
-        assert not (tag and excluded), f"{node.name} is delegated in spite of {excluded}"
-        planned.append(
-            PlannedNode(
-                name=node.name,
-                operator=operator_name(node),
-                compute=is_compute(node),
-                partition=tag,
-                module=module_path(node),
-                reason=None if tag else _excluded(excluded) if excluded else reason(node),
-                excluded_by=excluded,
-            )
-        )
-    return planned
-
-
-def _excluded(pattern: str) -> Reason:
-    return Reason(code=ReasonCode.EXCLUDED, words=f"excluded by {pattern}", values={"option": pattern})
 
 
 def _nothing_delegated(plan: DelegationPlan) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pipeline.quick_graphs import quick_graphs
+from pipeline.source_lines import relative_path
 
 if TYPE_CHECKING:
     import torch
@@ -250,14 +251,7 @@ def _nodes(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _relative_source(match: re.Match[str]) -> str:
-    path = match[1].replace("\\", "/")
-    for marker in ("/site-packages/", "/dist-packages/"):
-        if marker in path:
-            return f'File "{path.rpartition(marker)[2]}"'
-    root = Path.cwd().as_posix() + "/"
-    if path.startswith(root):
-        return f'File "{path.removeprefix(root)}"'
-    return f'File "{path.rpartition("/")[2]}"' if path.startswith("/") else match[0]
+    return f'File "{relative_path(match[1])}"'
 
 
 def _register_edge_operators() -> None:

@@ -60,7 +60,58 @@ def test_what_stays_on_the_cpu_is_named_with_its_place(mixed: Callable[[str], Pa
 def test_neutron_says_why(mixed: Callable[[str], Partitioned]) -> None:
     plan = mixed("neutron_imxrt700").plan
     sort = next(node for node in plan.nodes if node.operator.startswith("aten.sort"))
-    assert sort.reason == "no converter for this operator"
+    assert sort.reason is not None
+    assert sort.reason.words == "no converter for this operator"
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+def test_every_node_has_its_tensors_and_its_place(mixed: Callable[[str], Partitioned], target: str) -> None:
+    partitioned = mixed(target)
+    given = {node.name: node.outputs for node in partitioned.plan.nodes}
+    for node in partitioned.plan.nodes:
+        assert (node.partition is None) is (node.reason is not None)
+        assert node.inputs
+        assert node.outputs
+        assert all(tensor.source == node.name for tensor in node.outputs)
+        for tensor in node.inputs:
+            assert tensor.is_constant or tensor.source == "x" or tensor in given[tensor.source]
+            assert not tensor.is_dynamic
+    compute = [node for node in partitioned.plan.nodes if node.compute]
+    file = "tests/networks.py"
+    first = next(
+        number for number, line in enumerate(Path(file).read_text().splitlines(), 1) if "self.first(x)" in line
+    )
+    lines = [f"{file}:{first}"] * 3 + [f"{file}:{first + 1}"] + [f"{file}:{first + 2}"] * 2
+    assert [node.source for node in compute] == lines
+    assert [node.macs for node in compute] == [8 * 8 * 16 * 8 * 9, 0, 0, 0, 8 * 4 * 8 * 8 * 9, 0]
+    assert partitioned.plan.outputs == (partitioned.plan.nodes[-1].name,)
+
+
+def test_a_quantized_weight_counts_what_it_takes(mixed: Callable[[str], Partitioned]) -> None:
+    plan = mixed("xnnpack_cpu").plan
+    nodes = {node.name: node for node in plan.nodes}
+    convolution = next(node for node in plan.nodes if "convolution" in node.operator)
+    activation, weight, bias = convolution.inputs
+    assert not activation.is_constant
+    assert (bias.dtype, bias.size_bytes, bias.is_constant) == ("float32", 32, True)
+    stored, scales, _ = nodes[weight.source].inputs
+    assert (stored.shape, stored.dtype, stored.size_bytes, stored.is_constant) == ((8, 8, 3, 3), "int8", 576, True)
+    assert scales.is_constant
+    assert nodes[weight.source].module == nodes[activation.source].module == "first"
+
+
+def test_what_computes_on_integers_is_known(
+    lowered: Callable[[str], Lowered], mixed: Callable[[str], Partitioned]
+) -> None:
+    def quantized(target: str) -> dict[str, bool]:
+        return {node.operator.split(".")[1]: node.is_quantized for node in mixed(target).plan.nodes if node.compute}
+
+    # XNNPACK's quantizer leaves what follows the first convolution float, Neutron's quantizes all but the sort.
+    floats = {"hardswish": False, "max_pool2d": False, "sort": False}
+    assert quantized("xnnpack_cpu") == {"convolution": True, **floats, "relu": True}
+    assert all(is_quantized for name, is_quantized in quantized("neutron_imxrt700").items() if name != "sort")
+    plan = partition(lowered("xnnpack_cpu").exported(), lowered("xnnpack_cpu").backend()).plan
+    assert not any(node.is_quantized for node in plan.nodes)
 
 
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])

@@ -106,8 +106,9 @@ class PlannedNode:
     macs: int = 0
     """Multiply-accumulate operations an inference; 0 for what multiplies no matrices."""
     is_quantized: bool = False
-    """Whether it computes on quantized values: between the dequantize nodes of all that is computed for it and the
-    quantize nodes of what it is part of."""
+    """Whether it computes on quantized values: all that is computed for it is dequantized from integers, and its result
+    is quantized again, at once or after an activation function, which then is quantized too; or it has a weight that
+    is dequantized."""
     reason: Reason | None = None
     """Why it is not delegated; None exactly where it is."""
     excluded_by: str | None = None
