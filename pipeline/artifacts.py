@@ -321,11 +321,30 @@ def write_plan(plan: DelegationPlan) -> None:
 
 def read_plan() -> DelegationPlan:
     """The delegation plan that `write_plan` wrote."""
-    stored = read_json(PLAN)
-    converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
-    nodes = tuple(_planned_node(node) for node in stored["nodes"])
-    outputs = tuple(stored["outputs"])
-    return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
+    return plan_of(existing(PLAN).read_text(encoding="utf-8"), str(PLAN))
+
+
+def plan_of(text: str, where: str) -> DelegationPlan:
+    """The delegation plan that `text` holds, as `write_plan` writes it.
+
+    Args:
+        text: Content of a plan.json.
+        where: Where it comes from, for the message.
+
+    Raises:
+        LowerdeckError: it is no plan, or one of another version of the project.
+    """
+    try:
+        stored = json.loads(text)
+        converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
+        nodes = tuple(_planned_node(node) for node in stored["nodes"])
+        outputs = tuple(stored["outputs"])
+        return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LowerdeckError(
+            f"{where} holds no delegation plan of this version ({type(error).__name__}: {error}); "
+            "`dvc repro partition` makes one"
+        ) from None
 
 
 def _planned_node(stored: Mapping[str, Any]) -> PlannedNode:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pipeline.commands import flavors, quantization, sensitivity
+from pipeline.commands import explain, flavors, quantization, sensitivity
 from pipeline.contracts import LowerdeckError
 
 
@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="print the figures of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
+    explain.add(commands)
     quantization.add(commands)
     sensitivity.add(commands)
     flavors.add(commands)

@@ -1,0 +1,98 @@
+"""`lowerdeck explain`: why nodes are not delegated, how they could be, and what changed against another plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.contracts import DelegationPlan, LowerdeckError
+
+
+def add(commands: Any) -> None:
+    """Describe the command to the parser of `lowerdeck`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "explain",
+        help="tell why nodes are not delegated, and what would make them delegable",
+        description="Tells what stays on the CPU, by reason, dearest first, and what would make it delegable; writes "
+        "build/explain.html with the whole graph. A PLAN is a plan.json, a git revision or an MLflow run.",
+    )
+    parser.add_argument("plan", nargs="?", metavar="PLAN", help="the plan (default: that of the build in build/)")
+    parser.add_argument("--node", metavar="NAME", help="all about one node, or those that fit a glob such as '*conv*'")
+    parser.add_argument("--reason", metavar="CODE", help="only what has this reason code, e.g. no_converter")
+    parser.add_argument("--against", metavar="PLAN", help="what changed against another plan")
+    parser.add_argument("--json", action="store_true", help="print JSON; docs/plan.md describes it")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what was asked for; the build's own plan gets its page as well."""
+    from rich.console import Console
+
+    from pipeline import artifacts
+    from pipeline.commands.plans import named_plan
+    from pipeline.explain.graph import PlanGraph
+    from pipeline.explain.groups import groups, reason_code
+
+    if sum(value is not None for value in (options.node, options.reason, options.against)) > 1:
+        raise LowerdeckError("--node, --reason and --against do not go together: give one of them")
+    code = None if options.reason is None else reason_code(options.reason)
+    plan = artifacts.read_plan() if options.plan is None else named_plan(options.plan)[0]
+    console, graph = Console(), PlanGraph(plan)
+    if options.against is not None:
+        _against(console, plan, options)
+    elif options.node is not None:
+        _nodes(console, graph, options)
+    else:
+        _groups(console, graph, groups(graph, code), options)
+
+
+def _groups(console: Any, graph: Any, found: Any, options: argparse.Namespace) -> None:
+    from pipeline.coverage import coverage
+    from pipeline.explain import groups, terminal
+
+    figures = coverage(graph.plan)
+    if options.json:
+        _print_json(
+            {
+                "backend": graph.plan.backend,
+                "coverage": figures,
+                "groups": groups.as_json(found, int(figures["total_macs"])),
+            }
+        )
+    else:
+        terminal.print_groups(console, graph, found)
+
+
+def _nodes(console: Any, graph: Any, options: argparse.Namespace) -> None:
+    from pipeline.explain import terminal
+    from pipeline.explain.hints import hint
+
+    nodes = graph.named(options.node)
+    if options.json:
+        users = {node.name: [user.name for user in graph.users(node)] for node in nodes}
+        _print_json(
+            {
+                "backend": graph.plan.backend,
+                "nodes": [asdict(node) | {"users": users[node.name], "hint": hint(node, graph)} for node in nodes],
+            }
+        )
+    else:
+        terminal.print_nodes(console, graph, nodes)
+
+
+def _against(console: Any, plan: DelegationPlan, options: argparse.Namespace) -> None:
+    from pipeline.commands.plans import named_plan
+    from pipeline.explain import difference, terminal
+
+    other, words = named_plan(options.against)
+    found = difference.difference(other, plan)
+    if options.json:
+        _print_json(difference.as_json(found, words))
+    else:
+        terminal.print_difference(console, found, words)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))

@@ -1,0 +1,81 @@
+"""One node that is not delegated, as rules for hints look at it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from pipeline.contracts import PlannedNode, PlannedTensor, Reason
+from pipeline.explain.graph import PlanGraph
+
+QUANTIZE = ("quantized_decomposed.quantize", "torchao.quantize")
+DEQUANTIZE = ("quantized_decomposed.dequantize", "torchao.dequantize")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A node that stays on the CPU, why, and what is around it."""
+
+    node: PlannedNode
+    reason: Reason
+    graph: PlanGraph
+
+    @property
+    def text(self) -> str:
+        """What said no, and its words."""
+        return f"{self.reason.check} {self.reason.words}"
+
+    @property
+    def activations(self) -> list[PlannedTensor]:
+        """What the node takes that is no constant."""
+        return [tensor for tensor in self.node.inputs if not tensor.is_constant]
+
+    @property
+    def shape(self) -> list[int]:
+        """Sizes of the first tensor that the node takes; empty where the plan has none."""
+        return list(self.node.inputs[0].shape) if self.node.inputs else []
+
+    def value(self, *names: str) -> object:
+        """The value that decided under the first of `names` that there is, None where there is none."""
+        return next((self.reason.values[name] for name in names if name in self.reason.values), None)
+
+    def number(self, *names: str) -> int | None:
+        """Such a value where it is a whole number."""
+        value = self.value(*names)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def float_sources(self) -> list[PlannedNode]:
+        """The nodes that give this one something in floating point that was not dequantized for it."""
+        return [
+            source
+            for source in self.graph.sources(self.node)
+            if not source.operator.startswith((*DEQUANTIZE, *QUANTIZE))
+            and all(tensor.dtype.startswith(("float", "bfloat")) for tensor in source.outputs)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What mends the refusals of one check, which its source or words tell apart."""
+
+    pattern: re.Pattern[str]
+    """Found in `Case.text`."""
+    mend: Callable[[Case], str]
+    """The hint; empty where the values do not allow one."""
+
+
+def rule(pattern: str, mend: Callable[[Case], str] | str) -> Rule:
+    """A rule whose hint is `mend`, or what it gives."""
+    return Rule(pattern=re.compile(pattern), mend=mend if callable(mend) else lambda case: mend)
+
+
+def next_multiple(value: int, by: int) -> int:
+    """The least multiple of `by` that is not below `value`."""
+    return ceil(value / by) * by
+
+
+def shown(values: object) -> str:
+    """Sizes as `1x8x32x32`, everything else as it is."""
+    return "x".join(map(str, values)) if isinstance(values, list | tuple) else str(values)

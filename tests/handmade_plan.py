@@ -1,0 +1,113 @@
+"""Delegation plans made by hand; tests run this file with runpy."""
+
+import dataclasses
+
+from pipeline.contracts import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
+
+QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
+BYTES = {"float32": 4, "int8": 1, "int64": 8}
+
+
+def tensor(source, *shape, dtype="float32", **fields):
+    size_bytes = BYTES[dtype]
+    for size in shape:
+        size_bytes *= size
+    return PlannedTensor(source=source, shape=shape, dtype=dtype, size_bytes=size_bytes, **fields)
+
+
+def node(name, operator, takes=(), gives=(), **fields):
+    """A node that takes and gives tensors; it is delegated where `partition` is given, else `reason`."""
+    known = {"compute": not operator.startswith(("quantized_decomposed", "getitem")), "partition": None, "module": ""}
+    return PlannedNode(name=name, operator=operator, inputs=tuple(takes), outputs=tuple(gives), **known | fields)
+
+
+def because(code, words="", **fields):
+    return Reason(code=ReasonCode(code), words=words, **fields)
+
+
+def plan(*nodes, backend="neutron", outputs=()):
+    return DelegationPlan(backend=backend, nodes=tuple(nodes), outputs=tuple(outputs))
+
+
+def network(**changed):
+    """Quantize, dequantize, convolution (CPU), convolution, two hard swishes (CPU), linear layer, dequantize.
+
+    Args:
+        changed: Fields of nodes in place of their own, by the node's name; None leaves the node out.
+    """
+    shape = (1, 8, 16, 16)
+    integers, no_hardswish = tensor("q_in", *shape, dtype="int8"), "no converter for aten.hardswish.default"
+    refused = because(
+        "target_constraint",
+        "out_channels % num_macs != 0 with out_channels=6, num_macs=8",
+        check="ConvolutionConverter._is_supported_on_target",
+        values={"out_channels": 6, "num_macs": 8},
+    )
+    nodes = [
+        node("q_in", QUANTIZE, [tensor("x", *shape)], [integers], reason=because("boundary", "quantizes an input")),
+        node(
+            "dq_in",
+            DEQUANTIZE,
+            [integers],
+            [tensor("dq_in", *shape)],
+            reason=because("neighbour", "dequantizes for conv_0", node="conv_0"),
+        ),
+        node(
+            "conv_0",
+            "aten.convolution.default",
+            [tensor("dq_in", *shape), tensor("w_0", 6, 8, 3, 3, is_constant=True)],
+            [tensor("conv_0", 1, 6, 16, 16)],
+            module="stem.conv",
+            source="net.py:7",
+            macs=110592,
+            is_quantized=True,
+            reason=refused,
+        ),
+        node(
+            "conv_1",
+            "aten.convolution.default",
+            [tensor("conv_0", 1, 6, 16, 16), tensor("w_1", 8, 6, 1, 1, is_constant=True)],
+            [tensor("conv_1", *shape)],
+            partition="tag0",
+            module="body.0",
+            source="net.py:8",
+            macs=12288,
+            is_quantized=True,
+        ),
+        node(
+            "hardswish",
+            "aten.hardswish.default",
+            [tensor("conv_1", *shape)],
+            [tensor("hardswish", *shape)],
+            module="body.1",
+            reason=because("no_converter", no_hardswish),
+        ),
+        node(
+            "hardswish_1",
+            "aten.hardswish.default",
+            [tensor("hardswish", *shape)],
+            [tensor("hardswish_1", *shape)],
+            module="body.2",
+            reason=because("no_converter", no_hardswish),
+        ),
+        node(
+            "linear",
+            "aten.linear.default",
+            [tensor("hardswish_1", *shape), tensor("w_2", 4, 2048, is_constant=True)],
+            [tensor("linear", 1, 4, dtype="int8")],
+            partition="tag1",
+            module="head",
+            macs=8192,
+            is_quantized=True,
+        ),
+        node(
+            "dq_out",
+            DEQUANTIZE,
+            [tensor("linear", 1, 4, dtype="int8")],
+            [tensor("dq_out", 1, 4)],
+            reason=because("boundary", "dequantizes an output"),
+        ),
+    ]
+    kept = [each for each in nodes if changed.get(each.name, {}) is not None]
+    return plan(*(dataclasses.replace(each, **changed.get(each.name, {})) for each in kept), outputs=["dq_out"])
