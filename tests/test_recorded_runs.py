@@ -1,0 +1,126 @@
+"""Finding recorded builds: a real sqlite database with runs of `record` and of the tracking API."""
+
+import os
+import runpy
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from pipeline import artifacts
+from pipeline.config.schema import TrackingConfig
+from pipeline.contracts import LowerdeckError
+from pipeline.tracking import lineage, runs
+from pipeline.tracking.record import record
+
+HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
+NAME = "tiny neutron_imxrt700 int8 reference"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Two builds, three points of two sweeps, and a run that is no build; yields their ids by what they are."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+            patch.delenv(name)
+        for accuracy in (0.5, 0.75):
+            config = HANDMADE["write_build"](
+                figures={"quantized_accuracy": accuracy}, build={"seed": int(8 * accuracy)}
+            )
+            record(config, lineage.trace(config))
+        client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
+        experiment = client.get_experiment_by_name("lowerdeck").experiment_id
+        ids = [run.info.run_id for run in client.search_runs([experiment], order_by=["attributes.start_time ASC"])]
+        start_ms = client.get_run(ids[-1]).info.start_time
+        for offset_ms, sweep, name in ((1, "aa11bb22", "precision"), (3, "aa11cc33", ""), (2, "aa11bb22", "precision")):
+            tags = {"sweep.id": sweep, "sweep.name": name, "sweep.point": "0"}
+            run = client.create_run(experiment, start_ms + offset_ms, tags, f"point {offset_ms}")
+            ids.append(run.info.run_id)
+        client.create_run(experiment, start_ms + 9, {runs.KIND_TAG: "comparison"}, NAME)
+        yield dict(zip(("first", "second", "point 1", "point 3", "point 2"), ids, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _in_new_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def config(recorded, tmp_path_factory):
+    database = next(tmp_path_factory.getbasetemp().glob("recorded*")) / "mlflow" / "mlflow.db"
+    return TrackingConfig(name="local", uri=f"sqlite:///{database}")
+
+
+def found(config, selector):
+    return [run.run_id for run in runs.find_runs(config, selector=selector)]
+
+
+def test_all_builds_oldest_first_and_nothing_that_is_none(recorded, config):
+    order = ("first", "second", "point 1", "point 2", "point 3")
+    assert found(config, None) == [recorded[name] for name in order]
+
+
+def test_a_run_says_all_that_was_recorded(recorded, config):
+    first = runs.find_runs(config, selector=recorded["first"])[0]
+    assert (first.name, first.status) == (NAME, "FINISHED")
+    assert (first.params["build.seed"], first.metrics["quantized_accuracy"]) == ("4", 0.5)
+    assert first.tags["target"] == "neutron_imxrt700"
+
+
+def test_selectors(recorded, config):
+    both = [recorded["first"], recorded["second"]]
+    points = [recorded["point 1"], recorded["point 2"]]
+    assert found(config, recorded["second"][:12]) == both[1:]
+    assert found(config, NAME) == both
+    assert found(config, "aa11bb22") == found(config, "aa11bb") == found(config, "precision") == points
+    assert found(config, "metrics.quantized_accuracy > 0.6") == both[1:]
+
+
+def test_many_runs_come_in_pages(recorded, config, monkeypatch):
+    whole = found(config, None)
+    monkeypatch.setattr(runs, "_MAX_PER_PAGE", 2)
+    assert found(config, None) == whole
+    assert len(whole) == 5
+
+
+def test_an_ambiguous_beginning_lists_what_it_begins(recorded, config):
+    with pytest.raises(LowerdeckError, match=r"(?s)'aa11' begins the ids of 2 .*sweep aa11bb22\n.*sweep aa11cc33"):
+        found(config, "aa11")
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [
+        ("precison", "did you mean 'precision'"),
+        ("", "allowed: the name or id"),
+        ('say "x"', "allowed: the name or id"),
+        ("metrics.quantized_accuracy >> 2", "does not understand the filter"),
+        ("metrics.quantized_accuracy > 2", "fits the filter"),
+        ("%%%%", "is called '%%%%'"),
+    ],
+)
+def test_what_is_not_there_is_said(recorded, config, selector, words):
+    with pytest.raises(LowerdeckError, match=words):
+        found(config, selector)
+
+
+def test_the_latest_sweep_is_that_of_the_last_point(recorded, config):
+    assert runs.latest_sweep(config) == "aa11cc33"
+
+
+def test_without_a_database_none_is_made():
+    with pytest.raises(LowerdeckError, match="nothing has been recorded yet"):
+        found(TrackingConfig(name="local"), None)
+    assert not Path("mlflow").exists()
+
+
+def test_artifacts_are_read_and_near_names_are_offered(recorded, config):
+    plan = runs.read_artifact(config, recorded["first"], artifacts.PLAN.name)
+    assert b"no such kernel" in plan
+    assert runs.read_artifact(config, recorded["first"], "twins/partition_0.tflite") == b"twin"
+    with pytest.raises(LowerdeckError, match=r"did you mean 'plan\.json'"):
+        runs.read_artifact(config, recorded["first"], "plans.json")
+    with pytest.raises(LowerdeckError, match="has no file 'twins'"):
+        runs.read_artifact(config, recorded["first"], "twins")
