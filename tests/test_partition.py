@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline import backends, pt2
-from pipeline.contracts import LowerdeckError, NothingDelegatedError
+from pipeline.contracts import LowerdeckError, NothingDelegatedError, ReasonCode
 from pipeline.export import export
 from pipeline.partition import Partitioned, kept_whole, partition, plan_again
 from tests.conftest import TARGETS, Lowered, backend_for
@@ -61,7 +61,7 @@ def test_neutron_says_why(mixed: Callable[[str], Partitioned]) -> None:
     plan = mixed("neutron_imxrt700").plan
     sort = next(node for node in plan.nodes if node.operator.startswith("aten.sort"))
     assert sort.reason is not None
-    assert sort.reason.words == "no converter for this operator"
+    assert (sort.reason.code, sort.reason.words) == (ReasonCode.NO_CONVERTER, "no converter for this operator")
 
 
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])

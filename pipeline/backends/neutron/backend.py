@@ -68,7 +68,8 @@ class Neutron:
         from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
 
         from pipeline.backends.neutron.leftovers import decompose_left
-        from pipeline.backends.neutron.partitioner import create_partitioner, rejections
+        from pipeline.backends.neutron.partitioner import create_partitioner
+        from pipeline.backends.neutron.reasons import Rejections
 
         partitioner = create_partitioner(self.device, self.options, program.state_dict)
         return Lowering(
@@ -83,7 +84,7 @@ class Neutron:
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,
             program_reports=self._program_reports,
-            reasons=rejections,
+            reasons=Rejections(partitioner).listening,
         )
 
     @contextmanager

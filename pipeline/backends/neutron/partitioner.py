@@ -1,4 +1,4 @@
-"""NXP's partitioner as the options want it, and why it left a node on the CPU.
+"""NXP's partitioner as the options want it.
 
 Import this after `sdk.provide_sdk`: ExecuTorch's backend needs the SDK when it is imported.
 """
@@ -6,12 +6,10 @@ Import this after `sdk.provide_sdk`: ExecuTorch's backend needs the SDK when it 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from executorch.backends.nxp import neutron_partitioner
 from executorch.backends.nxp.backend.custom_delegation_options import CustomDelegationOptions
 from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
 from executorch.backends.nxp.neutron_partitioner import (
@@ -25,7 +23,7 @@ from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 from pipeline import import_paths
 from pipeline.backends.exclusion import excluded_by, mark_before_partition
 from pipeline.backends.neutron import CHECK, Device, Options, exclusion
-from pipeline.contracts import LowerdeckError, Reason, ReasonCode
+from pipeline.contracts import LowerdeckError
 from pipeline.edge_nodes import is_operator
 
 if TYPE_CHECKING:
@@ -145,46 +143,3 @@ def _refuse_marked(partitioner: NeutronPartitioner) -> None:
         return decide(program)
 
     partitioner.partition = partition_unmarked
-
-
-@contextmanager
-def rejections() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
-    """Ask the partitioner's own checks again, in its order, for a node that it did not take."""
-    instances: list[Any] = []
-    original = neutron_partitioner.NeutronSupportedOperators
-
-    class Recorded(original):  # type: ignore[misc, valid-type]
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            instances.append(self)
-
-    def reason(node: torch.fx.Node) -> Reason | None:
-        words = _reason(instances[-1], node) if instances else None
-        return Reason(code=ReasonCode.UNKNOWN, words=words or "no reason given")
-
-    neutron_partitioner.NeutronSupportedOperators = Recorded
-    try:
-        yield reason
-    finally:
-        neutron_partitioner.NeutronSupportedOperators = original
-
-
-def _reason(checks: Any, node: torch.fx.Node) -> str | None:
-    recognizer = QDQClusterRecognizer
-    cluster = checks.qdq_clusters.get(node.meta.get("cluster"))
-    if cluster is not None and any(excluded_by(member) for member in cluster.ops):
-        named = ", ".join(sorted(member.name for member in cluster.ops if excluded_by(member)))
-        return f"in one quantize/dequantize cluster with {named}, which is excluded"
-    if recognizer.is_quant_node(node) or recognizer.is_dequant_node(node) or recognizer.is_auxiliary_node(node):
-        return f"follows {cluster.compute_node.name}" if cluster is not None else "in no quantize/dequantize cluster"
-    if node.meta.get(NXP_DO_NOT_DELEGATE, False):
-        return "its partition would have no effect on the NPU, or the operator does not support its partition"
-    converter = supported_ops.get(node.target)
-    if converter is None:
-        return "no converter for this operator"
-    if not checks._is_node_quantized(node):
-        return "not quantized: in no quantize/dequantize cluster"
-    arguments = (node, checks.neutron_target_spec, checks.parameters_mapping, checks.custom_delegation_options)
-    if not converter.is_supported(*arguments):
-        return f"{converter.__name__} does not support these arguments"
-    return "supported, but left out by the partitioning"

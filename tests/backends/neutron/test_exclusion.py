@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pipeline import artifacts
-from pipeline.contracts import DelegationPlan, LowerdeckError
+from pipeline.contracts import DelegationPlan, LowerdeckError, ReasonCode
 from pipeline.convert import convert
 from pipeline.partition import partition
 from pipeline.runtime.native import missing_operators
@@ -42,7 +42,9 @@ def test_an_operator_stays_on_the_cpu_and_its_namesakes_do_not(
     assert "aten_addmm_default" in {node.name for node in plan.nodes}
     add = next(node for node in plan.nodes if node.name == "aten_add_tensor")
     assert add.excluded_by == "operators_not_to_delegate: aten::add"
-    assert add.reason == "excluded by operators_not_to_delegate: aten::add"
+    assert add.reason is not None
+    assert add.reason.code is ReasonCode.EXCLUDED
+    assert add.reason.words == "excluded by operators_not_to_delegate: aten::add"
     assert plan.exclusions == ("operators_not_to_delegate: aten::add keeps 1 off: aten_add_tensor",)
     assert len(plan.partitions) == 2
 
@@ -72,10 +74,10 @@ def test_a_module_stays_on_the_cpu_with_everything_in_it(planned: Callable[..., 
     plan = planned(modules_not_to_delegate=["body.*"])
     assert {node.module for node in plan.nodes if node.compute and node.partition is None} == {"body.0", "body.2"}
     assert on_cpu(plan) == {"aten_convolution_default_1", "aten_relu_default_1"}
-    around = {node.reason for node in plan.nodes if not node.compute and node.module == "body.0"}
-    assert around == {
-        "in one quantize/dequantize cluster with aten_convolution_default_1, which is excluded",
-        "in one quantize/dequantize cluster with aten_relu_default_1, which is excluded",
+    around = [node.reason for node in plan.nodes if not node.compute and node.module == "body.0"]
+    excluded = ("aten_convolution_default_1", "aten_relu_default_1")
+    assert {(reason.code, reason.node, reason.words) for reason in around if reason is not None} == {
+        ("excluded", name, f"in one quantize/dequantize cluster with {name}, which is excluded") for name in excluded
     }
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from pipeline import artifacts
 from pipeline.backends.neutron import Device, Options, check_build, files
 from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from pipeline.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme
+from pipeline.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme, ReasonCode
 from pipeline.partition import partition
 from tests.backends.neutron.steps import Built, build, neutron, quantized
 from tests.conftest import Lowered
@@ -274,7 +274,9 @@ def test_partitions_without_effect_are_delegated_on_request_only(
     )
     reason = next(node.reason for node in without.plan.nodes if node.name == "aten_add_tensor")
     assert reason is not None
-    assert reason.startswith("its partition would have no effect on the NPU")
+    assert reason.code is ReasonCode.NO_OP_PARTITION
+    assert reason.check == "NeutronPartitioner._partition_contains_compute_nodes"
+    assert reason.values == {"partition": ["aten_add_tensor"]}
     assert "aten::add.out" in without.converted.operators
     assert "aten::add.out" not in allowed.converted.operators
     assert [read_graph(part.twin or b"").operators for part in allowed.converted.partitions][1:] == [("ADD",)]

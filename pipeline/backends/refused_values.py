@@ -1,0 +1,108 @@
+"""The values that a condition of a backend's check compares, as a plan can store them."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+_LONGEST = 16
+"""Items of a list that is worth keeping."""
+UNKNOWN = object()
+"""In place of a value that could not be found out, or that a plan cannot store."""
+_TESTS = ("all", "any", "hasattr", "isinstance", "list", "tuple")
+"""Builtins whose arguments say more than what they give."""
+
+
+def values_in(condition: ast.expr, value_of: Callable[[ast.expr], Any]) -> dict[str, object]:
+    """What `condition` compares: its variables, attributes and calls, by the names that the source gives them.
+
+    Args:
+        condition: Part of a check.
+        value_of: Evaluates a part of it.
+    """
+    found: dict[str, object] = {}
+    for part in _compared(condition):
+        value = plain(value_of(part))
+        if value is UNKNOWN or (isinstance(part, ast.Call) and isinstance(value, bool)):
+            continue
+        name = _name(part, value_of)
+        if name in found and found[name] != value:
+            name = ast.unparse(part)
+        found[name] = value
+    return found
+
+
+def plain(value: Any) -> object:
+    """`value` as numbers, texts and lists of them; UNKNOWN where it is nothing of the kind."""
+    match value:
+        case torch.SymInt():
+            return str(value)
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case np.generic():
+            return plain(value.item())
+        case torch.dtype():
+            return str(value).removeprefix("torch.")
+        case torch.fx.Node():
+            return value.name
+        case torch.Tensor():
+            return f"{str(value.dtype).removeprefix('torch.')}{list(map(plain, value.shape))}"
+        case list() | tuple() | set() | frozenset() if len(value) <= _LONGEST:
+            items = [plain(item) for item in (value if isinstance(value, Sequence) else sorted(value, key=str))]
+            return UNKNOWN if any(item is UNKNOWN for item in items) else items
+    operator = getattr(value, "_op", value)
+    return str(operator) if isinstance(operator, torch._ops.OpOverload) else UNKNOWN
+
+
+def _compared(expression: ast.expr) -> Iterator[ast.expr]:
+    """The parts of `expression` that have names and values of interest."""
+    match expression:
+        case ast.Constant() | ast.Lambda() | ast.Name(id="node") | ast.Attribute(value=ast.Name(id="torch")):
+            return
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            yield expression
+        case ast.NamedExpr(target=target):
+            yield target
+        case ast.Call():
+            yield from _in_call(expression)
+        case ast.GeneratorExp(generators=generators) | ast.ListComp(generators=generators):
+            for each in generators:
+                yield from _compared(each.iter)
+        case _:
+            for child in ast.iter_child_nodes(expression):
+                if isinstance(child, ast.expr):
+                    yield from _compared(child)
+
+
+def _in_call(call: ast.Call) -> Iterator[ast.expr]:
+    """What a call gives, and the variables that it is given; not the constants that only choose among them."""
+    if isinstance(call.func, ast.Name) and call.func.id in _TESTS:
+        for argument in call.args:
+            yield from _compared(argument)
+        return
+    yield call
+    for argument in call.args:
+        if isinstance(argument, ast.Name) and not argument.id.isupper():
+            yield from _compared(argument)
+
+
+def _name(part: ast.expr, value_of: Callable[[ast.expr], Any]) -> str:
+    """What to call `part`: an argument of an operator by its name in the operator's schema."""
+    match part:
+        case ast.Subscript(value=ast.Attribute(value=owner, attr="args"), slice=ast.Constant(value=int(index))):
+            node = value_of(owner)
+            schema = getattr(getattr(node, "target", None), "_schema", None)
+            if schema is not None and index < len(schema.arguments):
+                return str(schema.arguments[index].name)
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
+            return key
+        case ast.Attribute(attr=attribute):
+            return attribute
+    return ast.unparse(part)
