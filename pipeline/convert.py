@@ -12,14 +12,12 @@ import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
-from pipeline import program_io
+from pipeline import plan_check, program_io
 from pipeline.contracts import (
     Backend,
     CompiledPartition,
     ConversionError,
-    Converter,
     DelegationPlan,
-    LowerdeckError,
     ProgramTensor,
 )
 from pipeline.etrecord import Recorder
@@ -27,8 +25,6 @@ from pipeline.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
-    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
-    from torch.export import ExportedProgram
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,19 +75,20 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
 
     Raises:
         ConversionError: the converter failed.
-        LowerdeckError: the converter or the partitioner's decisions are others than in partition, or the program
-            cannot take or give the integers that the backend's options ask for.
+        LowerdeckError: the converter, the partitioner's decisions or what came of them are others than in partition,
+            or the program cannot take or give the integers that the backend's options ask for.
     """
-    _hold_to_converter(plan, backend.converter())
+    plan_check.hold_converter(plan, backend.converter())
     lowering = backend.lowering(manager.exported_program())
     names = program_io.names_of(manager.exported_program())
     steps = program_io.steps_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
     program_io.keep_border(lowering)
-    _hold_to_plan(lowering.partitioner, plan)
+    plan_check.hold_partitioner(lowering.partitioner, plan)
     with quick_graphs():
         with backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(lowering.partitioner)
+        plan_check.hold_program(lowered.exported_program().graph_module, plan)
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, border = program_io.take_integers(lowered, lowering)
@@ -122,47 +119,3 @@ def _data_files(manager: ExecutorchProgramManager) -> dict[str, bytes]:
     """What `write_tensor_data_to_file` would write."""
     files = manager._tensor_data or {}
     return {name if name.endswith(".ptd") else f"{name}.ptd": bytes(content) for name, content in sorted(files.items())}
-
-
-def _hold_to_converter(plan: DelegationPlan, converter: Converter) -> None:
-    """A plan for one release's target is not converted by another."""
-    planned = plan.converter
-    if planned is not None and planned != converter:
-        raise LowerdeckError(
-            f"the program was partitioned for {planned.name} {planned.version} of flavor {planned.flavor} and would be "
-            f"converted by {converter.name} {converter.version} of flavor {converter.flavor}"
-            + ("" if planned.target == converter.target else ", which states other properties of the target")
-            + "; `dvc repro -f partition` plans it anew"
-        )
-
-
-def _hold_to_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:
-    """Make `partitioner` fail when it does not tag exactly the nodes that `plan` has."""
-    decide = partitioner.partition
-    planned = {node.name: node.partition for node in plan.nodes}
-
-    def partition_as_planned(program: ExportedProgram) -> PartitionResult:
-        result = decide(program)
-        tags = {
-            node.name: node.meta.get("delegation_tag")
-            for node in result.tagged_exported_program.graph.nodes
-            if node.op == "call_function"
-        }
-        if _groups(tags) != _groups(planned):
-            different = sorted(name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name)))
-            raise LowerdeckError(
-                f"{plan.backend} partitioned the program differently than in the stage partition "
-                f"({', '.join(different[:5]) or 'other groups'}); `dvc repro -f partition` plans it anew"
-            )
-        return result
-
-    partitioner.partition = partition_as_planned
-
-
-def _groups(tags: dict[str, str | None]) -> set[frozenset[str]]:
-    """The partitions as sets of nodes: how they are numbered does not matter."""
-    groups: dict[str, set[str]] = {}
-    for name, tag in tags.items():
-        if tag is not None:
-            groups.setdefault(tag, set()).add(name)
-    return {frozenset(group) for group in groups.values()}

@@ -1,0 +1,106 @@
+"""pipeline.plan_check: lowering that does otherwise than planned is found out, whatever the tags say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executorch.exir import EdgeProgramManager
+from executorch.exir.backend.partitioner import PartitionResult
+from torch.fx import GraphModule
+
+from pipeline.backends.xnnpack.backend import Xnnpack
+from pipeline.contracts import LowerdeckError, Lowering
+from pipeline.convert import convert
+from pipeline.coverage import coverage
+from pipeline.partition import Partitioned, partition
+from pipeline.plan_check import hold_program
+from tests.conftest import Lowered
+from tests.networks import quantized_mixed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Forgetful(Xnnpack):
+    """Tags all nodes as planned, and then tells ExecuTorch nothing of the second partition."""
+
+    def lowering(self, program: Any) -> Lowering:
+        lowering = super().lowering(program)
+        decide = lowering.partitioner.partition
+
+        def partition_and_forget(program: Any) -> PartitionResult:
+            result = decide(program)
+            kept = dict(list(result.partition_tags.items())[:1])
+            return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags=kept)
+
+        lowering.partitioner.partition = partition_and_forget
+        return lowering
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Partitioned:
+    """The network of two partitions, planned for XNNPACK."""
+    return partition(quantized_mixed(Xnnpack()), Xnnpack())
+
+
+def manager(planned: Partitioned) -> EdgeProgramManager:
+    return EdgeProgramManager({"forward": planned.program}, None, planned.edge_config)
+
+
+@pytest.fixture(scope="module")
+def lowered_mixed(mixed: Partitioned) -> GraphModule:
+    """What to_backend makes of it."""
+    lowered = manager(mixed).to_backend(Xnnpack().lowering(mixed.program).partitioner)
+    module: GraphModule = lowered.exported_program().graph_module
+    return module
+
+
+def test_a_backend_that_leaves_what_it_tagged_is_found_out(mixed: Partitioned, tmp_path: Path) -> None:
+    with pytest.raises(LowerdeckError) as caught:
+        convert(manager(mixed), mixed.plan, Forgetful(), tmp_path)
+    message = str(caught.value)
+    assert message.startswith("xnnpack lowered the program otherwise than it was planned: ")
+    assert (
+        "planned for the delegate and left on the CPU: quantized_decomposed_dequantize_per_channel_default" in message
+    )
+
+
+def test_the_lowered_program_is_as_planned(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
+    hold_program(lowered_mixed, mixed.plan)
+
+
+def test_each_way_to_differ_is_named(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
+    def said(**changes: dict[str, Any]) -> str:
+        nodes = tuple(dataclasses.replace(node, **changes.get(node.name, {})) for node in mixed.plan.nodes)
+        with pytest.raises(LowerdeckError) as caught:
+            hold_program(lowered_mixed, dataclasses.replace(mixed.plan, nodes=nodes))
+        return str(caught.value)
+
+    assert "planned for the CPU and delegated: aten_relu_default" in said(aten_relu_default={"partition": None})
+    assert "left on the CPU: aten_sort_default" in said(aten_sort_default={"partition": "tag0"})
+    renamed = said(aten_relu_default={"name": "elsewhere"})
+    assert "planned and in the program no more: elsewhere" in renamed
+    assert "in the program and not planned: aten_relu_default" in renamed
+    assert "the same nodes are delegated, in other partitions" in said(aten_relu_default={"partition": "another"})
+
+
+def test_crossings_are_what_delegates_take_and_give(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
+    calls = [node for node in lowered_mixed.graph.nodes if "executorch_call_delegate" in str(node.target)]
+    taken = [given.meta["val"] for call in calls for given in call.args[1:]]
+    values = [value for call in calls for value in call.meta["val"]] + taken
+    figures = coverage(mixed.plan)
+    assert figures["partitions"] == len(calls)
+    assert figures["crossings"] == len(values) == 4
+    assert figures["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
+
+
+def test_figures_of_the_small_network(lowered: Callable[[str], Lowered]) -> None:
+    """One partition on XNNPACK, quantize and dequantize included: float32 [1 x 3 x 32 x 32] -> [1 x 10]."""
+    figures = coverage(lowered("xnnpack_cpu").plan)
+    macs = 16 * 16 * 8 * 3 * 9 + 16 * 16 * 8 * 8 * 9 + 8 * 10
+    assert (figures["total_macs"], figures["undelegated_macs"]) == (macs, 0)
+    assert figures["total_parameters"] == 8 * 3 * 9 + 8 + 8 * 8 * 9 + 8 + 8 * 10 + 10
+    assert figures["delegated_parameter_share"] == 1.0
+    assert (figures["crossings"], figures["crossing_bytes"]) == (2, 4 * (3 * 32 * 32 + 10))
