@@ -30,7 +30,11 @@ def compose(params_path: Path, conf_dir: Path) -> Config:
     Raises:
         ConfigurationError: listing every problem found, each with its full key, the value and what is allowed.
     """
-    params = _read_params(params_path)
+    return compose_params(read_params(params_path), conf_dir)
+
+
+def compose_params(params: dict[str, Any], conf_dir: Path) -> Config:
+    """The configuration that `params`, what params.yaml holds, selects from `conf_dir`; raises as `compose`."""
     raise_problems(_selection_problems(params, conf_dir))
     values = _composed(params, conf_dir)
     config, problems = validated(Config, values)
@@ -58,7 +62,12 @@ def render(config: Config) -> str:
     )
 
 
-def _read_params(path: Path) -> dict[str, Any]:
+def read_params(path: Path) -> dict[str, Any]:
+    """What params.yaml says, as plain containers.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds no mapping.
+    """
     from ruamel.yaml import YAML  # YAML 1.2, as DVC reads params.yaml
     from ruamel.yaml.error import YAMLError
 
@@ -73,8 +82,27 @@ def _read_params(path: Path) -> dict[str, Any]:
     return params
 
 
-def _options_of(group: str, conf_dir: Path) -> list[str]:
+def options_of(group: str, conf_dir: Path) -> list[str]:
+    """Names of the options of conf/GROUP."""
     return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
+
+
+def conf_values(section: str, option: str | None, conf_dir: Path) -> dict[str, Any]:
+    """What conf/ alone says in `section`: `???` and interpolations stay, and nothing is checked or completed.
+
+    Args:
+        section: A field of Config.
+        option: Of the group of that name; None for a section that is no group.
+        conf_dir: The folder conf.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+        composed = hydra_compose("config", overrides=[] if option is None else [f"{section}={option}"])
+    values: Any = OmegaConf.to_container(composed[section], resolve=False)
+    return dict(values)
 
 
 def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Problem]:
@@ -89,7 +117,7 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
                 guess_from=str(key),
             )
         elif key in GROUPS:
-            options = _options_of(key, conf_dir)
+            options = options_of(key, conf_dir)
             if value not in options:
                 named = f"there is no conf/{key}/{value}.yaml"
                 yield Problem(
@@ -168,7 +196,7 @@ def _composition_problem(error: Any) -> Problem:
 
 
 def _default_flavor_problems(flavor: Any, conf_dir: Path) -> Iterator[Problem]:
-    options = [option for option in _options_of("flavor", conf_dir) if option != "default"]
+    options = [option for option in options_of("flavor", conf_dir) if option != "default"]
     if flavor not in options:
         yield Problem(
             key="target.default_flavor",
@@ -315,7 +343,7 @@ def _combination_problems(config: Config, declaration: BackendDeclaration, conf_
     if flavor.backend != target.backend:
         fitting = [
             name
-            for name in _options_of("flavor", conf_dir)
+            for name in options_of("flavor", conf_dir)
             if _backend_of(conf_dir / "flavor" / f"{name}.yaml") == target.backend
         ]
         yield Problem(

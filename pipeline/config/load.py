@@ -26,7 +26,27 @@ def read_section(path: Path, schema: type[Section]) -> Section:
 
 def read_config(path: Path) -> Config:
     """The whole resolved configuration; only `track` and what stands above it may depend on all of it."""
-    config, problems = validated(Config, _values(path))
+    return _checked(_values(path))
+
+
+def config_of(text: str) -> Config:
+    """The resolved configuration that `text` holds, as a recorded build keeps it; options of sources and backends stay
+    as they are.
+
+    Raises:
+        ConfigurationError: it holds none, or one of a version of the project that had other keys.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"this is no resolved configuration: {error}") from None
+    return _checked(values)
+
+
+def _checked(values: Any) -> Config:
+    config, problems = validated(Config, values)
     raise_problems(problems)
     assert isinstance(config, Config)
     return config
