@@ -30,6 +30,7 @@ LOCK_TIMEOUT_S = 60.0
 # What the user has set stays.
 _ENVIRONMENT = {
     **TRACKING.environment,
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
@@ -61,7 +62,7 @@ def opened(config: TrackingConfig) -> Iterator[Store]:
     from mlflow.tracking import MlflowClient
 
     try:
-        with _lock(uri):  # two processes at once on a new database both create its tables, and one fails
+        with lock(uri):  # two processes at once on a new database both create its tables, and one fails
             client = MlflowClient(tracking_uri=uri)
         yield Store(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
@@ -101,7 +102,7 @@ def find_or_create_run(store: Store, config: TrackingConfig, key: str, name: str
 
     Two processes with the same key get the same run: looking and creating happen under one lock.
     """
-    with _lock(store.uri):
+    with lock(store.uri):
         experiment = find_experiment(store, config.experiment)
         if experiment is not None:
             experiment_id = experiment.experiment_id
@@ -117,7 +118,7 @@ def find_or_create_run(store: Store, config: TrackingConfig, key: str, name: str
 
 
 @contextmanager
-def _lock(uri: str) -> Iterator[None]:
+def lock(uri: str) -> Iterator[None]:
     """Keep out other processes: all that share a database file; for a server, those of this user on this machine."""
     from filelock import FileLock, Timeout
 
