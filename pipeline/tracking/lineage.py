@@ -72,26 +72,35 @@ def trace(config: Config) -> dict[str, Any]:
         LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
     """
     manifest = artifacts.read_json(artifacts.MANIFEST)
+    return {
+        "build_key": build_key(config, manifest),
+        "upstream_key": upstream_key(config, manifest),
+        "versions": manifest["versions"],
+        "links": [_dataset_link(config), *made_links(config)],
+    }
+
+
+def made_links(config: Config) -> list[dict[str, Any]]:
+    """The links from the weights to the `.pte`, as far as a build need have come for them: through convert.
+
+    Raises:
+        LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
+    """
+    manifest = artifacts.read_json(artifacts.MANIFEST)
     program = _file_link("program", artifacts.PROGRAM, "convert", ["quantized", "plan"])
     if program["sha256"] != manifest["program"]["sha256"]:
         raise LowerdeckError(
             f"{artifacts.PROGRAM} is not the program that {artifacts.MANIFEST} describes; `dvc repro -f convert` makes "
             "both anew"
         )
-    return {
-        "build_key": build_key(config, manifest),
-        "upstream_key": upstream_key(config, manifest),
-        "versions": manifest["versions"],
-        "links": [
-            _dataset_link(config),
-            _weights_link(config, manifest),
-            _file_link("exported", artifacts.EXPORTED, "export", ["weights"]),
-            _file_link("observers", artifacts.OBSERVERS, "calibrate", ["dataset", "exported"]),
-            _file_link("quantized", artifacts.QUANTIZED, "quantize", ["exported", "observers"]),
-            _file_link("plan", artifacts.PLAN, "partition", ["quantized"]),
-            program | {"converter": manifest["converter"]},
-        ],
-    }
+    return [
+        _weights_link(config, manifest),
+        _file_link("exported", artifacts.EXPORTED, "export", ["weights"]),
+        _file_link("observers", artifacts.OBSERVERS, "calibrate", ["dataset", "exported"]),
+        _file_link("quantized", artifacts.QUANTIZED, "quantize", ["exported", "observers"]),
+        _file_link("plan", artifacts.PLAN, "partition", ["quantized"]),
+        program | {"converter": manifest["converter"]},
+    ]
 
 
 def _file_link(name: str, path: Path, stage: str, sources: list[str]) -> dict[str, Any]:
@@ -101,12 +110,8 @@ def _file_link(name: str, path: Path, stage: str, sources: list[str]) -> dict[st
 def _dataset_link(config: Config) -> dict[str, Any]:
     """The dataset by the samples that were really used; its fingerprint covers all that its source could read."""
     samples = {
-        split: {"num_samples": len(digests), "sha256": digest(digests)}
-        for split, path in (
-            ("calibration", artifacts.CALIBRATION_SAMPLES),
-            ("evaluation", artifacts.EVALUATION_SAMPLES),
-        )
-        for digests in [artifacts.read_json(path)]
+        "calibration": samples_used(artifacts.CALIBRATION_SAMPLES),
+        "evaluation": samples_used(artifacts.EVALUATION_SAMPLES),
     }
     return {
         "name": "dataset",
@@ -117,6 +122,12 @@ def _dataset_link(config: Config) -> dict[str, Any]:
         "fingerprint": config.dataset.fingerprint,
         **samples,
     }
+
+
+def samples_used(path: Path) -> dict[str, Any]:
+    """How many samples a stage listed at `path`, and SHA-256 over their digests in order."""
+    digests = artifacts.read_json(path)
+    return {"num_samples": len(digests), "sha256": digest(digests)}
 
 
 def _weights_link(config: Config, manifest: Mapping[str, Any]) -> dict[str, Any]:

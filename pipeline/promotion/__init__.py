@@ -1,0 +1,1 @@
+"""Back from a recorded build to params.yaml: what `lowerdeck promote` does."""
