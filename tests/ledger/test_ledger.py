@@ -1,0 +1,225 @@
+"""`lowerdeck ledger` on builds made by hand, in a git repository and with a real MLflow database."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline import artifacts, cli
+from pipeline.tracking import lineage
+from tests.project import REPOSITORY
+
+write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]
+LEDGER = Path("docs/ledger")
+TINY = LEDGER / "tiny.yaml"
+ENTRY = "neutron_imxrt700 / reference / int8"
+FIGURES = {
+    "delegated_accuracy": 0.9,
+    "delegated_accuracy_low": 0.85,
+    "delegated_accuracy_high": 0.95,
+    "num_samples": 200,
+    "estimated_inference_time_ms": 1.23456789,
+}
+
+
+@pytest.fixture(autouse=True)
+def _repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    LEDGER.mkdir(parents=True)
+    shutil.copy(REPOSITORY / LEDGER / "tolerances.yaml", LEDGER)
+    git("init", "--quiet")
+    commit()
+
+
+def git(*arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
+
+
+def commit() -> None:
+    git("add", "docs")
+    git("commit", "--quiet", "--allow-empty", "--message", "ledger")
+
+
+def built(figures: dict[str, Any] | None = None, **sections: Any) -> None:
+    """A build that came to its end."""
+    config = write_build(FIGURES | (figures or {}), **sections)
+    artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+
+
+def ledger(*arguments: str) -> int:
+    return cli.main(["ledger", *arguments])
+
+
+def entries() -> dict[str, Any]:
+    stored: dict[str, Any] = yaml.safe_load(TINY.read_text())
+    assert stored["model"] == "tiny"
+    return dict(stored["entries"])
+
+
+def test_an_entry_says_what_the_build_is_worth_and_what_it_was_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    assert ledger("update") == 0
+    assert capsys.readouterr().out == f"added: tiny: {ENTRY}\n"
+    entry = entries()[ENTRY]
+    assert entry["figures"]["delegated_accuracy"] == 0.9
+    assert entry["figures"]["estimated_inference_time_ms"] == 1.23457
+    assert entry["figures"]["program_bytes"] == 2048
+    assert "delegated_accuracy_low" not in entry["figures"]
+    assert entry["intervals"]["delegated_accuracy"] == [0.85, 0.95]
+    assert entry["caveat"] == "reference flavor: runs on the host only, not on the NPU"
+    assert entry["hashes"]["program"] == artifacts.sha256(artifacts.PROGRAM)
+    assert entry["hashes"]["build_key"] == artifacts.read_json(artifacts.LINEAGE)["build_key"]
+    manifest = artifacts.read_json(artifacts.MANIFEST)
+    assert entry["versions"] == manifest["versions"] | {"test-converter": "7.1"}
+
+
+def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+    builds: list[Callable[[], None]] = [built, lambda: built(quantization={"name": "int8_per_tensor"})]
+    texts = []
+    for order in (builds, builds[::-1]):
+        TINY.unlink(missing_ok=True)
+        for build in order:
+            build()
+            assert ledger("update") == 0
+        texts.append(TINY.read_bytes())
+    assert texts[0] == texts[1]
+    assert len(entries()) == 2
+    capsys.readouterr()
+    assert ledger("update") == 0
+    assert capsys.readouterr().out == f"unchanged: tiny: {ENTRY}\n"
+
+
+def test_a_build_that_did_not_come_to_its_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    write_build(FIGURES, quantization={"name": "int8_per_tensor"})  # evaluated, and not tracked
+    assert ledger("update") == 1
+    assert "`dvc repro` completes it" in capsys.readouterr().err
+    assert not TINY.exists()
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "an accuracy that falls within its tolerance": ({"delegated_accuracy": 0.895}, "within tolerance", "delegated_acc"),
+    "an accuracy that falls by more": ({"delegated_accuracy": 0.89}, "regression", "delegated_accuracy"),
+    "an accuracy that rises": ({"delegated_accuracy": 0.97}, "improvement", "delegated_accuracy"),
+    "an accuracy that is not measured any more": ({"delegated_accuracy": "no"}, "regression", "delegated_accuracy"),
+    "one partition more": ({"partitions": 2}, "regression", "partitions"),
+    "half a percent of size": ({"program_bytes": 2058}, "within tolerance", "program_bytes"),
+    "two percent of size": ({"program_bytes": 2089}, "regression", "program_bytes"),
+    "a shorter time": ({"estimated_inference_time_ms": 1.0}, "improvement", "estimated_inference_time_ms"),
+    "a figure that is not judged": ({"num_samples": 100}, "changed", "num_samples"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_judged_by_its_tolerance(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    figures, verdict, figure = CHANGES[name]
+    built()
+    ledger("update")
+    commit()
+    built(figures)
+    ledger("update")
+    capsys.readouterr()
+    code = ledger("diff", "HEAD")
+    output = capsys.readouterr()
+    (row,) = [line for line in output.out.splitlines() if figure in line]
+    assert row.startswith(f"{verdict}  tiny: {ENTRY}")
+    assert code == (1 if verdict == "regression" else 0)
+    assert ("1 regression against HEAD" in output.err) == (verdict == "regression")
+
+
+def test_a_tolerance_of_ones_own_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    ledger("update")
+    commit()
+    built({"delegated_accuracy": 0.8})
+    ledger("update")
+    assert ledger("diff", "HEAD") == 1
+    path = LEDGER / "tolerances.yaml"
+    path.write_text("delegated_accuracy: {better: higher, relative: 0.2}\n" + path.read_text())
+    assert ledger("diff", "HEAD") == 0
+    path.write_text("delegated_accuracy: {better: up, absolute: -1}\n")
+    assert ledger("diff", "HEAD") == 1
+    error = capsys.readouterr().err
+    assert "delegated_accuracy.better: not one of the values" in error
+    assert "delegated_accuracy.absolute: has to be greater than or equal to 0" in error
+
+
+def test_intervals_and_ingredients_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    ledger("update")
+    commit()
+    built({"delegated_accuracy": 0.8, "delegated_accuracy_low": 0.75}, model={"options": {"factory": "a:b"}})
+    ledger("update")
+    assert ledger("diff", "HEAD", "--json") == 1
+    printed = capsys.readouterr().out
+    found = json.loads(printed[printed.index("{") :])
+    (change,) = found["changes"]
+    assert change["interval_before"] == [0.85, 0.95]
+    assert change["interval_now"] == [0.75, 0.95]
+    assert found["made_otherwise"] == {f"tiny: {ENTRY}": ["other weights"]}
+    ledger("diff", "HEAD")
+    assert "0.9 (95 %: 0.85 to 0.95)" in capsys.readouterr().out
+
+
+def test_entries_that_come_and_go_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    ledger("update")
+    commit()
+    TINY.unlink()
+    built(quantization={"name": "int8_per_tensor"})
+    ledger("update")
+    capsys.readouterr()
+    assert ledger("diff", "HEAD") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"new: tiny: {ENTRY}_per_tensor", f"not there any more: tiny: {ENTRY}"]
+    commit()
+    assert ledger("diff", "HEAD") == 0
+    assert capsys.readouterr().out == "nothing differs from HEAD\n"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda: None, "no-such-revision"),
+        (lambda: TINY.write_text("model: tiny\n"), "docs/ledger/tiny.yaml is no file of the ledger"),
+        (lambda: TINY.write_text(TINY.read_text().replace("figures:", "figure:")), "did you mean 'figures'?"),
+        (lambda: (LEDGER / "tolerances.yaml").unlink(), "tolerances.yaml, which says how figures are judged"),
+    ],
+    ids=["revision", "file", "key", "tolerances"],
+)
+def test_what_cannot_be_read_is_named(
+    break_it: Callable[[], object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built()
+    ledger("update")
+    break_it()
+    assert ledger("diff", "no-such-revision" if message.startswith("no-") else "HEAD") == 1
+    assert message in capsys.readouterr().err
+
+
+def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipeline.config.load import read_config
+    from pipeline.tracking.record import record
+
+    for name, sections in {"a": {}, "b": {"quantization": {"name": "other"}}, "c": {"build": {"seed": 4}}}.items():
+        built({"delegated_accuracy": 0.5}, **sections)
+        recorded = record(read_config(artifacts.CONFIG), artifacts.read_json(artifacts.LINEAGE))
+        assert recorded.new, name
+    assert ledger("update", "params.`build.seed` = '3'") == 0
+    assert set(entries()) == {ENTRY, "neutron_imxrt700 / reference / other"}
+    assert entries()[ENTRY]["figures"]["delegated_accuracy"] == 0.5
+    before = TINY.read_bytes()
+    assert ledger("update", "tags.quantization = 'int8'") == 1  # the seeds 3 and 4
+    assert f"several of these builds are tiny: {ENTRY}" in capsys.readouterr().err
+    assert TINY.read_bytes() == before
