@@ -19,7 +19,6 @@ from pipeline.contracts import (
     Lowering,
     QuantizationScheme,
     Reason,
-    ReasonCode,
     UnsupportedQuantizationError,
 )
 
@@ -79,7 +78,7 @@ class Xnnpack:
         @contextmanager
         def reasons() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
             with self._logging():
-                yield lambda node: _reason(partitioner.why(node))
+                yield partitioner.reasons.of
 
         varies = bool(program.range_constraints)
         return Lowering(
@@ -127,7 +126,3 @@ class Xnnpack:
         return Converter(
             flavor=self.flavor, name="executorch-xnnpack", version=importlib.metadata.version("executorch")
         )
-
-
-def _reason(words: str | None) -> Reason:
-    return Reason(code=ReasonCode.UNKNOWN, words=words or "no reason given")

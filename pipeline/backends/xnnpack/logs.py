@@ -6,8 +6,12 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
 
 from executorch.exir.backend.utils import WhyNoPartition
+
+from pipeline.backends.refusals import Refusal, refusal_at
 
 _ALL = "executorch.backends.xnnpack"
 _PARTITION = f"{_ALL}.partition"
@@ -15,18 +19,39 @@ _PREPROCESS = f"{_ALL}.xnnpack_preprocess"
 """Sets its own level, so that the one of the loggers above it means nothing to it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """What an operator's config says of a node that it does not take."""
+
+    words: str
+    """Its own."""
+    refusal: Refusal
+    """The condition that led it to say so, and the values that decided."""
+
+
 @contextmanager
-def reasons() -> Iterator[dict[str, str]]:
-    """Name of a node -> the first reason that a config logs for leaving it, a WhyNoPartition object at level DEBUG."""
-    found: dict[str, str] = {}
+def refusals() -> Iterator[dict[str, Refused]]:
+    """Name of a node -> the first reason that a config gives for leaving it, a WhyNoPartition object at level DEBUG."""
+    found: dict[str, Refused] = {}
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if isinstance(record.msg, WhyNoPartition) and record.msg.node is not None:
-                found.setdefault(record.msg.node.name, record.msg.reason)
+            why = record.msg
+            if isinstance(why, WhyNoPartition) and why.node is not None and why.node.name not in found:
+                found[why.node.name] = Refused(words=why.reason, refusal=refusal_at(_caller_of_why()))
 
     with _handled(_PARTITION, Collector(), propagate=logging.getLogger(_ALL).isEnabledFor(logging.DEBUG)):
         yield found
+
+
+def _caller_of_why() -> FrameType:
+    """Where the config stands that is just logging a reason."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not WhyNoPartition.__call__.__code__:
+        frame = frame.f_back
+    assert frame is not None, "a WhyNoPartition logs itself when it is called"
+    assert frame.f_back is not None
+    return frame.f_back
 
 
 @contextmanager

@@ -1,36 +1,29 @@
-"""XnnpackPartitioner with the chosen options, which also tells why it left a node on the CPU."""
+"""XnnpackPartitioner with the chosen options; reasons.py tells why it left a node on the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack.partition import config as operator_configs
-from executorch.backends.xnnpack.partition.config import generic_node_configs
 from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.utils.quant_utils import is_dequant
-from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
 from pipeline.backends.exclusion import excluded_by, names_in_aten
 from pipeline.backends.xnnpack import Options, exclusion, logs
+from pipeline.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from pipeline.contracts import LowerdeckError
-from pipeline.edge_nodes import is_compute, operator_name
+from pipeline.edge_nodes import operator_name
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,
 and convolutions with a bias, or in bfloat16, then make a program that the runtime refuses to load."""
-_DEFAULT_CONFIGS = {config.__name__: config for config in operator_configs.ALL_PARTITIONER_CONFIGS}
-_CONFIGS = _DEFAULT_CONFIGS | {"EluConfig": generic_node_configs.EluConfig}
-_OPERATORS = {config.target_name: name for name, config in _CONFIGS.items()}
-"""What a config is for, e.g. `convolution.default`, -> its name."""
 _WITHOUT_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
 """Operators that the delegate takes whole and that ExecuTorch's CPU kernels have only in pieces."""
-_Check = Callable[[torch.fx.Node, ExportedProgram], bool]
 
 
 class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
@@ -38,17 +31,19 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
 
     def __init__(self, options: Options) -> None:
         names = options.configs or [
-            *(name for name in _DEFAULT_CONFIGS if name not in options.excluded_configs),
+            *(name for name in DEFAULT_CONFIGS if name not in options.excluded_configs),
             *options.additional_configs,
         ]
         super().__init__(
-            configs=[_CONFIGS[name] for name in names],
+            configs=[CONFIGS[name] for name in names],
             config_precisions=[ConfigPrecisionType[name] for name in options.config_precisions or ()] or None,
             per_op_mode=options.per_op_mode,
             verbose=options.verbose,
         )
         self._options, self._exclusion = options, exclusion(options)
-        self._logged: dict[str, str] = {}
+        checks = {operator: config.check_constraints for operator, config in self.target_partitioner_configs.items()}
+        self.reasons = Reasons(options, checks)
+        """Why nodes are not delegated, once `partition` has decided."""
         for operator, config in self.target_partitioner_configs.items():
             if operator in _LINEAR:
                 config.force_non_static_weights_for_f32_linear = options.force_non_static_weights_for_f32_linear
@@ -64,7 +59,8 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
         """
         _refuse_idle(self._options, exported_program.graph)
         _refuse_without_kernel(exported_program.graph)
-        with logs.reasons() as self._logged:
+        with logs.refusals() as refused:
+            self.reasons.ask_about(exported_program, refused)
             return super().partition(exported_program)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
@@ -72,26 +68,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
         operators, takes = super().ops_to_not_decompose(ep)
         return operators, lambda node: takes(node) and not names_in_aten(node, self._exclusion)
 
-    def why(self, node: torch.fx.Node) -> str | None:
-        """Why `node` was not delegated, None where nothing says so."""
-        operator = _operator(node)
-        name = _OPERATORS.get(operator)
-        if name is None and not is_compute(node):
-            return "is delegated only together with an operator beside it"
-        if name is None:
-            return f"XNNPACK has no operator config for {operator_name(node)}"
-        if operator not in self.target_partitioner_configs:
-            if self._options.configs is not None:
-                return f"excluded by target.options.configs, which lacks {name}"
-            if name in self._options.excluded_configs:
-                return f"excluded by target.options.excluded_configs: {name}"
-            return f"ExecuTorch leaves out {name} by default; target.options.additional_configs adds it"
-        reason = self._logged.get(node.name)
-        if reason == "not enabled precision types":
-            return "excluded by target.options.config_precisions"
-        return f"{reason}: {_dtypes(node)}" if reason == "invalid dtype" else reason
-
-    def _check(self, config: Any, check: _Check, node: torch.fx.Node, program: ExportedProgram) -> bool:
+    def _check(self, config: Any, check: Check, node: torch.fx.Node, program: ExportedProgram) -> bool:
         """`check`, except where the options keep the node, or what would be fused into it, on the CPU.
 
         What stays there must not be checked at all: a check marks the quantize and dequantize nodes around it as part
@@ -101,7 +78,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
             return False
         activation = _fused_activation(config, node)
         if activation is not None and excluded_by(activation) and any(map(is_dequant, node.all_input_nodes)):
-            self._logged[node.name] = f"quantized, it is one operation with {activation.name}, which is excluded"
+            self.reasons.stays_with(node, activation)
             return False
         return check(node, program)
 
@@ -112,7 +89,7 @@ def _refuse_idle(options: Options, graph: torch.fx.Graph) -> None:
     Raises:
         LowerdeckError: naming the option.
     """
-    if options.enable_bf16 and not any(torch.bfloat16 in _tensor_dtypes(node) for node in graph.nodes):
+    if options.enable_bf16 and not any(_is_bfloat16(node) for node in graph.nodes):
         raise LowerdeckError(
             "target.options.enable_bf16: true has no effect, because the model computes nothing in bfloat16; set it to "
             "false"
@@ -131,7 +108,7 @@ def _refuse_without_kernel(graph: torch.fx.Graph) -> None:
     """
     for node in graph.nodes:
         pattern = excluded_by(node)
-        if pattern is not None and _operator(node) in _WITHOUT_KERNEL:
+        if pattern is not None and operator_of(node) in _WITHOUT_KERNEL:
             raise LowerdeckError(
                 f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was "
                 "kept whole, and ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or "
@@ -139,19 +116,18 @@ def _refuse_without_kernel(graph: torch.fx.Graph) -> None:
             )
 
 
-def _operator(node: torch.fx.Node) -> str:
-    """The operator as configs name it, e.g. `convolution.default`; empty for what is no operator."""
-    return format_target_name(getattr(node.target, "__name__", "")) if node.op == "call_function" else ""
+def _is_bfloat16(node: torch.fx.Node) -> bool:
+    return any(tensor.dtype == torch.bfloat16 for tensor in tensors_at(node))
 
 
 def _is_float_linear(node: torch.fx.Node) -> bool:
-    return _operator(node) in _LINEAR and not any(map(is_dequant, node.all_input_nodes))
+    return operator_of(node) in _LINEAR and not any(map(is_dequant, node.all_input_nodes))
 
 
 def _fused_activation(config: Any, node: torch.fx.Node) -> torch.fx.Node | None:
     """The one user of `node`, where `config` fuses it into the operator."""
     users = list(node.users)
-    return users[0] if len(users) == 1 and _operator(users[0]) in getattr(config, "fused_acts", ()) else None
+    return users[0] if len(users) == 1 and operator_of(users[0]) in getattr(config, "fused_acts", ()) else None
 
 
 def _without_excluded(
@@ -161,17 +137,3 @@ def _without_excluded(
 ) -> list[torch.fx.Node]:
     """What goes with `node`: in float arithmetic an activation that is excluded need not be fused."""
     return [member for member in get_partition(node, program) if excluded_by(member) is None]
-
-
-def _dtypes(node: torch.fx.Node) -> str:
-    """The element types at a node, for a message."""
-    if any(isinstance(source.meta.get("val"), torch.SymInt) for source in node.all_input_nodes):
-        return "it takes a size that varies"
-    dtypes = [dtype for source in (*node.all_input_nodes, node) for dtype in _tensor_dtypes(source)]
-    return ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
-
-
-def _tensor_dtypes(node: torch.fx.Node) -> list[torch.dtype]:
-    value = node.meta.get("val")
-    values: Iterable[Any] = value if isinstance(value, (tuple, list)) else (value,)
-    return [item.dtype for item in values if isinstance(item, torch.Tensor)]
