@@ -81,6 +81,8 @@ FIRMWARE = BUILD / "firmware"
 FIRMWARE_ZIP = BUILD / "firmware.zip"
 LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
+EXPLANATION = BUILD / "explain.html"
+MODEL_EXPLORER = BUILD / "model_explorer.json"
 
 _TRAINED = "trained/"
 """Begins the names of trained weights among the tensors of observers."""

@@ -49,8 +49,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _groups(console: Any, graph: Any, found: Any, options: argparse.Namespace) -> None:
+    from pipeline import artifacts
+    from pipeline.config import load
     from pipeline.coverage import coverage
-    from pipeline.explain import groups, terminal
+    from pipeline.explain import files, groups, terminal
 
     figures = coverage(graph.plan)
     if options.json:
@@ -61,8 +63,12 @@ def _groups(console: Any, graph: Any, found: Any, options: argparse.Namespace) -
                 "groups": groups.as_json(found, int(figures["total_macs"])),
             }
         )
-    else:
-        terminal.print_groups(console, graph, found)
+        return
+    terminal.print_groups(console, graph, found)
+    if options.plan is None:
+        config = load.read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else None
+        written = files.write(graph.plan, config, artifacts.BUILD)
+        console.print(f"\nthe whole graph: {written[0]}; for Model Explorer: {written[1]}", soft_wrap=True)
 
 
 def _nodes(console: Any, graph: Any, options: argparse.Namespace) -> None:

@@ -28,7 +28,9 @@ def named_plan(name: str) -> tuple[DelegationPlan, str]:
     if commit is not None:
         words = f"revision {name} ({commit[:10]})"
         return artifacts.plan_of(_of_revision(name), f"the plan of {words}"), words
-    raise LowerdeckError(f"{name!r} is no file and no revision of git")
+    run_id, run_name = _run(name)
+    words = f"run {run_name!r} ({run_id[:8]})"
+    return artifacts.plan_of(_of_run(run_id), f"the plan of {words}"), words
 
 
 def _text(content: bytes, where: str) -> str:
@@ -69,3 +71,31 @@ def _of_revision(revision: str) -> str:
             f"{revision} out in another folder, `dvc repro partition` there, and give the path of {artifacts.PLAN}."
         ) from None
     return text
+
+
+def _run(name: str) -> tuple[str, str]:
+    """Id and name of the run that `name` selects.
+
+    Raises:
+        LowerdeckError: there is none, or there are several.
+    """
+    from pipeline.config import load
+    from pipeline.tracking.runs import find_runs
+
+    asked = f"{name!r} is no file and no revision of git"
+    try:
+        found = find_runs(load.read_config(artifacts.CONFIG).tracking, selector=name)
+    except LowerdeckError as error:
+        raise LowerdeckError(f"{asked}; as an MLflow run: {error}") from None
+    if len(found) > 1:
+        listed = "\n".join(f"  {run.run_id}  {run.name}" for run in found[:10])
+        raise LowerdeckError(f"{asked}; {len(found)} MLflow runs fit, give the id of one:\n{listed}")
+    return found[0].run_id, found[0].name
+
+
+def _of_run(run_id: str) -> str:
+    from pipeline.config import load
+    from pipeline.tracking.runs import read_artifact
+
+    tracking = load.read_config(artifacts.CONFIG).tracking
+    return _text(read_artifact(tracking, run_id, artifacts.PLAN.name), f"plan.json of run {run_id}")

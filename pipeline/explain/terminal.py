@@ -56,8 +56,8 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
             of_all = 100 * share(row.macs, total_macs)
             numbers = f"{numbers:<{counts + 3 + operators}}  {row.macs:>{macs},} MACs  {of_all:5.1f} %"
         _line(console, Text(numbers), 2)
-        _line(console, Text(f"in {_listed(row.modules)}"), 6)
-        _line(console, Text(_because(row.reason)), 6)
+        _line(console, Text(f"in {listed(row.modules)}"), 6)
+        _line(console, Text(because(row.reason)), 6)
         if row.hint:
             _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
 
@@ -87,7 +87,7 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
         yield "taken by", user.name + _place(user)
     if node.reason is not None:
         yield "reason", f"{node.reason.code.value}: {MEANINGS[node.reason.code]}"
-        yield "", _because(node.reason)
+        yield "", because(node.reason)
         if node.reason.node:
             yield "decided by", node.reason.node
         if said := hint(node, graph):
@@ -185,7 +185,7 @@ def _now(node: PlannedNode) -> str:
 
 def _reason(node: PlannedNode) -> str:
     assert node.reason is not None
-    return f"{node.reason.code.value}: {_because(node.reason)}"
+    return f"{node.reason.code.value}: {because(node.reason)}"
 
 
 def _heading(console: Console, title: str, number: int) -> None:
@@ -193,7 +193,7 @@ def _heading(console: Console, title: str, number: int) -> None:
     _line(console, Text(f"{title} ({number})", style="bold"))
 
 
-def _because(reason: Reason) -> str:
+def because(reason: Reason) -> str:
     """The backend's words, what said them, and the values that the words leave out."""
     left_out = [
         f"{name}={value}" for name, value in reason.values.items() if name not in reason.words and name != "option"
@@ -207,7 +207,8 @@ def _counts(nodes: int, macs: int, total_macs: int) -> str:
     return f"{words}, {macs:,} MACs, {100 * share(macs, total_macs):.1f} %" if macs else words
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first of `names`, and how many more there are."""
     return ", ".join(names[:_MOST_MODULES]) + (
         f" and {len(names) - _MOST_MODULES} more" if len(names) > _MOST_MODULES else ""
     )

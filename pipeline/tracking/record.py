@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import artifacts, figures
 from pipeline.config.schema import Config
 from pipeline.contracts import LowerdeckError
+from pipeline.explain import files as explained
 from pipeline.tracking.content import MAX_TAG_CHARACTERS, Content, content
 from pipeline.tracking.store import find_or_create_run, opened, patient_uploads
 
@@ -56,7 +57,7 @@ def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
         with _ending(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
             _log_content(store.client, run, wanted)
             with patient_uploads():
-                _log_files(store.client, run.info.run_id, lineage)
+                _log_files(store.client, run.info.run_id, config, lineage)
     return Recorded(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)
 
 
@@ -133,7 +134,7 @@ def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float],
     return [Metric(key, value, timestamp_ms(key), 0) for key, value in values.items()]
 
 
-def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any]) -> None:
+def _log_files(client: MlflowClient, run_id: str, config: Config, lineage: Mapping[str, Any]) -> None:
     """Put the files of the build into the run; files of the same name are replaced."""
     at_the_top = (artifacts.CONFIG, artifacts.PROGRAM, artifacts.MANIFEST, artifacts.PLAN, artifacts.METRICS)
     tables = (artifacts.CONFUSION, artifacts.CLASSES, artifacts.LAYERS)
@@ -150,6 +151,7 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any]) ->
             if not path.is_file():
                 raise LowerdeckError(f"{path} is missing; `dvc repro` makes it")
         files += [(path, "plots") for path in _plots(Path(temporary))]
+        files += [(path, None) for path in explained.write(artifacts.read_plan(), config, Path(temporary))]
         for path, place in files:
             client.log_artifact(run_id, str(path), place)
 

@@ -14,6 +14,7 @@ from pipeline import artifacts, cli
 from pipeline.contracts import ReasonCode
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
+write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]
 network, because, node, plan = (HANDMADE[name] for name in ("network", "because", "node", "plan"))
 
 
@@ -81,7 +82,9 @@ class TestGroups:
 
     def test_a_plan_that_delegates_everything_says_so(self, explain):
         artifacts.write_plan(plan(node("add", "aten.add.Tensor", partition="p")))
-        assert explain().splitlines() == ["neutron: 1 of 1 compute nodes delegated in 1 partition"]
+        first, *others = explain().splitlines()
+        assert first == "neutron: 1 of 1 compute nodes delegated in 1 partition"
+        assert others == ["", "the whole graph: build/explain.html; for Model Explorer: build/model_explorer.json"]
 
     def test_into_a_pipe_lines_are_whole_and_without_colours(self):
         words = "a very long reason " * 20
@@ -90,6 +93,12 @@ class TestGroups:
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=_with_project())
         assert words.strip() in done.stdout
         assert "\x1b" not in done.stdout
+
+    def test_writes_the_page_and_the_graph_for_model_explorer(self, explain):
+        write_build(nodes=network().nodes)
+        explain()
+        assert "tiny on neutron_imxrt700" in artifacts.EXPLANATION.read_text()
+        assert json.loads(artifacts.MODEL_EXPLORER.read_text())["graphs"]
 
     def test_without_a_build_says_how_to_get_one(self, explain):
         assert "dvc repro partition" in explain(status=1)

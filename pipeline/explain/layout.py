@@ -1,0 +1,143 @@
+"""Where the boxes of a graph stand: layers from top to bottom, few crossings, and long edges led around the boxes.
+
+The layered drawing of Sugiyama, Tagawa and Toda (1981): layers by the longest path, boxes in a layer ordered by the
+mean place of their neighbours, and places by least squares. Deterministic: the same graph gives the same drawing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+_SWEEPS = 6
+"""Times that the order and the places are improved, down and up."""
+_PASSING = 0.35
+"""Width of a place at which an edge passes a layer, in boxes."""
+
+Edge = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Places in units of boxes; the leftmost is 0."""
+
+    places: Mapping[str, tuple[float, int]]
+    """Box -> (place within its layer, layer)."""
+    routes: Mapping[Edge, tuple[tuple[float, int], ...]]
+    """Edge -> places that it passes, from its begin to its end."""
+
+    @property
+    def width(self) -> float:
+        """Boxes side by side."""
+        passed = [x for route in self.routes.values() for x, _ in route]
+        return 1 + max([*passed, *(x for x, _ in self.places.values())], default=0.0)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers from top to bottom."""
+        return 1 + max((layer for _, layer in self.places.values()), default=-1)
+
+
+def layered(nodes: Sequence[str], edges: Sequence[Edge]) -> Layout:
+    """A drawing of the graph.
+
+    Args:
+        nodes: Its boxes, every one after those that it takes from.
+        edges: Pairs of boxes, from a giver to a taker.
+    """
+    layers = _layers(nodes, edges)
+    chains = {edge: _chain(edge, layers) for edge in edges}
+    ranks: list[list[str]] = [[] for _ in range(1 + max(layers.values(), default=-1))]
+    for node in nodes:
+        ranks[layers[node]].append(node)
+    links: list[Edge] = []
+    for chain in chains.values():
+        for offset, passing in enumerate(chain[1:-1], start=1):
+            ranks[layers[chain[0]] + offset].append(passing)
+        links += pairwise(chain)
+    givers, takers = _neighbours(links, 1), _neighbours(links, 0)
+    _order(ranks, givers, takers)
+    places = _places(ranks, givers, takers, set(nodes))
+    left = min(places.values(), default=0.0)
+    shifted = {name: round(x - left, 3) for name, x in places.items()}
+    level = {name: rank for rank, names in enumerate(ranks) for name in names}
+    return Layout(
+        places={node: (shifted[node], layers[node]) for node in nodes},
+        routes={edge: tuple((shifted[name], level[name]) for name in chain) for edge, chain in chains.items()},
+    )
+
+
+def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
+    """Box -> layer: below all that it takes from; what takes from nothing stands right above its first taker."""
+    givers, takers = _neighbours(edges, 1), _neighbours(edges, 0)
+    layers: dict[str, int] = {}
+    for node in nodes:
+        layers[node] = 1 + max((layers[giver] for giver in givers.get(node, ())), default=-1)
+    for node in reversed(nodes):
+        if node not in givers and node in takers:
+            layers[node] = min(layers[taker] for taker in takers[node]) - 1
+    return layers
+
+
+def _chain(edge: Edge, layers: Mapping[str, int]) -> list[str]:
+    """The ends of an edge and between them a name for every layer that it passes."""
+    begin, end = edge
+    passing = [f"{begin}\0{end}\0{layer}" for layer in range(layers[begin] + 1, layers[end])]
+    return [begin, *passing, end]
+
+
+def _neighbours(edges: Sequence[Edge], end: int) -> dict[str, list[str]]:
+    """Box -> the boxes at the other end of its edges, where it stands at the `end` of them."""
+    found: dict[str, list[str]] = {}
+    for edge in edges:
+        found.setdefault(edge[end], []).append(edge[1 - end])
+    return found
+
+
+def _order(ranks: list[list[str]], givers: Mapping[str, list[str]], takers: Mapping[str, list[str]]) -> None:
+    """Sort every layer by the mean place of what its boxes are linked with in the layer before, and then after, it."""
+    place = {name: float(index) for names in ranks for index, name in enumerate(names)}
+    for _ in range(_SWEEPS):
+        for ordered, linked in ((ranks[1:], givers), (ranks[-2::-1], takers)):
+            for rank in ordered:
+                wanted = {name: _mean([place[other] for other in linked.get(name, ())], place[name]) for name in rank}
+                rank.sort(key=wanted.__getitem__)
+                place.update((name, float(index)) for index, name in enumerate(rank))
+
+
+def _places(
+    ranks: list[list[str]], givers: Mapping[str, list[str]], takers: Mapping[str, list[str]], boxes: set[str]
+) -> dict[str, float]:
+    """Name -> place: as near to those that it is linked with as the others of its layer allow."""
+    places = {name: float(index) for names in ranks for index, name in enumerate(names)}
+    for _ in range(_SWEEPS):
+        for ordered, linked in ((ranks, givers), (ranks[::-1], takers)):
+            for rank in ordered:
+                wanted = [_mean([places[other] for other in linked.get(name, ())], places[name]) for name in rank]
+                widths = [1.0 if name in boxes else _PASSING for name in rank]
+                places.update(zip(rank, _apart(wanted, widths), strict=True))
+    return places
+
+
+def _apart(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """The places nearest to `wanted`, by least squares, at which neighbours of these widths do not overlap.
+
+    Without the widths that lie before each, the places may only not decrease: pool adjacent violators.
+    """
+    offsets, reached = [], 0.0
+    for index, width in enumerate(widths):
+        reached += (widths[index - 1] + width) / 2 if index else 0.0
+        offsets.append(reached)
+    pools: list[tuple[float, int]] = []  # mean, number of places
+    for want, offset in zip(wanted, offsets, strict=True):
+        pools.append((want - offset, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (first, count), (second, more) = pools[-2:]
+            pools[-2:] = [((first * count + second * more) / (count + more), count + more)]
+    means = [mean for mean, count in pools for _ in range(count)]
+    return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
