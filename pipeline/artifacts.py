@@ -83,6 +83,7 @@ LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
 EXPLANATION = BUILD / "explain.html"
 MODEL_EXPLORER = BUILD / "model_explorer.json"
+SWEEP_TAGS = BUILD / "sweep.json"
 
 _TRAINED = "trained/"
 """Begins the names of trained weights among the tensors of observers."""
@@ -267,6 +268,13 @@ class Measurements(UserDict[str, "Measured"]):
             hits = None if entry.hits is None else "".join("01"[hit] for hit in entry.hits)
             entries[known] = {"hits": hits, "sqnr_db": entry.sqnr_db}
         write_json(self._path, entries)
+
+
+def read_sweep_tags() -> dict[str, str]:
+    """What the run of this build shall say of the sweep that it is a point of; empty outside of sweeps."""
+    if not SWEEP_TAGS.is_file():
+        return {}
+    return {str(key): str(value) for key, value in read_json(SWEEP_TAGS).items()}
 
 
 def write_edge_program(
