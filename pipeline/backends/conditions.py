@@ -211,6 +211,8 @@ def _assigned(name: str, place: Place) -> ast.expr | None:
     found: ast.expr | None = None
     for statement in ast.walk(function) if function else ():
         match statement:
+            case ast.Assign(value=ast.Call(func=ast.Name(id="cast"))):
+                continue  # that only tells type checkers what the value is
             case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
                 if statement.lineno < place.line and (found is None or statement.lineno > found.lineno):
                     found = value
