@@ -393,6 +393,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
                     "twin_sha256": hashlib.sha256(partition.twin).hexdigest() if partition.twin is not None else None,
                     "estimates": dict(partition.estimates),
                     "scratch_bytes": partition.scratch_bytes,
+                    "transposes": partition.transposes,
                 }
             )
         if not any(partition["twin"] for partition in partitions):
