@@ -46,14 +46,16 @@ class Case:
         value = self.value(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def float_sources(self) -> list[PlannedNode]:
-        """The nodes that give this one something in floating point that was not dequantized for it."""
-        return [
-            source
-            for source in self.graph.sources(self.node)
-            if not source.operator.startswith((*DEQUANTIZE, *QUANTIZE))
-            and all(tensor.dtype.startswith(("float", "bfloat")) for tensor in source.outputs)
-        ]
+    def float_region(self) -> list[PlannedNode]:
+        """The node and all others that hang together with it by tensors that are not quantized in between."""
+        found, pending = {self.node.name: self.node}, [self.node]
+        while pending:
+            node = pending.pop()
+            for other in (*self.graph.sources(node), *self.graph.users(node)):
+                if other.name not in found and not other.operator.startswith((*DEQUANTIZE, *QUANTIZE)):
+                    found[other.name] = other
+                    pending.append(other)
+        return list(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)

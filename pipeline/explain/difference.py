@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.contracts import DelegationPlan, PlannedNode
 from pipeline.coverage import coverage
-from pipeline.explain.graph import without_names
+from pipeline.explain.graph import PlanGraph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +75,11 @@ class Difference:
     @property
     def other_reason(self) -> list[Pair]:
         """On the CPU in both, but not for the same reason."""
+        before, after = PlanGraph(self.before), PlanGraph(self.after)
         return [
             pair
             for pair in self.pairs
-            if pair.before.reason and pair.after.reason and _cause(pair.before) != _cause(pair.after)
+            if pair.before.reason and pair.after.reason and _cause(before, pair.before) != _cause(after, pair.after)
         ]
 
     @property
@@ -133,10 +134,9 @@ def _module_unknown(name: str, other: PlannedNode, nodes: Sequence[PlannedNode])
     return not other.module or not next(node for node in nodes if node.name == name).module
 
 
-def _cause(node: PlannedNode) -> tuple[object, ...]:
+def _cause(graph: PlanGraph, node: PlannedNode) -> tuple[str, ...]:
     reason = node.reason
-    assert reason is not None
-    return reason.code, reason.check, without_names(reason.words, node.name, reason.node)
+    return () if reason is None else (reason.code, reason.check, graph.without_names(reason.words))
 
 
 def _partition_changes(found: Difference) -> list[PartitionChange]:

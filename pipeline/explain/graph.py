@@ -56,9 +56,14 @@ class PlanGraph:
             f"wanted; {hint}"
         )
 
+    def without_names(self, text: str) -> str:
+        """`text` with operators in place of the names of nodes: what is said of one then equals what is said of others.
 
-def without_names(text: str, *names: str) -> str:
-    """`text` without the names of nodes `names`, so that what is said of one node equals what is said of another."""
-    for name in filter(None, names):
-        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", "", text)
-    return text
+        Args:
+            text: A reason's words, or a hint.
+        """
+        return re.sub(r"[\w.]+", lambda word: self._operator(word[0]), text)
+
+    def _operator(self, word: str) -> str:
+        named = self.nodes.get(word.rstrip("."))
+        return word if named is None else named.operator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.contracts import LowerdeckError, PlannedNode, Reason, ReasonCode
-from pipeline.explain.graph import PlanGraph, without_names
+from pipeline.explain.graph import PlanGraph
 from pipeline.explain.hints import hint
 
 MEANINGS: Mapping[ReasonCode, str] = {
@@ -94,7 +94,7 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
         if node.reason is None or code not in (None, node.reason.code):
             continue
         said = hint(node, graph)
-        key = _key(node, node.reason, said)
+        key = _key(graph, node, node.reason, said)
         rows.setdefault(key, []).append(node)
         hints.setdefault(key, said)
     by_code: dict[ReasonCode, list[Row]] = {}
@@ -107,11 +107,11 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
     return sorted(found, key=lambda group: (-group.macs, -group.num_compute, -group.num_nodes, group.code))
 
 
-def _key(node: PlannedNode, reason: Reason, said: str) -> tuple[str, ...]:
-    """Equal for nodes that one row can tell of: names of nodes do not count, nor what follows from them."""
+def _key(graph: PlanGraph, node: PlannedNode, reason: Reason, said: str) -> tuple[str, ...]:
+    """Equal for nodes that one row can tell of: which nodes are around them does not count, but what kind they are."""
     values = json.dumps(dict(reason.values), sort_keys=True, default=str)
     parts = (reason.code, node.operator, reason.words, reason.check, values, said)
-    return tuple(without_names(part, node.name, reason.node) for part in parts)
+    return tuple(map(graph.without_names, parts))
 
 
 def _row_order(row: Row) -> tuple[int, int, int, str, str]:

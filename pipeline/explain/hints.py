@@ -24,6 +24,10 @@ _BY_CHECK = (
     ReasonCode.DYNAMIC_SHAPE,
     ReasonCode.PARTITIONING,
 )
+_COPIES = {"dim_order_ops._to_dim_order_copy.default", "aten._to_copy.default"}
+_HARD_SIGMOID = {"aten.add.Tensor", "aten.clamp.default", "aten.div.Tensor"}
+"""What a hard sigmoid becomes in the edge program."""
+_SIGMOID = "this is a hard sigmoid, written out: use nn.Sigmoid, which the quantizer and the NPU have"
 _DIVISOR = re.compile(r"(?:divisible by|multiple of|%)\s*(\w+)")
 _CHANNELS = re.compile(r"(?:^|_)channels$")
 
@@ -38,6 +42,9 @@ def hint(node: PlannedNode, graph: PlanGraph) -> str:
     if node.reason is None:
         return ""
     case = Case(node=node, reason=node.reason, graph=graph)
+    if node.operator in _COPIES and node.inputs and not case.activations:
+        users = ", ".join(dict.fromkeys(user.operator for user in graph.users(node)))
+        return f"converts a constant for {users}, and goes when that is replaced; it costs next to nothing"
     if case.reason.code in _BY_CHECK:
         said = _by_check(case) or _divisible(case)
         if said:
@@ -77,25 +84,45 @@ def _no_converter(case: Case) -> str:
     backend, operator = case.graph.plan.backend, case.node.operator
     if backend == "xnnpack" and operator.startswith("aten.elu."):
         return "`target.options.additional_configs: [EluConfig]` delegates it"
-    if operator.startswith(("aten._to_copy", "dim_order_ops._to_dim_order_copy")):
+    if operator in _COPIES:
         return "remove the conversion of dtype or memory format from the model, or do it before the model"
+    if operator in _HARD_SIGMOID and _in_hard_sigmoid(case):
+        return _SIGMOID
     return f"replace {operator} by operators that the backend has: `lowerdeck operators --backend {backend}` lists them"
 
 
 def _not_quantized(case: Case) -> str:
     if not any(node.operator.startswith(QUANTIZE) for node in case.graph.plan.nodes):
         return "quantize the model: `quantization: int8` in params.yaml"
-    floats = case.float_sources()
-    if floats:
-        listed = ", ".join(f"{node.name} ({node.module})" if node.module else node.name for node in floats[:3])
-        return f"quantize the neighbour that it takes floats from: {listed}"
-    unquantized = [user for user in case.graph.users(case.node) if not user.operator.startswith(QUANTIZE)]
-    if case.graph.sources(case.node) and unquantized:
-        return f"quantize what it gives: {', '.join(node.name for node in unquantized[:3])} takes it as floats"
+    region = case.float_region()
+    if len(region) > 1:
+        return _together(case, region)
     return (
         "quantize it: take its module out of quantization.keep_float and rules if it is there; else the quantizer has "
         "no pattern for it, and another operator is needed"
     )
+
+
+def _together(case: Case, region: Sequence[PlannedNode]) -> str:
+    """For a node that computes in floats because those around it do."""
+    if _in_hard_sigmoid(case):
+        return _SIGMOID
+    lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
+    others = ", ".join(dict.fromkeys(node.operator for node in region if node is not case.node))
+    if lacking:
+        return (
+            f"computes in floats together with {others}: replace {', '.join(dict.fromkeys(lacking))}, which the "
+            "backend does not have, so that all of it can be quantized"
+        )
+    return (
+        f"nothing is quantized between it and {others}: take them out of quantization.keep_float and rules if they are "
+        "there; else put an operator between them that the quantizer knows"
+    )
+
+
+def _in_hard_sigmoid(case: Case) -> bool:
+    operators = {node.operator for node in case.float_region()}
+    return case.graph.plan.backend == "neutron" and _HARD_SIGMOID <= operators <= _HARD_SIGMOID | _COPIES
 
 
 def _dtype(case: Case) -> str:
@@ -135,9 +162,9 @@ def _follows(case: Case) -> str:
     if other.reason is None:
         return f"belongs to {other.name}"
     # A chain of neighbours ends at a node that was refused for itself; a circle would be the backend's mistake.
-    seen = {case.node.name}
-    while other.reason and other.reason.code == ReasonCode.NEIGHBOUR and other.name not in seen:
-        seen.add(other.name)
+    seen = {case.node.name, other.name}
+    while other.reason and other.reason.code == ReasonCode.NEIGHBOUR and other.reason.node not in seen:
+        seen.add(other.reason.node)
         other = case.graph.nodes.get(other.reason.node, other)
     own = "" if other.reason is None or other.reason.code == ReasonCode.NEIGHBOUR else hint(other, case.graph)
     return f"goes with {other.name}" + (f": {own}" if own else "")

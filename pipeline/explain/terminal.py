@@ -196,10 +196,18 @@ def _heading(console: Console, title: str, number: int) -> None:
 def because(reason: Reason) -> str:
     """The backend's words, what said them, and the values that the words leave out."""
     left_out = [
-        f"{name}={value}" for name, value in reason.values.items() if name not in reason.words and name != "option"
+        f"{name}={value}"
+        for name, value in reason.values.items()
+        if name != "option" and value not in ([], "", None) and not _says(reason.words, name, value)
     ]
     words = reason.words + (f" with {', '.join(left_out)}" if left_out else "")
     return f"{words} [{reason.check}]" if reason.check else words
+
+
+def _says(words: str, name: str, value: object) -> bool:
+    """Whether `words` have the value by its name, or all of the texts that it is."""
+    texts = value if isinstance(value, list) else [value]
+    return name in words or all(isinstance(text, str) and text in words for text in texts)
 
 
 def _counts(nodes: int, macs: int, total_macs: int) -> str:

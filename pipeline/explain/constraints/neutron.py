@@ -108,7 +108,7 @@ RULES = (
     ),
     rule(r"alpha", "leave alpha (and beta) out and multiply by it before"),
     rule(r"h_scale|w_scale|supported_scales", _upsample),
-    rule(r"mode != 'reflect'", "pad with constants, or reflect"),
+    rule(r"mode != ['\"]reflect", "pad with constants, or reflect"),
     rule(r"input_[12]_zp", "quantize both operands symmetrically, so that their zero points are 0"),
     rule(r"n\.args\[1\] == 1", "use the maxima alone: the NPU does not give their indices"),
     rule(r"isinf\(b\)", "give the clamp a finite bound: without one it does nothing and can go"),

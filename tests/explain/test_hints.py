@@ -1,0 +1,205 @@
+"""Hints: what mends a refusal, computed from the values in it, and that the checks they are for still exist."""
+
+import dataclasses
+import importlib.util
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from pipeline.contracts import ReasonCode
+from pipeline.explain.constraints import ethos_u, neutron, xnnpack
+from pipeline.explain.graph import PlanGraph
+from pipeline.explain.groups import MEANINGS
+from pipeline.explain.hints import hint
+
+HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
+because, node, plan, tensor = (HANDMADE[name] for name in ("because", "node", "plan", "tensor"))
+QUANTIZE, DEQUANTIZE = HANDMADE["QUANTIZE"], HANDMADE["DEQUANTIZE"]
+BACKENDS = importlib.util.find_spec("executorch.backends").submodule_search_locations[0]
+
+
+def hint_for(backend, reason, operator="aten.op.default", shape=(1, 8, 16, 16), others=(), **fields):
+    """The hint for one node among `others`."""
+    refused = node("refused", operator, [tensor("x", *shape)], [tensor("refused", *shape)], reason=reason, **fields)
+    return hint(refused, PlanGraph(plan(refused, *others, backend=backend)))
+
+
+CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason", "expected"),
+    [
+        (
+            "neutron",
+            because("constraint", "groups=4, out_channels=6: not divisible", values={"groups": 4, "out_channels": 6}),
+            "pad the 6 output channels to 8",
+        ),
+        (
+            "neutron",
+            because(
+                "target_constraint",
+                "kernel_h * kernel_w * ConvolutionConverter._round_ceil(inp_channels, num_macs) > 65535",
+                check=CONVOLUTION,
+                values={"kernel_h": 7, "kernel_w": 7, "inp_channels": 2048, "num_macs": 8},
+            ),
+            "at most 1336 input channels fit, not 2048: split the convolution into 2",
+        ),
+        (
+            "neutron",
+            because(
+                "constraint",
+                "dilation != (1, 1)",
+                check="MaxPool2DWithIndicesConverter._is_supported_in_IR",
+                values={"dilation": [1, 1]},
+            ),
+            "leave the argument dilation out",
+        ),
+        (
+            "neutron",
+            because(
+                "constraint",
+                "dilation != (1, 1)",
+                check="MaxPool2DWithIndicesConverter._is_supported_in_IR",
+                values={"dilation": [2, 2]},
+            ),
+            "pool with a dilation of 1",
+        ),
+        (
+            "neutron",
+            because(
+                "target_constraint",
+                "channels > 2040",
+                check="SoftmaxConverter._is_supported_on_target",
+                values={"channels": 3000, "total_spatial_size": 1},
+            ),
+            "at most 2040 channels",
+        ),
+        (
+            "neutron",
+            because(
+                "constraint",
+                "input_size[-1] % output_size[-1] != 0",
+                check="AdaptiveAvgPool2dConverter._is_supported_in_IR",
+                values={"input_size": [1, 8, 7, 9], "output_size": [2, 3]},
+            ),
+            "7x9 is not divisible by 2x3, 8x9 would be",
+        ),
+        (
+            "neutron",
+            because(
+                "target_constraint",
+                "h_scale not in supported_scales",
+                check="UpsampleNearest2DConverter._is_supported_on_target",
+                values={"h_scale": 1.5, "w_scale": 1.5},
+            ),
+            "by 1, 2, 4 or 8, not 1.5 by 1.5",
+        ),
+        ("ethos_u", because("target_constraint", "Avgpool2d needs N==1, got N==4"), "export with a batch of 1, not 4"),
+        (
+            "ethos_u",
+            because("target_constraint", "Maxpool2d needs stride <= 3, got (4, 4)"),
+            "a stride of at most 3, twice where more is needed; or build for an Ethos-U85",
+        ),
+        ("ethos_u", because("target_constraint", "Op is not supported on U55."), "target: ethos_u85_256"),
+        ("xnnpack", because("constraint", "ceil mode is not supported"), "set ceil_mode=False"),
+        (
+            "xnnpack",
+            because("constraint", "dim must be the last dim, got dim = 1 for tensor of rank 4"),
+            "to the end (dim=3)",
+        ),
+        ("xnnpack", because("dynamic_shape", "dynamic output sizes"), "model.dynamic_shapes: []"),
+        ("xnnpack", because("excluded", "excluded by x", values={"option": "excluded_configs"}), "excluded_configs"),
+        ("neutron", because("no_op_partition", "empty"), "allow_no_op_partitions: true"),
+        ("someone_elses", because("constraint", "no", values={"stride": 3}), "change stride in the model"),
+    ],
+)
+def test_a_refusal_is_mended_by_its_values(backend, reason, expected):
+    shape = (4, 8, 16, 16) if "N==4" in reason.words else (1, 8, 16, 16)
+    assert expected in hint_for(backend, reason, shape=shape)
+
+
+@pytest.mark.parametrize("code", list(ReasonCode))
+def test_every_code_has_a_meaning_and_is_answered(code):
+    assert MEANINGS[code]
+    said = hint_for("neutron", because(code.value, "words"), shape=(1, 8))
+    assert bool(said) is (code not in (ReasonCode.UNKNOWN, ReasonCode.NEIGHBOUR)), "a neighbour's other is missing here"
+
+
+def test_elu_is_delegated_by_an_option_of_xnnpack():
+    assert "[EluConfig]" in hint_for("xnnpack", because("no_converter", "no config"), operator="aten.elu.default")
+
+
+def test_a_program_without_quantization_is_told_so():
+    assert "`quantization: int8`" in hint_for("neutron", because("not_quantized", "in no cluster"))
+
+
+def test_a_hard_sigmoid_is_recognized_by_what_it_was_decomposed_into():
+    refused = because("not_quantized", "in no cluster")
+    names = {
+        "aten.add.Tensor": refused,
+        "aten.clamp.default": refused,
+        "aten.div.Tensor": because("no_converter", "no"),
+    }
+    nodes = [node("dq", DEQUANTIZE, [tensor("x", 1)], partition="p")]
+    for operator, reason in names.items():
+        nodes.append(node(operator.split(".")[1], operator, [tensor(nodes[-1].name, 1)], reason=reason))
+    nodes.append(node("q", QUANTIZE, [tensor("div", 1)], partition="p"))
+    graph = PlanGraph(plan(*nodes))
+    hints = {each.name: hint(each, graph) for each in nodes}
+    assert all("use nn.Sigmoid" in hints[name] for name in ("add", "clamp", "div"))
+    assert hints["dq"] == ""
+
+
+def test_floats_between_two_nodes_name_what_the_backend_lacks():
+    nodes = [
+        node("q", QUANTIZE, [tensor("x", 1)], partition="p"),
+        node("exp", "aten.exp.default", [tensor("q", 1)], reason=because("not_quantized", "in no cluster")),
+        node("erf", "aten.erf.default", [tensor("exp", 1)], reason=because("no_converter", "none")),
+    ]
+    assert "replace aten.erf.default, which the backend does not have" in hint(nodes[1], PlanGraph(plan(*nodes)))
+
+
+def test_a_neighbour_has_the_hint_of_the_node_it_follows():
+    network = HANDMADE["network"]()
+    graph = PlanGraph(network)
+    assert hint(graph.nodes["dq_in"], graph) == "goes with conv_0: pad the 6 output channels to 8"
+
+
+def test_neighbours_in_a_circle_end():
+    nodes = [
+        node("a", "getitem", reason=because("neighbour", "with b", node="b")),
+        node("b", "getitem", [tensor("a", 1)], reason=because("neighbour", "with a", node="a")),
+    ]
+    graph = PlanGraph(plan(*nodes))
+    assert [hint(each, graph) for each in nodes] == ["goes with b", "goes with a"]
+
+
+def test_the_border_of_the_program_names_the_option_for_integers():
+    network = HANDMADE["network"]()
+    graph = PlanGraph(network)
+    assert "quantized_inputs: true" in hint(graph.nodes["q_in"], graph)
+    assert "quantized_outputs: true" in hint(graph.nodes["dq_out"], graph)
+
+
+@pytest.mark.parametrize(
+    ("rules", "folder"),
+    [
+        (ethos_u.RULES, "arm"),
+        (neutron.RULES, "nxp/backend"),
+        (xnnpack.RULES, "xnnpack/partition"),
+    ],
+)
+def test_every_rule_is_for_a_check_of_the_installed_executorch(rules, folder):
+    files = sorted(Path(BACKENDS, folder).rglob("*.py"))
+    source = "\n".join(" ".join(re.sub(r'"\s*\n\s*f?"', "", file.read_text()).split()) for file in files)
+    assert [rule.pattern.pattern for rule in rules if not rule.pattern.search(source)] == []
+
+
+def test_hints_are_given_for_delegated_nodes_to_nobody():
+    network = HANDMADE["network"]()
+    delegated = [each for each in network.nodes if each.partition is not None]
+    assert [hint(each, PlanGraph(network)) for each in delegated] == ["", ""]
+    assert dataclasses.replace(delegated[0], reason=None) == delegated[0]
