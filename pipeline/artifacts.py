@@ -83,6 +83,7 @@ LINEAGE = BUILD / "track" / "lineage.json"
 REPORT = BUILD / "report.html"
 EXPLANATION = BUILD / "explain.html"
 MODEL_EXPLORER = BUILD / "model_explorer.json"
+SWEEP_TAGS = BUILD / "sweep.json"
 
 _TRAINED = "trained/"
 """Begins the names of trained weights among the tensors of observers."""
@@ -269,6 +270,13 @@ class Measurements(UserDict[str, "Measured"]):
         write_json(self._path, entries)
 
 
+def read_sweep_tags() -> dict[str, str]:
+    """What the run of this build shall say of the sweep that it is a point of; empty outside of sweeps."""
+    if not SWEEP_TAGS.is_file():
+        return {}
+    return {str(key): str(value) for key, value in read_json(SWEEP_TAGS).items()}
+
+
 def write_edge_program(
     program: ExportedProgram, config: EdgeCompileConfig, made_of: str = "", options: Any = None, kept_whole: Any = None
 ) -> None:
@@ -385,6 +393,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
                     "twin_sha256": hashlib.sha256(partition.twin).hexdigest() if partition.twin is not None else None,
                     "estimates": dict(partition.estimates),
                     "scratch_bytes": partition.scratch_bytes,
+                    "transposes": partition.transposes,
                 }
             )
         if not any(partition["twin"] for partition in partitions):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pipeline.commands import explain, flavors, ledger, promote, quantization, sensitivity
+from pipeline.commands import explain, flavors, ledger, promote, quantization, sensitivity, sweep
 from pipeline.contracts import LowerdeckError
 
 
@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     quantization.add(commands)
     sensitivity.add(commands)
     flavors.add(commands)
+    sweep.add(commands)
     promote.add(commands)
     ledger.add(commands)
     _add_run(commands.add_parser("run", help="execute a .pte on this host and write its outputs"))

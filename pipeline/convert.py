@@ -22,6 +22,7 @@ from pipeline.contracts import (
 )
 from pipeline.etrecord import Recorder
 from pipeline.quick_graphs import quick_graphs
+from pipeline.transposes import with_transposes
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -108,7 +109,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         inputs=inputs,
         outputs=outputs,
         output_steps=steps,
-        partitions=tuple(partitions),
+        partitions=tuple(map(with_transposes, partitions)),
         data_files=_data_files(executorch_program),
         etrecord=None if recorder is None else recorder.finish(executorch_program),
         reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},

@@ -1,12 +1,13 @@
 """What a delegation plan amounts to, as figures. docs/plan.md has their formulas.
 
-Pure functions of the plan: what the backend's compiler adds to it is not known here.
+Pure functions of the plan, and of what is known of its compiled partitions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pipeline.contracts import DelegationPlan, PlannedNode, PlannedTensor
 
@@ -29,7 +30,8 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
         `undelegated_macs`, `delegated_macs_share`; `total_parameters`, `undelegated_parameters`,
         `delegated_parameter_share` (elements of parameters, buffers and constants); `partitions`; `crossings` of the
         delegates' boundaries by tensors, and the `crossing_bytes` that they carry per inference;
-        `transposes_at_boundary`; and `reasons.CODE`, the number of nodes, for each code that occurs.
+        `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes, for each code
+        that occurs.
     """
     total_macs = sum(node.macs for node in plan.nodes)
     undelegated_macs = sum(node.macs for node in plan.nodes if node.partition is None)
@@ -51,8 +53,27 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
         "crossings": len(crossing_bytes),
         "crossing_bytes": sum(crossing_bytes),
         "transposes_at_boundary": sum(1 for _ in _transposes_at_boundary(plan)),
+        "transposes_delegated": sum(node.operator in TRANSPOSES for node in plan.nodes if node.partition is not None),
         **reasons(plan),
     }
+
+
+def compiled_transposes(figures: Mapping[str, Any], of_partitions: Sequence[int | None]) -> dict[str, int]:
+    """What compiling has added to the `figures` of coverage; empty where that is not known of every partition.
+
+    Args:
+        figures: Those of the plan.
+        of_partitions: Transposes in each compiled partition, None where they were not counted.
+
+    Returns:
+        `transposes_in_delegates`, all that the delegates execute, and `transposes_inserted`, those of them that the
+        plan has not: where a backend has also removed some, as many less.
+    """
+    counted = [count for count in of_partitions if count is not None]
+    if len(counted) < len(of_partitions):
+        return {}
+    inserted = max(0, sum(counted) - figures["transposes_delegated"])
+    return {"transposes_in_delegates": sum(counted), "transposes_inserted": inserted}
 
 
 def reasons(plan: DelegationPlan) -> dict[str, int]:

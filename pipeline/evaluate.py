@@ -21,7 +21,7 @@ from pipeline.contracts import (
     Sample,
     Split,
 )
-from pipeline.coverage import coverage
+from pipeline.coverage import compiled_transposes, coverage
 from pipeline.datasets.choice import stratified
 from pipeline.processes import in_order
 from pipeline.program_io import input_dtypes
@@ -175,7 +175,9 @@ def summarize(
             "worst_layer": f"{worst.node} ({worst.module or worst.operator})",
             "worst_layer_sqnr_db": worst.sqnr_db,
         }
-    figures |= coverage(plan) | {
+    figures |= coverage(plan)
+    figures |= compiled_transposes(figures, [partition["transposes"] for partition in manifest["partitions"]])
+    figures |= {
         "program_bytes": manifest["program"]["bytes"],
         "planned_memory_bytes": manifest["planned_memory_bytes"],
     }

@@ -116,15 +116,39 @@ def run(module: str, patience_s: float, libraries: Libraries = LOWERING) -> int 
     address = socket_address(libraries)
     if address is None:
         return None
+    return run_at(address, module, patience_s, argv=sys.argv, folder=Path.cwd(), environment=os.environ)
+
+
+def run_at(
+    address: Path,
+    module: str,
+    patience_s: float,
+    *,
+    argv: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int] = (0, 1, 2),
+) -> int | None:
+    """Run `python -m module` in the server at `address`; its exit code, None where no server has taken it.
+
+    Args:
+        address: Socket of the server.
+        module: Module to run as `__main__`, looked up in `folder`.
+        patience_s: How long to wait for a server that is still importing.
+        argv: Its `sys.argv`.
+        folder: Its current folder.
+        environment: Its environment.
+        streams: File descriptors that become its standard input, output and error.
+    """
     try:
         connection = _connected(address)
     except OSError:
         return None
     with connection:
-        request = {"module": module, "argv": sys.argv, "cwd": str(Path.cwd()), "env": dict(os.environ)}
+        request = {"module": module, "argv": list(argv), "cwd": str(folder), "env": dict(environment)}
         try:
             connection.settimeout(patience_s)
-            socket.send_fds(connection, [len(body := json.dumps(request).encode()).to_bytes(4, "big")], [0, 1, 2])
+            socket.send_fds(connection, [len(body := json.dumps(request).encode()).to_bytes(4, "big")], list(streams))
             connection.sendall(body)
             if connection.recv(1) != b"+":
                 return None
@@ -133,7 +157,8 @@ def run(module: str, patience_s: float, libraries: Libraries = LOWERING) -> int 
         except OSError:
             return None
         if len(answer) < 4:
-            print(f"{module}: the preloading server was ended while it ran this stage", file=sys.stderr)
+            with contextlib.suppress(OSError):
+                os.write(streams[2], f"{module}: the preloading server was ended while it ran this stage\n".encode())
             return 1
         return int.from_bytes(answer, "big", signed=True)
 
@@ -146,6 +171,20 @@ def socket_address(libraries: Libraries = LOWERING) -> Path | None:
     """
     if os.environ.get(SWITCH) == "0" or not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
         return None
+    folder = private_folder()
+    if folder is None:
+        return None
+    packages = Path(sysconfig.get_paths()["purelib"])
+    variables = {key: value for key, value in os.environ.items() if key.startswith(_IMPORT_TIME_VARIABLES)}
+    key = [sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns, sorted(variables.items())]
+    key.append(libraries.modules)
+    source = Path(__file__).read_bytes()  # another version of this module speaks another protocol
+    digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
+    return folder / f"{digest}.sock"
+
+
+def private_folder() -> Path | None:
+    """A folder for sockets that no other user can put one into; None where there is none."""
     folder = Path(tempfile.gettempdir()) / f"lowerdeck-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -154,13 +193,14 @@ def socket_address(libraries: Libraries = LOWERING) -> Path | None:
         return None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         return None  # somebody else's folder: whoever listens there could run code as this user
-    packages = Path(sysconfig.get_paths()["purelib"])
-    variables = {key: value for key, value in os.environ.items() if key.startswith(_IMPORT_TIME_VARIABLES)}
-    key = [sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns, sorted(variables.items())]
-    key.append(libraries.modules)
-    source = Path(__file__).read_bytes()  # another version of this module speaks another protocol
-    digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
-    return folder / f"{digest}.sock"
+    return folder
+
+
+def answers(address: Path) -> bool:
+    """Whether a server listens at `address`."""
+    with contextlib.suppress(OSError), _connected(address):
+        return True
+    return False
 
 
 def _connected(address: Path) -> socket.socket:

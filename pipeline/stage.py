@@ -291,11 +291,17 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
-def _fix_environment(module: str) -> None:
-    """Start this process again with the variables that cannot be set later, unless they are."""
+def fixed_environment() -> dict[str, str]:
+    """The variables that have to stand before a stage starts."""
     fixed = dict(_FIXED_ENVIRONMENT)
     if not os.environ.get(_VERBOSE):
         fixed["TORCH_LOGS"] = os.environ.get("TORCH_LOGS", "-all")
+    return fixed
+
+
+def _fix_environment(module: str) -> None:
+    """Start this process again with the variables that cannot be set later, unless they are."""
+    fixed = fixed_environment()
     if any(os.environ.get(key) != value for key, value in fixed.items()):
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | fixed)  # noqa: S606
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.contracts import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
-from pipeline.coverage import coverage
+from pipeline.coverage import compiled_transposes, coverage
 
 
 def tensor(source: str, *shape: int, dtype: str = "float32", is_constant: bool = False) -> PlannedTensor:
@@ -80,6 +80,7 @@ def test_every_figure_of_a_plan() -> None:
         "crossings": 5,
         "crossing_bytes": 4 + 16 + 16 + 16 + 64,
         "transposes_at_boundary": 1,
+        "transposes_delegated": 0,
         "reasons.boundary": 1,
         "reasons.constraint": 2,
         "reasons.no_converter": 1,
@@ -104,6 +105,15 @@ def test_each_result_of_a_node_crosses_for_itself() -> None:
 def test_a_transpose_away_from_the_boundary_is_not_counted() -> None:
     away = replace(PLAN.nodes[4], name="again", inputs=(tensor("mm_1", 4, 2),))
     assert coverage(replace(PLAN, nodes=(*PLAN.nodes, away)))["transposes_at_boundary"] == 1
+
+
+def test_transposes_of_the_model_are_not_inserted() -> None:
+    assert compiled_transposes({"transposes_delegated": 1}, [2, 3]) == {
+        "transposes_in_delegates": 5,
+        "transposes_inserted": 4,
+    }
+    assert compiled_transposes({"transposes_delegated": 3}, [1])["transposes_inserted"] == 0
+    assert compiled_transposes({"transposes_delegated": 0}, [2, None]) == {}
 
 
 def test_shares_of_nothing_are_whole() -> None:

@@ -41,6 +41,7 @@ MANIFEST: dict[str, Any] = {
     "program": {"bytes": 2048},
     "planned_memory_bytes": 512,
     "estimates": {"inference_time_ms": 1.5},
+    "partitions": [{"transposes": 2}, {"transposes": 3}],
 }
 
 
@@ -159,6 +160,13 @@ class TestSummarize:
         assert figures["planned_memory_bytes"] == 512
         assert figures["estimated_inference_time_ms"] == 1.5
         assert figures["num_samples"] == 1
+        assert figures["transposes_inserted"] == figures["transposes_in_delegates"] == 5
+
+    def test_transposes_that_were_not_counted_are_no_figure(self) -> None:
+        outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
+        figures = summarize(outputs, [], PLAN, MANIFEST | {"partitions": [{"transposes": 2}, {"transposes": None}]})
+        assert "transposes_inserted" not in figures
+        assert "transposes_in_delegates" not in figures
 
     def test_drops_are_differences_of_accuracies(self) -> None:
         outputs = Outputs(

@@ -18,7 +18,7 @@ from pipeline.statistics import IDENTICAL_DB, error_lsb, share, sqnr_db, wilson_
 PLAN = DelegationPlan(
     backend="x", nodes=(PlannedNode(name="a", operator="a", compute=True, partition=None, module=""),)
 )
-MANIFEST = {"program": {"bytes": 1}, "planned_memory_bytes": 2, "estimates": {"total_cycles": 3}}
+MANIFEST = {"program": {"bytes": 1}, "planned_memory_bytes": 2, "estimates": {"total_cycles": 3}, "partitions": []}
 
 
 def outputs_of(labels, *, output_lsb=None, structural=False, **answers):

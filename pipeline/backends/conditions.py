@@ -71,6 +71,17 @@ def decided(place: Place) -> Iterator[Condition]:
         yield from _parts(*found, place)
 
 
+def told(place: Place) -> dict[str, object]:
+    """What the message that is made at the line of `place` has in it, by name."""
+    function = _function(place.code)
+    statement = (
+        next((inner for _, inner, _ in reversed(list(_blocks(function.body, place.line)))), None) if function else None
+    )
+    parts = [node.value for node in ast.walk(statement) if isinstance(node, ast.FormattedValue)] if statement else []
+    values = [values_in(part, partial(_value, variables=place.variables)) for part in parts]
+    return {name: value for each in values for name, value in each.items()}
+
+
 def _parts(expression: ast.expr, wanted: bool, place: Place) -> Iterator[Condition]:
     """The parts of `expression` that make it `wanted`."""
     match expression:
@@ -106,11 +117,13 @@ def _deciding_operands(expression: ast.BoolOp, wanted: bool, place: Place) -> Se
 def _of_items(call: ast.Call, each: ast.GeneratorExp, wanted: bool, place: Place) -> Iterator[Condition]:
     """The parts of what any() or all() asks of the first item that decided, where one did."""
     assert isinstance(call.func, ast.Name)
+    taken_from = values_in(each.generators[0].iter, partial(_value, variables=place.variables))
     items = list(_items(each.generators, place.variables))
     if (call.func.id == "any") is wanted:
         for variables in items:
             if _truth(each.elt, variables) is wanted:
-                yield from _parts(each.elt, wanted, replace(place, variables=variables))
+                for condition in _parts(each.elt, wanted, replace(place, variables=variables)):
+                    yield replace(condition, values={**condition.values, **taken_from})
                 return
     of_each = [values_in(each.elt, partial(_value, variables=variables)) for variables in items]
     names = dict.fromkeys(name for values in of_each for name in values)
@@ -198,6 +211,8 @@ def _assigned(name: str, place: Place) -> ast.expr | None:
     found: ast.expr | None = None
     for statement in ast.walk(function) if function else ():
         match statement:
+            case ast.Assign(value=ast.Call(func=ast.Name(id="cast"))):
+                continue  # that only tells type checkers what the value is
             case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
                 if statement.lineno < place.line and (found is None or statement.lineno > found.lineno):
                     found = value

@@ -9,12 +9,12 @@ check has to be known by name for that, and no text is read that the backend pri
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import CodeType, FrameType
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
-from pipeline.backends.conditions import Condition, Place, code_of, comment_at, decided, profiled, variables_of
+from pipeline.backends.conditions import Condition, Place, code_of, comment_at, decided, profiled, told, variables_of
 from pipeline.contracts import Reason, ReasonCode
 
 _DYNAMIC = re.compile(r"(?i).*(symbolic|symint|symbool|well_defined_shape|unresolved).*")
@@ -33,8 +33,10 @@ class Refusal:
     """The function that was asked, e.g. `ConvolutionConverter._is_supported_on_target`."""
     conditions: tuple[Condition, ...]
     """All of them together decided; empty where the source says nothing."""
-    comment: str
+    comment: str = ""
     """What the backend's source says beside it, empty where it says nothing."""
+    told: Mapping[str, object] = field(default_factory=dict)
+    """What the message has in it that the check made, where it made one."""
 
     @property
     def words(self) -> str:
@@ -47,8 +49,9 @@ class Refusal:
 
     @property
     def values(self) -> dict[str, object]:
-        """What all conditions compared, by name."""
-        return {name: value for condition in self.conditions for name, value in condition.values.items()}
+        """What the check told and what all conditions compared, by name."""
+        compared = {name: value for condition in self.conditions for name, value in condition.values.items()}
+        return {**self.told, **compared}
 
     @property
     def names(self) -> frozenset[str]:
@@ -96,17 +99,21 @@ def refusal(check: Callable[..., object], *arguments: Any) -> Refusal | None:
     answer, stopped = profiled(lambda: check(*arguments), code)
     if answer:
         return None
-    return _refusal(code, *stopped) if stopped else Refusal(function=code.co_qualname, conditions=(), comment="")
+    if stopped is None:
+        return Refusal(function=code.co_qualname, conditions=())
+    line, variables = stopped
+    return _refusal(Place(code=code, line=line, variables=variables, path=()))
 
 
 def refusal_at(frame: FrameType) -> Refusal:
     """What led a check to the line at which `frame` stands, where it reports that it says no."""
-    return _refusal(frame.f_code, frame.f_lineno, variables_of(frame))
+    place = Place(code=frame.f_code, line=frame.f_lineno, variables=variables_of(frame), path=())
+    return replace(_refusal(place), told=told(place))
 
 
-def _refusal(code: CodeType, line: int, variables: dict[str, Any]) -> Refusal:
-    place = Place(code=code, line=line, variables=variables, path=())
-    return Refusal(function=code.co_qualname, conditions=tuple(decided(place)), comment=comment_at(code, line))
+def _refusal(place: Place) -> Refusal:
+    comment = comment_at(place.code, place.line)
+    return Refusal(function=place.code.co_qualname, conditions=tuple(decided(place)), comment=comment)
 
 
 def _is_dtype(value: object) -> bool:

@@ -17,6 +17,9 @@ UNKNOWN = object()
 _TESTS = ("all", "any", "hasattr", "isinstance", "list", "tuple")
 """Builtins whose arguments say more than what they give."""
 
+_NAMESPACES = ("exir_ops", "np", "torch")
+"""Roots of names that mean the same everywhere."""
+
 
 def values_in(condition: ast.expr, value_of: Callable[[ast.expr], Any]) -> dict[str, object]:
     """What `condition` compares: its variables, attributes and calls, by the names that the source gives them.
@@ -64,10 +67,11 @@ def plain(value: Any) -> object:
 def _compared(expression: ast.expr) -> Iterator[ast.expr]:
     """The parts of `expression` that have names and values of interest."""
     match expression:
-        case ast.Constant() | ast.Lambda() | ast.Name(id="node") | ast.Attribute(value=ast.Name(id="torch")):
+        case ast.Constant() | ast.Lambda() | ast.Name(id="node"):
             return
         case ast.Name() | ast.Attribute() | ast.Subscript():
-            yield expression
+            if _root(expression) not in _NAMESPACES and not getattr(expression, "attr", "").isupper():
+                yield expression
         case ast.NamedExpr(target=target):
             yield target
         case ast.Call():
@@ -79,6 +83,13 @@ def _compared(expression: ast.expr) -> Iterator[ast.expr]:
             for child in ast.iter_child_nodes(expression):
                 if isinstance(child, ast.expr):
                     yield from _compared(child)
+
+
+def _root(expression: ast.expr) -> str:
+    """The variable that attributes and items of `expression` are taken from."""
+    while isinstance(expression, ast.Attribute | ast.Subscript):
+        expression = expression.value
+    return expression.id if isinstance(expression, ast.Name) else ""
 
 
 def _in_call(call: ast.Call) -> Iterator[ast.expr]:

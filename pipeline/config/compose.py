@@ -191,7 +191,7 @@ def _composed(params: dict[str, Any], conf_dir: Path) -> dict[str, Any]:
 def _composition_problem(error: Any) -> Problem:
     """What OmegaConf found in a value, mostly an interpolation; its message has the key on a line of its own."""
     found = error.value if error.child_node is None else str(error.child_node)
-    received = {} if found is None else {"received": found}
+    received: dict[str, Any] = {} if found is None else {"received": found}
     return Problem(key=error.full_key or "conf/", message=str(error).partition("\n")[0], **received)
 
 
@@ -304,9 +304,7 @@ def _with_advice(problems: list[Problem], prefix: str, instead: Mapping[str, str
     """`problems` with the backend's own words for keys that only its vendor's documentation has."""
     advice = {f"{prefix}.{name}": message for name, message in instead.items()}
     return [
-        Problem(key=problem.key, message=advice[problem.key], received=problem.received)
-        if problem.key in advice
-        else problem
+        dataclasses.replace(problem, message=advice[problem.key], allowed=()) if problem.key in advice else problem
         for problem in problems
     ]
 

@@ -41,6 +41,8 @@ class Problem:
     """What may stand there instead, where that is a closed list."""
     guess_from: str | None = None
     """The name that may be a misspelling of one of `allowed`."""
+    by_itself: bool = False
+    """Whether the value is of a wrong type or none of a list, and not only wrong beside other choices."""
 
     def __str__(self) -> str:
         lines = [f"{self.key}: {self.message}"]
@@ -62,7 +64,8 @@ def raise_problems(problems: Iterable[Problem]) -> None:
     if found:
         count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
         listed = "\n".join("  " + str(problem).replace("\n", "\n  ") for problem in found)
-        raise ConfigurationError(f"{count} in the configuration, nothing was built:\n{listed}")
+        mistaken = [problem.key for problem in found if problem.by_itself or problem.guess_from is not None]
+        raise ConfigurationError(f"{count} in the configuration, nothing was built:\n{listed}", mistaken)
 
 
 def not_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[Problem]:
@@ -135,6 +138,7 @@ def _problem(schema: type, details: Any, prefix: str) -> Problem:
             received=details["input"],
             allowed=allowed,
             guess_from=location[-1],
+            by_itself=True,
         )
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return Problem(key=key, message="is missing; give it under `overrides` in params.yaml or in the conf/ file")
@@ -147,7 +151,7 @@ def _problem(schema: type, details: Any, prefix: str) -> Problem:
     message = details["msg"].removeprefix("Value error, ")
     for theirs, ours in _WORDING.items():
         message = message.replace(theirs, ours)
-    return Problem(key=key, message=message, received=details["input"])
+    return Problem(key=key, message=message, received=details["input"], by_itself=True)
 
 
 def _fields_at(schema: Any, location: Sequence[str | int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,17 @@ class LowerdeckError(Exception):
 
 class ConfigurationError(LowerdeckError):
     """The configuration names something that does not exist or cannot be combined."""
+
+    def __init__(self, message: str, mistaken: Iterable[str] = ()) -> None:
+        """See the class.
+
+        Args:
+            message: What is wrong and how to mend it.
+            mistaken: Keys whose values are wrong by themselves, by a name that does not exist or by their type; other
+                problems come from combinations.
+        """
+        super().__init__(message)
+        self.mistaken = tuple(mistaken)
 
 
 class UnsupportedQuantizationError(ConfigurationError):

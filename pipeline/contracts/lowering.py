@@ -70,6 +70,9 @@ class CompiledPartition:
     scratch_bytes: int | None = None
     """Working memory that the delegate asks the runtime's temporary allocator for while it runs this partition, as
     the payload says; None where it says nothing."""
+    transposes: int | None = None
+    """Operators in it that only change the order of a tensor's elements in memory; None where that is not known, or is
+    to be counted in its twin."""
 
 
 @dataclass(kw_only=True)

@@ -79,8 +79,14 @@ class Store:
 
     def contains(self, key: str) -> bool:
         """Whether there is a result for `key`; its contents are only looked at when it is taken out."""
+        return self.digests(key) is not None
+
+    def digests(self, key: str) -> dict[str, str] | None:
+        """SHA-256 by path of the files that `get` would give; None where `contains` is false."""
         files = self._entry(key)
-        return files is not None and all(self._size(file.sha256) == file.size_bytes for file in files)
+        if files is None or any(self._size(file.sha256) != file.size_bytes for file in files):
+            return None
+        return {file.path: file.sha256 for file in files}
 
     def get(self, key: str, folder: Path) -> bool:
         """Copy the result's files to their places below `folder`; False where there is no sound result.

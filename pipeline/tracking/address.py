@@ -68,11 +68,13 @@ def refusal(uri: str, reason: str) -> str:
 def _project_folder() -> Path:
     """The folder that relative paths count from.
 
-    `dvc exp run --queue` and `--temp` build in a copy below .dvc/tmp/exps that is deleted afterwards: what is recorded
-    there belongs to the project that the copy is of.
+    `dvc exp run --queue` and `--temp` build in a copy below .dvc/tmp/exps that is deleted afterwards, and sweeps in
+    sweeps/ID/work: what is recorded there belongs to the project that the copy is of.
     """
     here = Path.cwd()
     for folder in here.parents:
         if folder.parts[-3:] == (".dvc", "tmp", "exps"):
+            return folder.parents[2]
+        if folder.name == "work" and folder.parts[-3:-2] == ("sweeps",):
             return folder.parents[2]
     return here

@@ -39,7 +39,7 @@ class Recorded:
 
 
 def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
-    """Record the build in build/ in the run of its key.
+    """Record the build in build/ in the run of its key; a point of a sweep in a run of its own, which names the sweep.
 
     A run that could not be completed is marked as failed, and the next call completes it. A run whose build does not
     keep its gates is marked as failed too; its tag `gates.failed` says why.
@@ -51,9 +51,9 @@ def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
     """
-    wanted = content(config, lineage)
+    wanted, sweep_tags = content(config, lineage), artifacts.read_sweep_tags()
     with opened(config.tracking) as store:
-        run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name)
+        run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name, sweep_tags)
         with _ending(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
             _log_content(store.client, run, wanted)
             with patient_uploads():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BUILD_KEY_TAG = "lowerdeck.build_key"
 """The tag by which a build finds its run again."""
+SWEEP_TAGS = ("sweep.id", "sweep.overrides")
+"""The tags by which a point of a sweep finds its run again."""
 LOCK_TIMEOUT_S = 60.0
 
 # Few words, and seconds where one call to a server that stops answering takes four minutes by MLflow's own defaults.
@@ -97,10 +99,20 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
     return experiment
 
 
-def find_or_create_run(store: Store, config: TrackingConfig, key: str, name: str) -> tuple[Run, bool]:
+def find_or_create_run(
+    store: Store, config: TrackingConfig, key: str, name: str, sweep_tags: Mapping[str, str]
+) -> tuple[Run, bool]:
     """The run of the build `key`, and whether it is new; MLFLOW_RUN_ID has no say in it.
 
     Two processes with the same key get the same run: looking and creating happen under one lock.
+
+    Args:
+        store: Where to look.
+        config: Names the experiment.
+        key: Build key.
+        name: Of a new run.
+        sweep_tags: Tags of a point of a sweep, empty for a build. A point has a run of its own, also where a build or
+            another sweep made the very same: who looks for the points of a sweep finds all of them.
     """
     with lock(store.uri):
         experiment = find_experiment(store, config.experiment)
@@ -110,11 +122,12 @@ def find_or_create_run(store: Store, config: TrackingConfig, key: str, name: str
             location = artifact_location(config) if database_file(store.uri) is not None else None
             experiment_id = store.client.create_experiment(config.experiment, artifact_location=location)
         found = store.client.search_runs(
-            [experiment_id], f"tags.`{BUILD_KEY_TAG}` = '{key}'", max_results=1, order_by=["attributes.start_time ASC"]
+            [experiment_id], f"tags.`{BUILD_KEY_TAG}` = '{key}'", order_by=["attributes.start_time ASC"]
         )
-        if found:
-            return found[0], False
-        return store.client.create_run(experiment_id, tags={BUILD_KEY_TAG: key}, run_name=name), True
+        for run in found:
+            if all(run.data.tags.get(tag) == sweep_tags.get(tag) for tag in SWEEP_TAGS):
+                return run, False
+        return store.client.create_run(experiment_id, tags={BUILD_KEY_TAG: key, **sweep_tags}, run_name=name), True
 
 
 @contextmanager

@@ -111,11 +111,11 @@ class Check:
 
 NO = [
     (with_comment, ([2, 2],), "The kernel knows no dilation: dilation != (1, 1) with dilation=[2, 2]", "constraint"),
-    (with_any, ([1, 5000],), "step > LARGEST with step=5000, LARGEST=4096", "constraint"),
+    (with_any, ([1, 5000],), "step > LARGEST with step=5000, LARGEST=4096, steps=[1, 1, 5000]", "constraint"),
     (
         with_all,
         ([torch.int8, torch.int16], [torch.int8]),
-        "dtype not in supported with dtype=int16, supported=[int8]",
+        "dtype not in supported with dtype=int16, supported=[int8], dtypes=[int8, int16]",
         "dtype",
     ),
     (
@@ -131,7 +131,7 @@ NO = [
         "strides_fit: arguments.groups != 1 with groups=4",
         "constraint",
     ),
-    (with_variables, (5, [0, 1]), "not (1 <= step <= 3) and pad > 0 with step=5, pad=1", "constraint"),
+    (with_variables, (5, [0, 1]), "not (1 <= step <= 3) and pad > 0 with step=5, pad=1, padding=[0, 1]", "constraint"),
     (with_last_word, (3,), "size not in (2, 4, 8) with size=3", "shape"),
     (with_otherwise, (3,), "rank != 4 with rank=3", "shape"),
     (with_walrus, ((0.5, torch.int16),), "found[1] not in (torch.int8, torch.uint8) with found[1]=int16", "dtype"),

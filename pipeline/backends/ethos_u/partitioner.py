@@ -1,18 +1,18 @@
-"""EthosUPartitioner with the chosen options, and why it left a node on the CPU."""
+"""EthosUPartitioner with the chosen options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
-from executorch.backends.arm.tosa import partitioner as arm_partitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from pipeline import import_paths
 from pipeline.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
+from pipeline.backends.ethos_u.reasons import Rejections
 from pipeline.backends.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
 from pipeline.contracts import ConfigurationError, LowerdeckError, Reason, ReasonCode
 from pipeline.edge_nodes import operator_name
@@ -38,7 +38,7 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
     excluded = exclusion(options)
     _decompose_what_is_excluded(partitioner, excluded)
     mark_before_partition(partitioner, excluded)
-    return partitioner, lambda: _rejections(checks)
+    return partitioner, Rejections(partitioner, _own_reason).listening
 
 
 class _NotExcluded(OperatorSupportBase):
@@ -52,11 +52,10 @@ class _NotExcluded(OperatorSupportBase):
 
 
 class _Check(OperatorSupportBase):
-    """A check of `additional_checks`, which remembers what it refused."""
+    """A check of `additional_checks`, whose errors become messages."""
 
     def __init__(self, path: str, check: OperatorSupportBase) -> None:
         self.path = path
-        self.refused: set[torch.fx.Node] = set()
         self._check = check
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
@@ -68,7 +67,6 @@ class _Check(OperatorSupportBase):
             ) from error
         if not supported:
             _refuse_without_kernel(node, f"additional_checks: {self.path}")
-            self.refused.add(node)
         return bool(supported)
 
 
@@ -122,28 +120,12 @@ def _refuse_without_kernel(node: torch.fx.Node, refused_by: str) -> None:
         )
 
 
-@contextmanager
-def _rejections(checks: Sequence[_Check]) -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
-    """Keep the reporter that the partitioner fills while it decides."""
-    reporters: list[Any] = []
-    original = arm_partitioner.WhyNoPartitionReporter
-
-    class Recorded(original):  # type: ignore[misc, valid-type]
-        def __init__(self) -> None:
-            super().__init__()
-            reporters.append(self)
-
-    def reason(node: torch.fx.Node) -> Reason | None:
-        for check in checks:
-            if node in check.refused:
-                return Reason(
-                    code=ReasonCode.OWN_CHECK, words=f"refused by target.options.additional_checks: {check.path}"
-                )
-        said = (report._rejected_nodes[node] for report in reporters if node in report._rejected_nodes)
-        return Reason(code=ReasonCode.UNKNOWN, words=next(said, "no reason given"))
-
-    arm_partitioner.WhyNoPartitionReporter = Recorded
-    try:
-        yield reason
-    finally:
-        arm_partitioner.WhyNoPartitionReporter = original
+def _own_reason(check: OperatorSupportBase) -> Reason | None:
+    """What to say of a node that `check` refused, where that is one of those here; those excluded say it themselves."""
+    match check:
+        case _Check():
+            words = f"refused by target.options.additional_checks: {check.path}"
+            return Reason(code=ReasonCode.OWN_CHECK, words=words, check=check.path)
+        case _NotExcluded():
+            return Reason(code=ReasonCode.EXCLUDED, words="excluded by the configuration")
+    return None

@@ -95,25 +95,35 @@ class Xnnpack:
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Keep every serialized partition; it needs no twin, ExecuTorch's runtime executes it on the host."""
+        from executorch.backends.xnnpack import xnnpack_preprocess
+        from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNGraph, XNNStaticTranspose
         from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
         from pipeline.backends.xnnpack.patterns import possible_patterns
 
         compiled: list[CompiledPartition] = []
-        original = XnnpackBackend.preprocess
+        transposes: list[int] = []
+        original, serialize = XnnpackBackend.preprocess, xnnpack_preprocess.serialize_xnnpack_binary
 
         def preprocess(program: ExportedProgram, *arguments: Any) -> Any:
             with possible_patterns(program):
                 result = original(program, *arguments)
-            compiled.append(CompiledPartition(payload=result.processed_bytes))
+            compiled.append(CompiledPartition(payload=result.processed_bytes, transposes=transposes[-1]))
             return result
 
+        def serialize_counted(graph: XNNGraph, *arguments: Any) -> bytes:
+            transposes.append(sum(isinstance(node.xnode_union, XNNStaticTranspose) for node in graph.xnodes))
+            payload: bytes = serialize(graph, *arguments)
+            return payload
+
         XnnpackBackend.preprocess = staticmethod(preprocess)
+        xnnpack_preprocess.serialize_xnnpack_binary = serialize_counted
         try:
             with self._logging():
                 yield compiled
         finally:
             XnnpackBackend.preprocess = staticmethod(original)
+            xnnpack_preprocess.serialize_xnnpack_binary = serialize
 
     def _logging(self) -> AbstractContextManager[None]:
         """Open while ExecuTorch lowers."""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pipeline.backends import ethos_u
-from pipeline.contracts import BuildChoices, ConfigurationError, LowerdeckError, QuantizationScheme
+from pipeline.contracts import BuildChoices, ConfigurationError, LowerdeckError, QuantizationScheme, ReasonCode
 from tests.backends.ethos_u.lowering import U55, planned, with_options
 from tests.conftest import Lowered
 from tests.networks import lowered_network
@@ -69,7 +69,10 @@ def test_a_check_keeps_nodes_off_the_npu_and_is_named_as_the_reason(
     plan = planned(lowered(U55), additional_checks=[path])
     off = [node for node in plan.nodes if node.compute and node.partition is None]
     assert [node.operator for node in off] == ["aten.add.Tensor"]
-    assert [node.reason for node in off] == [f"refused by target.options.additional_checks: {path}"]
+    (reason,) = [node.reason for node in off]
+    assert reason is not None
+    assert (reason.code, reason.check) == (ReasonCode.OWN_CHECK, path)
+    assert reason.words == f"refused by target.options.additional_checks: {path}"
     assert len(plan.partitions) == 2
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from pipeline import artifacts
 from pipeline.calibrate import calibrate
-from pipeline.contracts import LowerdeckError, ModuleRule, QuantizationScheme
+from pipeline.contracts import LowerdeckError, ModuleRule, QuantizationScheme, ReasonCode
 from pipeline.convert import convert
 from pipeline.edge_nodes import operator_name
 from pipeline.export import export
@@ -124,4 +124,4 @@ def test_rules_by_module_and_type_decide_the_integers(
     plan = partition(quantized(U85, float_head), lowered(U85).backend()).plan
     off = [node for node in plan.nodes if node.compute and node.partition is None]
     assert {node.module for node in off} == {"head"}
-    assert any("quantized" in (node.reason or "") for node in off), [node.reason for node in off]
+    assert {node.reason.code for node in off if node.reason is not None} == {ReasonCode.NOT_QUANTIZED}

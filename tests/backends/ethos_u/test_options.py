@@ -16,7 +16,7 @@ import yaml
 
 from pipeline import artifacts, backends
 from pipeline.backends import ethos_u
-from pipeline.contracts import LowerdeckError
+from pipeline.contracts import LowerdeckError, ReasonCode
 from pipeline.convert import Converted, convert
 from pipeline.partition import plan_again
 from tests.backends.ethos_u.lowering import U55, U85, converted, planned, with_options
@@ -209,7 +209,9 @@ def test_what_is_named_stays_off_the_npu(
     plan = planned(lowered(U55), **{option: [pattern]})
     off = [node for node in plan.nodes if node.compute and node.partition is None]
     assert {node.operator for node in off} == operators
-    assert {node.reason for node in off} == {f"excluded by {option}: {pattern}"}
+    assert {(node.reason.code, node.reason.words) for node in off if node.reason is not None} == {
+        (ReasonCode.EXCLUDED, f"excluded by {option}: {pattern}")
+    }
     assert plan.delegated_compute_nodes == lowered(U55).plan.delegated_compute_nodes - 1
 
 

@@ -1,0 +1,286 @@
+"""Takes one point through the stages of dvc.yaml: each result from the store, or made once and kept there."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from pipeline import artifacts
+from pipeline.config.compose import compose_params, render
+from pipeline.contracts import ConfigurationError, LowerdeckError
+from pipeline.store import Store
+from pipeline.sweep import snapshot, warm
+from pipeline.sweep.content import Files, digest
+from pipeline.sweep.declaration import Stage, read_stages
+from pipeline.sweep.edges import STAGE as PARTITION
+from pipeline.sweep.edges import Edges
+from pipeline.sweep.folder import Folder, PointRecord
+from pipeline.sweep.keys import output_digests, stage_key
+
+COMPOSE, EVALUATE, TRACK = "compose", "evaluate", "track"
+_PARAMS = "params.yaml"
+_SHOWN_LINES = 6
+"""Of the log of a stage that failed, in the list of failures."""
+_LEAST_FREE_BYTES = 1 << 20
+
+
+class _StageFailed(Exception):  # noqa: N818  the end of a point, that its record tells
+    def __init__(self, stage: str, log: Path, reason: str) -> None:
+        super().__init__(reason)
+        self.stage, self.log, self.reason = stage, log, reason
+
+
+class Shared:
+    """What the points of a sweep have in common in one process."""
+
+    def __init__(self, project: Path, folder: Folder) -> None:
+        """`folder` has been written, with its copy of the project."""
+        self.project, self.folder = project, folder
+        self.sweep = folder.read()
+        self.stages = {stage.name: stage for stage in read_stages(folder.project / "dvc.yaml")}
+        self.maker = {output: stage for stage in self.stages.values() for output in stage.outputs}
+        self.store = Store.open(self.sweep.store)
+        self.edges = Edges(folder.path / "edges")
+        self.failed: dict[str, _StageFailed] = {}
+        """Stages that failed in this process, by key: they would fail again."""
+        self.refused: dict[str, ConfigurationError] = {}
+        """Configurations that cannot exist, likewise."""
+        self._files = Files()
+        self._copied: dict[str, str] = {}
+
+    def source_digest(self, path: str) -> str:
+        """Of code and configuration by the sweep's copy, of data as it is now."""
+        if path.partition("/")[0] == snapshot.DATA:
+            return self._files.digest(self.project / path)
+        if path not in self._copied:
+            self._copied[path] = self._files.digest(self.folder.project / path)
+        return self._copied[path]
+
+    def data_digest(self) -> str:
+        """Of all data that stages name, as it is now."""
+        sources = {source for stage in self.stages.values() for source in stage.sources}
+        return digest({path: self.source_digest(path) for path in sources if path.partition("/")[0] == snapshot.DATA})
+
+
+class PointBuild:
+    """One point on its way through the stages."""
+
+    def __init__(
+        self, shared: Shared, number: int, typed: list[str], params: dict[str, Any], session: str = ""
+    ) -> None:
+        """See `PointRecord` for `number`, `typed` and `session`; `params` is the point's params.yaml."""
+        self._session = session
+        self._shared, self._number, self._typed, self._params = shared, number, typed, params
+        self._workspace = shared.folder.workspace(number)
+        self._placed: set[str] | None = None
+        """Stages whose results are in the workspace; None: there is no workspace yet."""
+        self._keys: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
+        """Of artifacts, by path."""
+        self._config: dict[str, Any] = {}
+        self._done: dict[str, str] = {}
+        """`ran` or `shared` by stage."""
+
+    def run(self) -> PointRecord:
+        """Take the point through all stages; how it ended."""
+        point, overrides = self._number, self._typed
+        try:
+            self.configure()
+        except ConfigurationError as error:
+            return PointRecord(point=point, overrides=overrides, status="skipped", reason=str(error))
+        try:
+            for stage in self._shared.stages.values():
+                if stage.name != COMPOSE:
+                    self._have(stage)
+        except _StageFailed as failed:
+            stages = self._done | {failed.stage: "failed"}
+            return PointRecord(
+                point=point, overrides=overrides, status="failed", reason=failed.reason, stages=stages,
+                log=str(failed.log),
+            )  # fmt: skip
+        shutil.rmtree(self._workspace, ignore_errors=True)
+        return PointRecord(
+            point=point, overrides=overrides, status="built", stages=self._done,
+            program_sha256=self._digests[artifacts.PROGRAM.as_posix()], metrics=self._metrics(),
+        )  # fmt: skip
+
+    def configure(self) -> None:
+        """Compose the point, unless the very same was composed before.
+
+        Raises:
+            ConfigurationError: there can be no such build.
+        """
+        stage, store = self._shared.stages[COMPOSE], self._shared.store
+        text = _yaml(self._params)
+        key = self._keys[COMPOSE] = stage_key(
+            stage,
+            source_digest=lambda path: digest(text) if path == _PARAMS else self._shared.source_digest(path),
+            config={},
+            inputs={},
+            versions=self._shared.sweep.versions,
+        )
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            if not store.contains(key) or not store.get(key, folder):
+                if (refused := self._shared.refused.get(key)) is not None:
+                    raise refused
+                try:
+                    config = compose_params(self._params, self._shared.folder.project / "conf")
+                except ConfigurationError as error:
+                    self._shared.refused[key] = error
+                    raise
+                artifacts.write_text(folder / artifacts.CONFIG, render(config))
+                store.put(key, folder, [artifacts.CONFIG])
+                self._done[COMPOSE] = "ran"
+            self._config = _read_yaml(folder / artifacts.CONFIG)
+            self._digests[artifacts.CONFIG.as_posix()] = artifacts.sha256(folder / artifacts.CONFIG)
+        self._done.setdefault(COMPOSE, "shared")
+
+    def _have(self, stage: Stage) -> None:
+        """See to it that the store has the result of `stage`."""
+        key = self._keys[stage.name] = stage_key(
+            stage,
+            source_digest=self._shared.source_digest,
+            config=self._config,
+            inputs={path: self._digests[path] for path in stage.inputs},
+            versions=self._shared.sweep.versions,
+            about=[self._tags(), self._shared.sweep.recorded_in] if stage.name == TRACK else None,
+        )
+        if (files := self._shared.store.digests(key)) is not None:
+            self._done[stage.name] = "shared"
+        else:
+            files = self._made(stage, key)
+        self._digests |= output_digests(stage, files)
+
+    def _made(self, stage: Stage, key: str) -> dict[str, str]:
+        """Run `stage`, unless another process has meanwhile; SHA-256 by path of its files."""
+        if key in self._shared.failed:
+            raise self._shared.failed[key]
+        store = self._shared.store
+        with store.lock(key):
+            if (files := store.digests(key)) is not None:
+                self._done[stage.name] = "shared"
+                return files
+            for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
+                self._place(self._shared.maker[path])
+            self._execute(stage, key)
+            store.put(key, self._workspace, self._files_of(stage))
+        made = store.digests(key)
+        assert made is not None, f"the store lost {key} at once"
+        return made
+
+    def _place(self, stage: Stage) -> None:
+        """Put the result of `stage` into the workspace, made anew where the store has lost it."""
+        if self._placed is None:
+            snapshot.make_workspace(
+                self._workspace, self._shared.project, self._shared.folder.project, _yaml(self._params)
+            )
+            self._placed = set()
+        if stage.name in self._placed:
+            return
+        if not self._shared.store.get(self._keys[stage.name], self._workspace):
+            if stage.name == COMPOSE:
+                self.configure()
+            else:
+                for path in stage.inputs:
+                    self._place(self._shared.maker[path])
+                self._execute(stage, self._keys[stage.name])
+                self._shared.store.put(self._keys[stage.name], self._workspace, self._files_of(stage))
+        self._placed.add(stage.name)
+
+    def _execute(self, stage: Stage, key: str) -> None:
+        """Run `stage` in the workspace.
+
+        Raises:
+            _StageFailed: it failed, or data changed under it.
+        """
+        folder, data = self._shared.folder, self._shared.data_digest()
+        log = folder.log(self._number, stage.name)
+        about = {"point": self._number, "session": self._session, "stage": stage.name, "key": key}
+        folder.note("stage begins", **about)
+        started = time.perf_counter()
+        with self._aided(stage):
+            code = warm.run(stage.module, self._workspace, folder.project, log)
+        seconds = round(time.perf_counter() - started, 3)
+        folder.note("stage ends", **about, exit_code=code, seconds=seconds)
+        reason = _reason(stage.name, log, code) if code else ""
+        if not code and self._shared.data_digest() != data:
+            reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
+        if reason:
+            self._refuse_full_disk()
+            failed = _StageFailed(stage.name, log, reason)
+            self._shared.failed[key] = failed
+            raise failed
+        assert self._placed is not None
+        self._placed.add(stage.name)
+        self._done[stage.name] = "ran"
+
+    @contextmanager
+    def _aided(self, stage: Stage) -> Iterator[None]:
+        """What a sweep gives to some stages beside their inputs."""
+        if stage.name == TRACK:
+            artifacts.write_json(self._workspace / artifacts.SWEEP_TAGS, self._tags())
+        quantized = self._digests.get(artifacts.QUANTIZED.as_posix(), "")
+        lent = self._shared.edges.lent(self._workspace, self._config, quantized)
+        with lent if stage.name == PARTITION else nullcontext():
+            yield
+
+    def _tags(self) -> dict[str, str]:
+        """What the MLflow run of the point says of the sweep."""
+        return self._shared.sweep.tags(self._number, self._typed)
+
+    def _files_of(self, stage: Stage) -> list[Path]:
+        """Files of the stage's outputs, relative to the workspace."""
+        files: list[Path] = []
+        for output in stage.outputs:
+            place = self._workspace / output
+            found = sorted(place.rglob("*")) if place.is_dir() else [place]
+            files += [path.relative_to(self._workspace) for path in found if not path.is_dir()]
+        return files
+
+    def _metrics(self) -> dict[str, Any]:
+        """Figures that evaluate wrote."""
+        with tempfile.TemporaryDirectory() as temporary:
+            if not self._shared.store.get(self._keys[EVALUATE], Path(temporary)):
+                return {}
+            metrics = artifacts.read_json(Path(temporary) / artifacts.METRICS)
+        return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
+
+    def _refuse_full_disk(self) -> None:
+        """End the sweep where the disk is full: no other point could be built either."""
+        if shutil.disk_usage(self._workspace).free < _LEAST_FREE_BYTES:
+            raise LowerdeckError(f"the disk of {self._workspace} is full; free some of it and start the sweep again")
+
+
+def _reason(stage: str, log: Path, code: int) -> str:
+    """Why a stage failed, by the end of what it printed."""
+    if code < 0:
+        import signal
+
+        return f"{stage} was ended by {signal.Signals(-code).name}"
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    said = next((index for index, line in enumerate(lines) if line.startswith(f"{stage}: ")), None)
+    shown = lines[said:] if said is not None else lines[-1:]
+    return "\n".join(shown[-_SHOWN_LINES:]) or f"{stage} ended with exit code {code}"
+
+
+def _yaml(params: Mapping[str, Any]) -> str:
+    """`params` as YAML 1.2, as compose reads it."""
+    from ruamel.yaml import YAML
+
+    text = io.StringIO()
+    YAML(typ="safe", pure=True).dump(dict(params), text)
+    return text.getvalue()
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    values = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+    return dict(values)
