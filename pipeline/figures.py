@@ -122,6 +122,7 @@ def rows(config: Config, figures: Mapping[str, Any], manifest: Mapping[str, Any]
         table.append(("worst layer", f"{figures['worst_layer']}: {figures['worst_layer_sqnr_db']:.1f} dB SQNR"))
     table += [
         ("delegated nodes", delegation(figures)),
+        *coverage(figures),
         ("size", size(figures["program_bytes"])),
         ("planned memory", size(figures["planned_memory_bytes"])),
     ]
@@ -165,6 +166,29 @@ def delegation(figures: Mapping[str, Any]) -> str:
     """E.g. `9 of 9 in 1 partition`."""
     partitions = "1 partition" if figures["partitions"] == 1 else f"{figures['partitions']} partitions"
     return f"{figures['delegated_compute_nodes']} of {figures['compute_nodes']} in {partitions}"
+
+
+def coverage(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is delegated beside nodes, what crosses the delegates' boundaries, and why the rest is not delegated."""
+    if "total_macs" not in figures:
+        return []
+    table = []
+    for what, share, total in (
+        ("delegated MACs", "delegated_macs_share", "total_macs"),
+        ("delegated parameters", "delegated_parameter_share", "total_parameters"),
+    ):
+        if figures[total]:
+            table.append((what, f"{100 * figures[share]:.1f} % of {figures[total]:,}"))
+    table.append(("crossings", f"{figures['crossings']:,} tensors, {size(figures['crossing_bytes'])} an inference"))
+    at_boundary, inserted = figures["transposes_at_boundary"], figures.get("transposes_inserted")
+    if at_boundary or inserted:
+        inside = "" if inserted is None else f", {inserted} inserted in delegates"
+        table.append(("transposes", f"{at_boundary} at the boundary{inside}"))
+    left = {key.removeprefix("reasons."): count for key, count in figures.items() if key.startswith("reasons.")}
+    if left:
+        most_first = sorted(left.items(), key=lambda entry: (-entry[1], entry[0]))
+        table.append(("left on the CPU", ", ".join(f"{count} {code.replace('_', ' ')}" for code, count in most_first)))
+    return table
 
 
 def size(size_bytes: int) -> str:

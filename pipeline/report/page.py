@@ -169,13 +169,15 @@ def _plan(plan: DelegationPlan) -> str:
             ("reason", "operator", "nodes", "where"), _by_reason(left), "wide"
         )
     content += "<h3>Operators</h3>" + table(("operator", "nodes", "delegated", "not delegated"), by_operator)
-    content += "<h3>Partitions</h3>" + table(("partition", "compute nodes", "operators"), _by_partition(plan), "wide")
+    content += "<h3>Partitions</h3>" + table(
+        ("partition", "compute nodes", "MACs", "operators"), _by_partition(plan), "wide"
+    )
     rows = [
-        (node.name, node.operator, node.partition or f"CPU: {node.reason or NO_REASON}", node.module)
+        (node.name, node.operator, *_where(node), f"{node.macs:,}" if node.macs else "")
         for node in plan.nodes
         if node.compute
     ]
-    nodes = table(("node", "operator", "partition", "module"), rows)
+    nodes = table(("node", "operator", "partition", "module", "line", "MACs"), rows)
     return content + f"<details><summary>All {len(rows)} compute nodes</summary>{nodes}</details>"
 
 
@@ -187,12 +189,18 @@ def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
     return [(reason, operator, len(where), ", ".join(where)) for (reason, operator), where in ordered]
 
 
-def _by_partition(plan: DelegationPlan) -> list[tuple[str, int, str]]:
+def _where(node: PlannedNode) -> tuple[str, str, str]:
+    """Where it runs, and which part and line of the model it comes from."""
+    return node.partition or f"CPU: {node.reason or NO_REASON}", node.module, node.source
+
+
+def _by_partition(plan: DelegationPlan) -> list[tuple[str, int, str, str]]:
     rows = []
     for partition in plan.partitions:
-        operators = Counter(node.operator for node in plan.nodes if node.compute and node.partition == partition)
+        nodes = [node for node in plan.nodes if node.compute and node.partition == partition]
+        operators = Counter(node.operator for node in nodes)
         listed = ", ".join(f"{count} x {operator}" for operator, count in operators.most_common())
-        rows.append((partition, operators.total(), listed))
+        rows.append((partition, len(nodes), f"{sum(node.macs for node in nodes):,}", listed))
     return rows
 
 
