@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pipeline.commands import explain, flavors, ledger, promote, quantization, sensitivity, sweep
+from pipeline.commands import compare, explain, flavors, ledger, promote, quantization, sensitivity, sweep
 from pipeline.contracts import LowerdeckError
 
 
@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     quantization.add(commands)
     sensitivity.add(commands)
     flavors.add(commands)
+    compare.add(commands)
     sweep.add(commands)
     promote.add(commands)
     ledger.add(commands)

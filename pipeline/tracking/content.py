@@ -44,7 +44,9 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
         lineage: As `lineage.trace` gives it.
     """
     measured, manifest = artifacts.read_json(artifacts.METRICS), artifacts.read_json(artifacts.MANIFEST)
-    params, cut = _params(config)
+    configuration = dataclasses.asdict(config)
+    del configuration["tracking"]
+    params, cut = flat_params(configuration)
     flat = dict(_flat(measured))
     tags = {key: str(value) for key, value in flat.items() if not figures.is_number(value)}
     tags |= _tags(config, measured, manifest) | _sample_tags(lineage)
@@ -60,10 +62,8 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
     )
 
 
-def _params(config: Config) -> tuple[dict[str, str], list[str]]:
-    """The configuration without `tracking`, flat, and the keys of what is too long for MLflow."""
-    configuration = dataclasses.asdict(config)
-    del configuration["tracking"]
+def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """A configuration flat, as a run's parameters say it, and the keys of what is too long for MLflow."""
     params, cut = {}, []
     for dotted, value in _flat(configuration):
         key, text = _key(dotted), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,8 @@ class RecordedRun:
     metrics: Mapping[str, float]
     """The latest value of each; NaN where it is no longer measured."""
     tags: Mapping[str, str]
+    artifact_uri: str = ""
+    """Where its files lie."""
 
 
 def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedRun]:
@@ -102,6 +104,25 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
             raise LowerdeckError(_no_file(run_id, path, files))
         with tempfile.TemporaryDirectory() as temporary, patient_uploads():
             return Path(store.client.download_artifacts(run_id, path, temporary)).read_bytes()
+
+
+def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) -> dict[str, bytes]:
+    """The content of the same file of several runs, by run; runs that have none are left out.
+
+    Raises:
+        LowerdeckError: MLflow refuses.
+    """
+    if not run_ids:
+        return {}
+    found = {}
+    with opened(config) as store, tempfile.TemporaryDirectory() as temporary, patient_uploads():
+        folder = path.rpartition("/")[0]
+        for run_id in run_ids:
+            if any(info.path == path for info in store.client.list_artifacts(run_id, folder or None)):
+                place = Path(temporary, run_id)
+                place.mkdir()
+                found[run_id] = Path(store.client.download_artifacts(run_id, path, str(place))).read_bytes()
+    return found
 
 
 def _no_file(run_id: str, path: str, files: set[str]) -> str:
@@ -208,4 +229,5 @@ def _recorded(run: Run) -> RecordedRun:
         params=run.data.params,
         metrics=run.data.metrics,
         tags=run.data.tags,
+        artifact_uri=run.info.artifact_uri or "",
     )

@@ -99,6 +99,19 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
     return experiment
 
 
+def find_or_create_experiment(store: Store, config: TrackingConfig) -> str:
+    """The id of the configured experiment; who calls this holds the lock.
+
+    Raises:
+        LowerdeckError: the experiment was deleted.
+    """
+    experiment = find_experiment(store, config.experiment)
+    if experiment is not None:
+        return experiment.experiment_id
+    location = artifact_location(config) if database_file(store.uri) is not None else None
+    return store.client.create_experiment(config.experiment, artifact_location=location)
+
+
 def find_or_create_run(
     store: Store, config: TrackingConfig, key: str, name: str, sweep_tags: Mapping[str, str]
 ) -> tuple[Run, bool]:
@@ -115,12 +128,7 @@ def find_or_create_run(
             another sweep made the very same: who looks for the points of a sweep finds all of them.
     """
     with lock(store.uri):
-        experiment = find_experiment(store, config.experiment)
-        if experiment is not None:
-            experiment_id = experiment.experiment_id
-        else:
-            location = artifact_location(config) if database_file(store.uri) is not None else None
-            experiment_id = store.client.create_experiment(config.experiment, artifact_location=location)
+        experiment_id = find_or_create_experiment(store, config)
         found = store.client.search_runs(
             [experiment_id], f"tags.`{BUILD_KEY_TAG}` = '{key}'", order_by=["attributes.start_time ASC"]
         )

@@ -1,0 +1,149 @@
+"""What the page's script does: sort, narrow down, and show a build in all plots and tables at once.
+
+It reads what it needs from the tables and writes text only, never HTML: names of builds are data.
+"""
+
+SCRIPT = """
+"use strict";
+(() => {
+  const LIMIT = 100;
+  const table = document.querySelector(".builds table");
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const heads = [...table.tHead.rows[0].cells];
+  const byNumber = new Map(rows.map((row) => [row.dataset.row, row]));
+  const copies = [...document.querySelectorAll(".flavor tr[data-row]")];
+  const marks = [...document.querySelectorAll("svg [data-rows]")];
+  const card = document.getElementById("card");
+  const more = document.getElementById("more");
+  const form = document.querySelector(".controls");
+  const words = rows.map((row) => row.textContent.toLowerCase());
+  let showAll = false;
+  let kept = null;
+
+  const numbersOf = (mark) => mark.dataset.rows.split(" ");
+  const cellText = (cell) => (cell.title && cell.tagName === "TD" && !cell.classList.contains("number")
+    ? cell.title : cell.textContent).trim();
+
+  function narrow() {
+    const typed = document.getElementById("find").value.toLowerCase().split(/\\s+/).filter(Boolean);
+    const optimal = document.getElementById("optimal").checked;
+    const chosen = [...form.querySelectorAll("select")]
+      .filter((select) => !select.selectedOptions[0].hasAttribute("data-all"))
+      .map((select) => [Number(select.dataset.parameter) + 1, select.value.trim().replace(/\\s+/g, " ")]);
+    const wanted = new Set();
+    rows.forEach((row, index) => {
+      const fits = (!optimal || row.className.length > 0) && typed.every((word) => words[index].includes(word))
+        && chosen.every(([cell, value]) => cellText(row.cells[cell]) === value);
+      if (fits) wanted.add(row.dataset.row);
+    });
+    let shown = 0;
+    for (const row of body.rows) {
+      const fits = wanted.has(row.dataset.row);
+      row.hidden = !fits || (!showAll && shown >= LIMIT);
+      if (fits) shown += 1;
+    }
+    for (const row of copies) row.hidden = !wanted.has(row.dataset.row);
+    for (const mark of marks) mark.classList.toggle("off", !numbersOf(mark).some((number) => wanted.has(number)));
+    document.getElementById("count").textContent = `${wanted.size} of ${rows.length} builds`;
+    more.hidden = showAll || wanted.size <= LIMIT;
+    more.textContent = `show all ${wanted.size}`;
+  }
+
+  function sort(head, column) {
+    const descending = head.getAttribute("aria-sort") === "ascending";
+    for (const other of heads) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    const key = (row) => {
+      const cell = row.cells[column];
+      if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
+      return cell.classList.contains("number") ? NaN : cellText(cell);
+    };
+    const sign = descending ? -1 : 1;
+    const sorted = [...body.rows].map((row) => [key(row), row]);
+    sorted.sort(([a], [b]) => {
+      const [noA, noB] = [Number.isNaN(a), Number.isNaN(b)];
+      if (noA || noB) return noA - noB;
+      return typeof a === "number" && typeof b === "number" ? sign * (a - b)
+        : sign * String(a).localeCompare(String(b), undefined, { numeric: true });
+    });
+    body.append(...sorted.map(([, row]) => row));
+    narrow();
+  }
+
+  function light(numbers) {
+    const lit = new Set(numbers);
+    for (const mark of marks) mark.classList.toggle("lit", numbersOf(mark).some((number) => lit.has(number)));
+    for (const row of [...rows, ...copies]) row.classList.toggle("lit", lit.has(row.dataset.row));
+  }
+
+  function show(numbers) {
+    light(numbers);
+    card.replaceChildren();
+    card.hidden = numbers.length === 0;
+    for (const number of numbers.slice(0, 4)) {
+      const row = byNumber.get(number);
+      const list = document.createElement("dl");
+      [...row.cells].forEach((cell, index) => {
+        if (cell.classList.contains("files") || cell.classList.contains("none")) return;
+        const [name, value] = [document.createElement("dt"), document.createElement("dd")];
+        name.textContent = headText(heads[index]);
+        value.textContent = index === 0 ? `${cell.textContent} (${cell.title})` : readable(cell);
+        list.append(name, value);
+      });
+      card.append(list);
+    }
+    if (numbers.length > 4) card.append(`and ${numbers.length - 4} more builds here`);
+  }
+
+  const headText = (head) => [...head.childNodes].map((node) => node.textContent).join(" ").replace(". ", ".");
+  function readable(cell) {
+    const small = cell.querySelector("small");
+    const plain = [...cell.childNodes].filter((node) => node !== small).map((node) => node.textContent).join(" ");
+    return small ? `${plain.trim()} (${small.textContent})` : cellText(cell);
+  }
+
+  // All builds at one place, whatever colour their marks have.
+  function atPlace(mark) {
+    const place = mark.getAttribute("transform");
+    const there = place ? [...mark.parentNode.children].filter((other) => other.dataset.rows
+      && other.getAttribute("transform") === place && !other.classList.contains("off")) : [mark];
+    return there.flatMap(numbersOf);
+  }
+
+  for (const mark of marks) {
+    mark.querySelector("title")?.remove();  // the card says more
+    mark.addEventListener("pointerenter", () => { if (!kept) show(atPlace(mark)); });
+    mark.addEventListener("pointerleave", () => { if (!kept) show([]); });
+    mark.addEventListener("click", (event) => {
+      event.stopPropagation();
+      kept = atPlace(mark);
+      show(kept);
+    });
+  }
+  for (const row of [...rows, ...copies]) {
+    row.addEventListener("click", (event) => {
+      if (event.target.closest("a")) return;
+      event.stopPropagation();
+      kept = [row.dataset.row];
+      light(kept);
+      card.hidden = true;
+    });
+  }
+  const letGo = () => { kept = null; show([]); };
+  document.addEventListener("click", (event) => { if (!event.target.closest("#card")) letGo(); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") letGo(); });
+  heads.forEach((head, column) => {
+    if (head.textContent === "files") return;
+    head.setAttribute("aria-sort", "none");
+    head.tabIndex = 0;
+    head.addEventListener("click", () => sort(head, column));
+    head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(head, column); });
+  });
+  form.addEventListener("input", narrow);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  more.addEventListener("click", () => { showAll = true; narrow(); });
+  form.hidden = false;
+  narrow();
+})();
+"""

@@ -1,0 +1,159 @@
+"""Builds from what tells of them: runs of MLflow, git revisions, and the workspace itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline import artifacts, figures
+from pipeline.comparison.builds import ComparedBuild, State, finite
+from pipeline.contracts import LowerdeckError
+from pipeline.tracking.content import flat_params
+from pipeline.tracking.runs import RecordedRun
+
+WORKSPACE = "workspace"
+"""Selects the build in build/, committed or not; DVC's word."""
+LABEL_CHARACTERS = 8
+_OVERRIDE_TAG = "sweep.override."
+_REVISION_FILES = (artifacts.METRICS, artifacts.CONFIG, artifacts.LINEAGE)
+_LINKED = {"plan": artifacts.PLAN.name, "program": artifacts.PROGRAM.name, "configuration": artifacts.CONFIG.name}
+
+
+def of_runs(runs: Sequence[RecordedRun]) -> list[ComparedBuild]:
+    """What recorded runs tell; labels are as long as it takes for them to differ."""
+    ids = [run.run_id for run in runs]
+    length = LABEL_CHARACTERS
+    while len({run_id[:length] for run_id in ids}) < len(set(ids)):
+        length += 1
+    return [_of_run(run, run.run_id[:length]) for run in runs]
+
+
+def _of_run(run: RecordedRun, label: str) -> ComparedBuild:
+    numbers, tags = finite(run.metrics), run.tags
+    by_hand = {key.removeprefix(_OVERRIDE_TAG) for key in tags if key.startswith(_OVERRIDE_TAG)}
+    state, reason = _state(run, bool(numbers))
+    converter = f"{tags.get('converter', '')} {tags.get('converter_version', '')}".strip()
+    return ComparedBuild(
+        label=label,
+        name=run.name,
+        state=state,
+        reason=reason,
+        params=run.params,
+        set_by_hand=frozenset(by_hand),
+        figures=numbers,
+        texts={key: tags[key] for key in ("delegated_accuracy", "converter.caveat") if key in tags},
+        compiler=_compiler(tags.get("flavor", ""), converter),
+        samples=tags.get("dataset.evaluation.sha256", ""),
+        run_id=run.run_id,
+        links={name: f"{run.artifact_uri}/{file}" for name, file in _LINKED.items()} if run.artifact_uri else {},
+    )
+
+
+def _state(run: RecordedRun, has_figures: bool) -> tuple[State, str]:
+    tags = run.tags
+    if not has_figures:
+        for state, tag in ((State.SKIPPED, "sweep.skipped"), (State.FAILED, "sweep.error")):
+            if tag in tags:
+                return state, tags[tag]
+        return (State.RUNNING, "") if run.status in ("RUNNING", "SCHEDULED") else (State.FAILED, "")
+    if tags.get("gates") == "failed":
+        return State.GATED, tags.get("gates.failed", "")
+    return (State.BUILT, "") if run.status == "FINISHED" else (State.RUNNING, f"MLflow says {run.status}")
+
+
+def _compiler(flavor: str, converter: str) -> str:
+    return f"{flavor} ({converter})" if converter and converter != flavor else flavor
+
+
+def is_revision(text: str) -> bool:
+    """Whether git knows `text` as a commit."""
+    return (
+        bool(text)
+        and not text.startswith("-")
+        and _git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") is not None
+    )
+
+
+def of_revision(revision: str) -> ComparedBuild:
+    """The build that a commit holds: its metrics.json, config.yaml and lineage.json are committed.
+
+    Raises:
+        LowerdeckError: the commit holds none.
+    """
+    found = {path: _git("show", f"{revision}:./{path.as_posix()}") for path in _REVISION_FILES}
+    missing = [path.as_posix() for path in (artifacts.METRICS, artifacts.CONFIG) if found[path] is None]
+    if missing:
+        raise LowerdeckError(
+            f"the git revision {revision!r} holds no build: {' and '.join(missing)} is not committed there. `dvc "
+            "repro` builds, and `git add build dvc.lock` with a commit keeps the build's figures"
+        )
+    return _of_files(revision, {path: text for path, text in found.items() if text is not None})
+
+
+def confusion(build: ComparedBuild) -> bytes | None:
+    """The confusion pairs of a build of git or of the workspace, None where there are none."""
+    if build.run_id is not None:
+        return None
+    if build.label == WORKSPACE:
+        return artifacts.CONFUSION.read_bytes() if artifacts.CONFUSION.is_file() else None
+    text = _git("show", f"{build.label}:./{artifacts.CONFUSION.as_posix()}")
+    return None if text is None else text.encode()
+
+
+def of_workspace() -> ComparedBuild:
+    """The build in build/ as it is now.
+
+    Raises:
+        LowerdeckError: nothing was built yet.
+    """
+    for path in (artifacts.METRICS, artifacts.CONFIG):
+        if not path.is_file():
+            raise LowerdeckError(f"{path} is missing: `dvc repro` builds")
+    return _of_files(WORKSPACE, {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()})
+
+
+def _of_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
+    import yaml
+
+    try:
+        measured = json.loads(files[artifacts.METRICS])
+        config = yaml.safe_load(files[artifacts.CONFIG])
+        lineage = json.loads(files.get(artifacts.LINEAGE, "{}"))
+        converter = _converter(lineage)
+        name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
+    except (ValueError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise LowerdeckError(f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}") from error
+    config.pop("tracking", None)
+    return ComparedBuild(
+        label=label,
+        name=name,
+        params=flat_params(config)[0],
+        figures=finite(measured),
+        texts={key: str(value) for key, value in measured.items() if not figures.is_number(value)},
+        compiler=_compiler(config["flavor"]["name"], converter),
+        samples=_samples(lineage, config, measured),
+    )
+
+
+def _converter(lineage: Mapping[str, Any]) -> str:
+    converters = [link["converter"] for link in lineage.get("links", ()) if "converter" in link]
+    return " ".join((converters[0]["name"], converters[0]["version"])) if converters else ""
+
+
+def _samples(lineage: Mapping[str, Any], config: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Digest of the evaluation samples; without a lineage what can be said of them."""
+    for link in lineage.get("links", ()):
+        if link["name"] == "dataset":
+            return str(link["evaluation"]["sha256"])
+    return f"{config['dataset']['name']}, {measured.get('num_samples')} samples"
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
+        return None
+    return done.stdout if done.returncode == 0 else None
