@@ -14,6 +14,7 @@ from pipeline.contracts import LowerdeckError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pipeline.sweep.engine import Prepared
     from pipeline.sweep.folder import PointRecord
 
 _EXAMPLES = """examples:
@@ -60,6 +61,8 @@ def _sweep(options: argparse.Namespace) -> None:
     with Watcher(prepared.folder, session, total, console):
         records = engine.run(prepared, project, session)
     _tell(records, console, time.monotonic() - started)
+    if total is None:
+        _tell_best(prepared, console)
     failed = sum(record.status == "failed" for record in records)
     if failed:
         raise LowerdeckError(f"{failed} of {len(records)} points failed")
@@ -83,6 +86,16 @@ def _tell(records: Sequence[PointRecord], console: Console, seconds: float) -> N
         say(f"skipped {' '.join(record.overrides)}: {first_problem(record.reason)}")
     for record in of("failed"):
         say(f"\nFAILED {' '.join(record.overrides)}\n{record.reason}\nlog: {_relative(record.log)}")
+
+
+def _tell_best(prepared: Prepared, console: Console) -> None:
+    """The points that a search has found."""
+    from pipeline.sweep import search
+
+    found = search.best(prepared.folder.hydra, prepared.sweep.objectives)
+    for point in found:
+        figures = ", ".join(f"{name} {value:.6g}" for name, value in point.figures.items())
+        console.print(f"best: {' '.join(point.overrides)}: {figures}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _relative(path: str) -> str:

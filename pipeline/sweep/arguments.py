@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 EXPERIMENT = "experiment"
+OBJECTIVES = "sweep.objectives"
+"""Figures of metrics.json that a search goes by: no part of any point."""
 CHOICES = (*GROUPS, "plugins")
 PARAMS = (*CHOICES, "overrides")
 _SECTIONS = tuple(field.name for field in dataclasses.fields(Config))
@@ -32,7 +34,8 @@ def for_hydra(typed: Sequence[str]) -> list[str]:
     Raises:
         ConfigurationError: one is no override, or names nothing that is there.
     """
-    return [_for_hydra(text, parsed) for text, parsed in zip(typed, parse(typed), strict=True)]
+    pairs = zip(typed, parse(typed), strict=True)
+    return [_for_hydra(text, parsed) for text, parsed in pairs if parsed.key_or_group != OBJECTIVES]
 
 
 def parse(typed: Sequence[str]) -> list[Override]:
@@ -50,6 +53,27 @@ def parse(typed: Sequence[str]) -> list[Override]:
         raise ConfigurationError(
             f"{' '.join(str(error).split())}\nAn override is key=value or key=value,value; docs/sweeps.md has examples."
         ) from None
+
+
+def objectives(typed: Sequence[str], experiment: Mapping[str, Any]) -> list[str]:
+    """The figures that points return to the sweeper: as typed, else as the named sweep has them.
+
+    Raises:
+        ConfigurationError: they are no list of names.
+    """
+    given: Any = (experiment.get("sweep") or {}).get("objectives")
+    for override in parse(typed):
+        if override.key_or_group == OBJECTIVES:
+            given = None if override.is_sweep_override() else override.value()
+            given = override.input_line if override.is_sweep_override() else override.value()
+    if given is None:
+        return []
+    if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):
+        raise ConfigurationError(
+            f"{OBJECTIVES}: a list of figures of build/evaluate/metrics.json has to stand here, e.g. "
+            f"[delegated_accuracy,undelegated_macs]; received: {given!r}"
+        )
+    return given
 
 
 def _for_hydra(text: str, parsed: Override) -> str:
@@ -77,7 +101,7 @@ def hydra_key(key: str) -> str:
         return f"++{key}"
     if dot and first in _SECTIONS:
         return f"++overrides.{key}"
-    known = (*CHOICES, EXPERIMENT) if not dot else _SECTIONS
+    known = (*CHOICES, EXPERIMENT) if not dot else (*_SECTIONS, OBJECTIVES)
     kind = "group" if not dot else "section"
     raise ConfigurationError(
         f"{key}: there is no such {kind}. Allowed: {', '.join(known)}.{discovery.did_you_mean(first, known)}"

@@ -17,12 +17,12 @@ from typing import Any
 from pipeline import artifacts
 from pipeline.config.compose import read_params
 from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.sweep import arguments, hydra_multirun, snapshot
+from pipeline.sweep import arguments, hydra_multirun, search, snapshot
 from pipeline.sweep.building import PointBuild
 from pipeline.sweep.content import Files, digest, tool_versions
 from pipeline.sweep.declaration import Stage, read_stages
 from pipeline.sweep.folder import Folder, PointRecord, Sweep
-from pipeline.sweep.point import PointTask, shared_for
+from pipeline.sweep.point import BROKEN, PointTask, shared_for
 
 DEFAULT_STORE = snapshot.SWEEPS / "store"
 STORE_VARIABLE = "LOWERDECK_STORE"
@@ -104,11 +104,20 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
     task = PointTask(project.absolute(), prepared.folder.path.absolute(), session)
     try:
         hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
+    except ValueError:
+        # Optuna's sweeper ends like this when it asks for the best trial of none; what follows tells why there is none.
+        if not prepared.sweep.searches or search.has_figures(prepared.sweep, prepared.folder.records(), session):
+            raise
     finally:
         records = [record for record in prepared.folder.records() if record.session == session]
         summary = summarize(prepared, records, session)
         with suppress(OSError):  # a full disk has said so already
             artifacts.write_json(prepared.folder.summary, summary)
+    # Optuna's sweeper takes whatever a point raises for a trial that failed.
+    broken = [event for event in prepared.folder.events() if event["event"] == BROKEN and event["session"] == session]
+    if broken:
+        raise LowerdeckError(f"the sweep cannot go on: {broken[0]['error']}")
+    search.refuse_missing(prepared.sweep, records)
     return records
 
 
@@ -173,7 +182,7 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
         swept=hydra_multirun.sweeper_arguments(experiment),
         searches=hydra_multirun.searches(experiment, typed),
         base=base,
-        objectives=[str(figure) for figure in (experiment.get("sweep") or {}).get("objectives") or ()],
+        objectives=arguments.objectives(typed, experiment),
         store=_location(project, store),
         versions=versions,
         recorded_in=_database_token(project),
@@ -202,6 +211,7 @@ def _checked(project: Path, folder: Folder, given: Sequence[str]) -> Prepared:
         ConfigurationError: a value can hold for no point, or no point can be built.
     """
     sweep = folder.read()
+    search.refuse_aimless(sweep)
     whole = [*sweep.swept, *(text for text in given if not text.startswith("hydra"))]
     points = arguments.corners(whole) if sweep.searches else arguments.points(whole)
     shared = shared_for(project.absolute(), folder.path.absolute())

@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,16 @@ from pipeline.sweep.folder import Folder, PointRecord
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+BROKEN = "point breaks"
+"""Event of a point after which no other could be built."""
+
 
 @dataclass(frozen=True)
 class PointTask:
     """Hydra's task function: builds the point of the job that calls it.
 
     It raises nothing for a point that fails or cannot exist, so that every launcher goes on: the sweep's folder tells.
+    What it does raise, no point could be built after; it is in the journal too, for sweepers that go on nevertheless.
     """
 
     project: Path
@@ -34,13 +39,23 @@ class PointTask:
     """Which start of the sweep this is."""
 
     def __call__(self, config: DictConfig) -> float | tuple[float, ...] | None:
-        """Build the point that Hydra's job names, and give its objectives; NaN where there are none to be had."""
+        """Build the point that Hydra's job names, and give its objectives; None where it has not all of them.
+
+        Optuna's sweeper takes None for a failed trial, and breaks on NaN.
+        """
         from hydra.core.hydra_config import HydraConfig
 
         job = HydraConfig.get()
-        record = run_point(self.project, self.folder, self.session, int(job.job.num), list(job.overrides.task))
+        number = int(job.job.num)
+        try:
+            with _outside_hydra():
+                record = run_point(self.project, self.folder, self.session, number, list(job.overrides.task))
+        except Exception as error:
+            with suppress(OSError):  # a full disk takes no note
+                Folder(self.folder).note(BROKEN, point=number, session=self.session, error=str(error) or repr(error))
+            raise
         figures = [_number(record.metrics.get(name)) for name in Folder(self.folder).read().objectives]
-        if not figures:
+        if not figures or any(math.isnan(figure) for figure in figures):
             return None
         return tuple(figures) if len(figures) > 1 else figures[0]
 
@@ -67,6 +82,19 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
     shared.folder.record(record)
     shared.folder.note("point ends", point=number, session=session, status=record.status)
     return record
+
+
+@contextmanager
+def _outside_hydra() -> Iterator[None]:
+    """Let compose initialize Hydra, which refuses that while it runs the points of a sweep in the same process."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().hydra = None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = running
 
 
 @functools.lru_cache(maxsize=1)
