@@ -35,7 +35,16 @@ _INVERTED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-_UNANSWERABLE = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+_UNANSWERABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """What a piece of a condition may raise that is evaluated by itself: the whole was not evaluated up to there."""
 
 
@@ -100,6 +109,8 @@ def _parts(expression: ast.expr, wanted: bool, place: Place) -> Iterator[Conditi
                 yield from _parts(assigned, wanted, replace(place, line=assigned.lineno))
             else:  # it was set to no condition, or what that was computed from has changed
                 yield _condition(expression, wanted, place)
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            yield from _parts(body if _truth(test, place.variables) else otherwise, wanted, place)
         case ast.Call() if len(place.path) < _DEEPEST:
             inner = list(_inside(expression, wanted, place))
             yield from inner or [_condition(expression, wanted, place)]
@@ -201,8 +212,10 @@ def _blocks(
         if statement.lineno <= line <= (statement.end_lineno or line):
             yield owner, statement, body
             if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+                for field in ("body", "orelse", "finalbody", "handlers"):
                     yield from _blocks(getattr(statement, field, []), line, statement)
+                for case in getattr(statement, "cases", []):
+                    yield from _blocks(case.body, line, statement)
 
 
 def _assigned(name: str, place: Place) -> ast.expr | None:
@@ -213,7 +226,10 @@ def _assigned(name: str, place: Place) -> ast.expr | None:
         match statement:
             case ast.Assign(value=ast.Call(func=ast.Name(id="cast"))):
                 continue  # that only tells type checkers what the value is
-            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
+            case (
+                ast.Assign(targets=[ast.Name(id=target)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value)
+            ) if target == name:
                 if statement.lineno < place.line and (found is None or statement.lineno > found.lineno):
                     found = value
     return found if isinstance(found, _CONDITIONS) else None

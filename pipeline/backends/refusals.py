@@ -18,10 +18,11 @@ from pipeline.backends.conditions import Condition, Place, code_of, comment_at, 
 from pipeline.contracts import Reason, ReasonCode
 
 _DYNAMIC = re.compile(r"(?i).*(symbolic|symint|symbool|well_defined_shape|unresolved).*")
-_STATIC = re.compile(r".*(static|parameters_mapping).*")
+_STATIC = re.compile(r".*static.*")
 _NUMBER_FORMAT = re.compile(r"(?i).*(quant|q_?params|dtype|int8|int32|int64|zero_point).*|.*_(zp|types?)")
 _SHAPE = re.compile(r".*(shape|rank|broadcast).*|(.*_)?channels|(input|output|batch|flat_input|flat_output)_size|size")
 """What the identifiers of a condition are called that is about one thing or another, in all of the backends' checks."""
+_SYMBOL = re.compile(r"(^|[^\w.])[su]\d+($|[^\w.])")
 _DTYPES = re.compile(r"(u?int|float|bfloat|complex)\d+\w*|bool")
 
 
@@ -121,7 +122,9 @@ def _is_dtype(value: object) -> bool:
 
 
 def _is_symbol(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"s\d+|u\d+", value) is not None
+    if isinstance(value, list):
+        return any(map(_is_symbol, value))
+    return isinstance(value, str) and _SYMBOL.search(value) is not None
 
 
 def _shown(value: object) -> str:

@@ -48,6 +48,7 @@ _MOST_CAPABLE = "ethos-u85-256"
 _BORDER = "TOSAPartitioner._detag_boundary_nodes"
 _PARTITIONS = "TOSAPartitioner._tag_module"
 _PARTITIONING = "CapabilityBasedPartitioner.propose_partitions"
+_FICKLE = "refused, and accepted when it was asked again"
 _Own = Callable[[OperatorSupportBase], Reason | None]
 
 
@@ -161,8 +162,8 @@ class Rejections:
             asked = for_it[0]
         # In silence: the condition is all that there is.
         said = refusal(getattr(asked, "is_node_tosa_supported", asked.is_node_supported), *_arguments(asked, node))
-        assert said is not None, f"{type(asked).__name__} has changed its mind about {node.name}"
-        return _reason(said, type(asked).__name__, said.words)
+        name = type(asked).__name__
+        return _reason(said, name, said.words) if said else Reason(code=ReasonCode.UNKNOWN, words=_FICKLE, check=name)
 
     def _only_this_device_refuses(self, node: torch.fx.Node) -> bool:
         return self._most_capable is not None and self._most_capable.is_node_supported({}, node)
@@ -185,12 +186,15 @@ class Rejections:
         if isinstance(check, ReportRejected):
             return  # it only repeats that another check said no
         if self._within_chain:
-            report = _Report(node=node, words=words, check=type(check).__name__, refusal=refusal_at(frame))
+            name = frame.f_code.co_qualname if check is None else type(check).__name__
+            report = _Report(node=node, words=words, check=name, refusal=refusal_at(frame))
             self._reports.append(report)
         elif "partition" in frame.f_locals:
             self._refused[node] = self._of_partition(words, frame.f_locals["partition"].nodes)
+        elif isinstance(source := frame.f_locals.get("input"), torch.fx.Node):
+            self._refused[node] = _first_in_partition(words, source)
         else:
-            self._refused[node] = _first_in_partition(words, frame.f_locals["input"])
+            self._refused[node] = _reason(refusal_at(frame), frame.f_code.co_qualname, words)
 
     def _of_partition(self, words: str, nodes: Sequence[torch.fx.Node]) -> Reason:
         """Of the nodes of a partition that was rejected as a whole."""

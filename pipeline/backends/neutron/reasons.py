@@ -147,29 +147,29 @@ class Rejections:
 
         def validate_partitioning_result(graph: Any, partitions: Any, options: Any, mapping: Any) -> bool:
             valid: bool = validate(graph, partitions, options, mapping)
-            for node in graph.nodes if not valid else ():
-                if node.meta.get(NXP_DO_NOT_DELEGATE) and node not in self._taken_back and not excluded_by(node):
-                    converter = supported_ops.get(node.target)
-                    if converter is not None and any(node in partition.nodes for partition in partitions):
-                        refused = refusal(
-                            converter.supports_partitioning_result,
-                            node,
-                            partitions,
-                            options,
-                            partitioner.neutron_target_spec,
-                            mapping,
-                        )
-                        assert refused is not None, f"{converter.__name__} has changed its mind about {node.name}"
-                        self._taken_back[node] = Reason(
-                            code=ReasonCode.PARTITIONING,
-                            words=refused.words,
-                            check=f"{converter.__name__}.supports_partitioning_result",
-                            values=refused.values,
-                        )
+            arguments = (partitions, options, partitioner.neutron_target_spec, mapping)
+            for node in {} if valid else {node: None for partition in partitions for node in partition.nodes}:
+                if _was_taken_back(node) and node not in self._taken_back:
+                    self._taken_back[node] = _spoilt(supported_ops[node.target], node, arguments)
             return valid
 
         partitioner._partition_contains_compute_nodes = contains_compute_nodes
         partitioner.validate_partitioning_result = validate_partitioning_result
+
+
+def _was_taken_back(node: torch.fx.Node) -> bool:
+    return node.meta.get(NXP_DO_NOT_DELEGATE, False) and node.target in supported_ops
+
+
+def _spoilt(converter: Any, node: torch.fx.Node, arguments: tuple[Any, ...]) -> Reason:
+    """Of a node that its converter does not take in the partition that was formed."""
+    refused = refusal(converter.supports_partitioning_result, node, *arguments)
+    return Reason(
+        code=ReasonCode.PARTITIONING,
+        words=refused.words if refused else "its converter does not take it in its partition",
+        check=f"{converter.__name__}.supports_partitioning_result",
+        values=refused.values if refused else {},
+    )
 
 
 def _outside_of_clusters(node: torch.fx.Node) -> Reason:

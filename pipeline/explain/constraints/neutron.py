@@ -84,7 +84,7 @@ RULES = (
     rule(r"_broadcast_condition|num_elements", _broadcast),
     rule(r"_has_shared_q_params|_shares_quantization_parameters|_io_quant_is_same|io_quant_consistent", _SAME_SCALE),
     rule(r"MaxPool.*dilation|dilation != \(1, 1\)", _dilation),
-    rule(r"non_default_dilation", "transpose with a dilation of 1"),
+    rule(r"non_default_dilation|TransposeConv2D does not support dilation", "transpose with a dilation of 1"),
     rule(r"out_padding", "leave output_padding out: only transposed convolutions may have it"),
     rule(
         r"ceil_mode",
