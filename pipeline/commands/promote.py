@@ -151,10 +151,12 @@ def _build_and_check(build: RecordedBuild) -> None:
 
 
 def _register(options: argparse.Namespace, tracking: TrackingConfig, build: RecordedBuild) -> None:
+    from pipeline.tracking.address import shown, tracking_uri
     from pipeline.tracking.registry import register
 
     registered = register(tracking, options.register, build.run.run_id, build.lineage["build_key"], options.alias)
     what = "registered" if registered.new else "was registered before, no second version was made"
     print(f"models:/{options.register}/{registered.version}: {what}")
-    if options.alias:
-        print(f'mlflow.pyfunc.load_model("models:/{options.register}@{options.alias}") loads it')
+    place = f"@{options.alias}" if options.alias else f"/{registered.version}"
+    uri = shown(tracking_uri(tracking))
+    print(f"with MLFLOW_TRACKING_URI={uri}: mlflow.pyfunc.load_model('models:/{options.register}{place}')")

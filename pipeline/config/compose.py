@@ -87,21 +87,29 @@ def options_of(group: str, conf_dir: Path) -> list[str]:
     return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
 
 
-def conf_values(section: str, option: str | None, conf_dir: Path) -> dict[str, Any]:
-    """What conf/ alone says in `section`: `???` and interpolations stay, and nothing is checked or completed.
+def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
+    """What conf/ alone says, by section: `???` and interpolations stay, and nothing is checked or completed.
 
     Args:
-        section: A field of Config.
-        option: Of the group of that name; None for a section that is no group.
+        choices: Options by group; of others that of conf/config.yaml.
         conf_dir: The folder conf.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or there is no such option.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
-    with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
-        composed = hydra_compose("config", overrides=[] if option is None else [f"{section}={option}"])
-    values: Any = OmegaConf.to_container(composed[section], resolve=False)
+    overrides = [f"{group}={option}" for group, option in choices.items()]
+    try:
+        with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+            values: Any = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=False)
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
     return dict(values)
 
 

@@ -85,15 +85,19 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
     """
     values = dataclasses.asdict(wanted)
     for section in FINGERPRINTED:
-        values[section]["fingerprint"] = None
+        del values[section]["fingerprint"]
     del values["build"]["plugins"]
-    choices: dict[str, str] = {}
-    overrides = list(_overrides(("build",), conf_values("build", None, conf_dir), values["build"]))
-    for group in GROUPS:
-        if group in NOT_OF_A_BUILD:
-            choices |= {group: params[group]} if group in params else {}
-            continue
-        choices[group], needed = _chosen(group, values, params.get(group), conf_dir)
+    candidates = {
+        group: _candidates(group, values, params, conf_dir) for group in GROUPS if group not in NOT_OF_A_BUILD
+    }
+    first = conf_values({group: options[0] for group, options in candidates.items()}, conf_dir)
+    choices = {group: str(params[group]) for group in NOT_OF_A_BUILD if group in params}
+    overrides = list(_overrides(("build",), first["build"], values["build"]))
+    for group, options in candidates.items():
+        option, needed = _chosen(group, options, values[group], first[group], conf_dir)
+        if group == "flavor" and option == values["target"]["default_flavor"] and option != params.get(group):
+            option = "default"  # stands for the same
+        choices[group] = option
         overrides += needed
     kept = {section: (params.get("overrides") or {}).get(section) for section in NOT_OF_A_BUILD}
     base = {section: values for section, values in kept.items() if values}
@@ -125,14 +129,19 @@ def _differing(recorded: Mapping[str, Any], here: Mapping[str, Any], prefix: str
             yield Difference(key=key, recorded=recorded[name], here=here[name])
 
 
-def _chosen(group: str, values: Mapping[str, Any], current: Any, conf_dir: Path) -> tuple[str, list[_Override]]:
-    """The option of `group` that needs the fewest overrides, and these; of equals the one named so, then `current`."""
-    wanted = values[group]
-    candidates = [option for option in options_of(group, conf_dir) if (group, option) != ("flavor", "default")]
-    candidates.sort(key=lambda option: (option != wanted["name"], option != current, option))
+def _candidates(group: str, values: Mapping[str, Any], params: Mapping[str, Any], conf_dir: Path) -> list[str]:
+    """The options of `group`: the one that is called as wanted, the one of params.yaml, then the others."""
+    names = [option for option in options_of(group, conf_dir) if (group, option) != ("flavor", "default")]
+    return sorted(names, key=lambda option: (option != values[group]["name"], option != params.get(group), option))
+
+
+def _chosen(
+    group: str, options: Sequence[str], wanted: Mapping[str, Any], first: Mapping[str, Any], conf_dir: Path
+) -> tuple[str, list[_Override]]:
+    """The first of `options` that needs the fewest overrides, and these; `first` is what the first one says."""
     best: tuple[tuple[int, int], str, list[_Override]] | None = None
-    for option in candidates:
-        base = conf_values(group, option, conf_dir)
+    for index, option in enumerate(options):
+        base = first if index == 0 else conf_values({group: option}, conf_dir)[group]
         needed = list(_overrides((group,), base, wanted))
         cost = _excess(base, wanted), sum(override.is_certain and not override.is_asked_for for override in needed)
         if best is None or cost < best[0]:
@@ -140,10 +149,7 @@ def _chosen(group: str, values: Mapping[str, Any], current: Any, conf_dir: Path)
         if cost == (0, 0):
             break
     assert best is not None, f"conf/{group} is empty"
-    _, option, needed = best
-    if group == "flavor" and option == values["target"]["default_flavor"] and option != current:
-        option = "default"  # stands for the same
-    return option, needed
+    return best[1], best[2]
 
 
 def _overrides(
