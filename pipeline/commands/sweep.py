@@ -58,8 +58,12 @@ def _sweep(options: argparse.Namespace) -> None:
     total = len(prepared.points) if prepared.points is not None else None
     count = "a search" if total is None else "1 point" if total == 1 else f"{total} points"
     console.print(f"sweep {prepared.sweep.id}: {count}", highlight=False)
-    with Watcher(prepared.folder, session, total, console):
-        records = engine.run(prepared, project, session)
+    try:
+        with Watcher(prepared.folder, session, total, console):
+            records = engine.run(prepared, project, session)
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; what is finished is kept: type the same again, or `lowerdeck sweep --resume`")
+        raise
     _tell(records, console, time.monotonic() - started)
     if total is None:
         _tell_best(prepared, console)

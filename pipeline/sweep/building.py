@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline import artifacts
 from pipeline.config.compose import compose_params, render
+from pipeline.config.schema import TrackingConfig
 from pipeline.contracts import ConfigurationError, LowerdeckError
 from pipeline.store import Store
 from pipeline.sweep import snapshot, warm
@@ -22,6 +23,7 @@ from pipeline.sweep.edges import STAGE as PARTITION
 from pipeline.sweep.edges import Edges
 from pipeline.sweep.folder import Folder, PointRecord
 from pipeline.sweep.keys import output_digests, stage_key
+from pipeline.tracking.store import database_identity
 
 COMPOSE, EVALUATE, TRACK = "compose", "evaluate", "track"
 _PARAMS = "params.yaml"
@@ -53,6 +55,7 @@ class Shared:
         """Configurations that cannot exist, likewise."""
         self._files = Files()
         self._copied: dict[str, str] = {}
+        self._databases: dict[TrackingConfig, str] = {}
 
     def source_digest(self, path: str) -> str:
         """Of code and configuration by the sweep's copy, of data as it is now."""
@@ -61,6 +64,15 @@ class Shared:
         if path not in self._copied:
             self._copied[path] = self._files.digest(self.folder.project / path)
         return self._copied[path]
+
+    def recorded_in(self, config: Mapping[str, Any]) -> str:
+        """What tells the MLflow database of a point from one that takes its place: there it is recorded again."""
+        tracking = TrackingConfig(**config["tracking"])
+        if not tracking.enabled:
+            return ""
+        if tracking not in self._databases:
+            self._databases[tracking] = database_identity(tracking)
+        return self._databases[tracking]
 
     def data_digest(self) -> str:
         """Of all data that stages name, as it is now."""
@@ -150,7 +162,7 @@ class PointBuild:
             config=self._config,
             inputs={path: self._digests[path] for path in stage.inputs},
             versions=self._shared.sweep.versions,
-            about=[self._tags(), self._shared.sweep.recorded_in] if stage.name == TRACK else None,
+            about=[self._tags(), self._shared.recorded_in(self._config)] if stage.name == TRACK else None,
         )
         if (files := self._shared.store.digests(key)) is not None:
             self._done[stage.name] = "shared"
@@ -206,7 +218,8 @@ class PointBuild:
         folder.note("stage begins", **about)
         started = time.perf_counter()
         with self._aided(stage):
-            code = warm.run(stage.module, self._workspace, folder.project, log)
+            room = warm.TRACKING if stage.name == TRACK else warm.LOWERING
+            code = warm.run(stage.module, self._workspace, folder.project, log, room)
         seconds = round(time.perf_counter() - started, 3)
         folder.note("stage ends", **about, exit_code=code, seconds=seconds)
         reason = _reason(stage.name, log, code) if code else ""

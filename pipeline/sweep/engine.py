@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -185,23 +184,12 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
         objectives=arguments.objectives(typed, experiment),
         store=_location(project, store),
         versions=versions,
-        recorded_in=_database_token(project),
     ), experiment
 
 
 def _location(project: Path, store: str | None) -> str:
     location = store or os.environ.get(STORE_VARIABLE) or str(project / DEFAULT_STORE)
     return location if "://" in location else str(Path(location).expanduser().absolute())
-
-
-def _database_token(project: Path) -> str:
-    """Changes where the local MLflow database was removed: what was recorded in it has to be recorded again."""
-    folder = project / "mlflow"
-    token = folder / ".database"
-    if token.is_file() and any(path.suffix == ".db" for path in folder.iterdir()):
-        return token.read_text(encoding="utf-8")
-    artifacts.write_text(token, uuid.uuid4().hex)
-    return token.read_text(encoding="utf-8")
 
 
 def _checked(project: Path, folder: Folder, given: Sequence[str]) -> Prepared:

@@ -51,8 +51,6 @@ class Sweep:
     """Location of the store."""
     versions: dict[str, str]
     """Of tools."""
-    recorded_in: str
-    """Token of the MLflow database: points are recorded again where it was replaced."""
 
     def tags(self, point: int, overrides: list[str]) -> dict[str, str]:
         """What the MLflow run of a point says of the sweep."""

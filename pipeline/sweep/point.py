@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,11 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
     Raises:
         LowerdeckError: the store or the sweep's folder cannot be used; no other point could be built either.
     """
-    shared = shared_for(project, folder)
+    with chdir(project):  # what configuration names counts from there
+        return _run_point(shared_for(project, folder), session, number, overrides)
+
+
+def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
     shared.folder.note("point begins", point=number, session=session)
     started = time.perf_counter()
     params = arguments.as_params(shared.sweep.base, overrides)

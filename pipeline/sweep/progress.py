@@ -27,7 +27,8 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._started = time.monotonic()
         self._ended = 0
-        self._work_s: list[float] = []
+        self._ends: list[tuple[float, int]] = []
+        """When points ended, and how many had by then."""
         self._now: dict[int, str] = {}
         columns = (
             TextColumn("{task.description}"),
@@ -71,8 +72,7 @@ class Watcher:
 
     def _show(self, record: PointRecord) -> None:
         self._ended += 1
-        if record.status == "built" or record.seconds > 1:
-            self._work_s.append(record.seconds)
+        self._ends.append((time.monotonic(), self._ended))
         count = f"{self._ended}/{self._total}" if self._total else str(self._ended)
         left = self._left()
         words = f"[{count}] {' '.join(record.overrides) or 'params.yaml as it is'}: {describe(record)}"
@@ -82,10 +82,14 @@ class Watcher:
         )  # fmt: skip
 
     def _left(self) -> str:
-        """Time left if the points to come take as long as those that have ended."""
+        """Time left if the points to come take as long as those that have ended.
+
+        The first does what others share, so that it counts only as long as it is alone.
+        """
         if not self._total or not self._ended or self._ended >= self._total:
             return ""
-        seconds = (time.monotonic() - self._started) / self._ended * (self._total - self._ended)
+        since, ended = self._ends[0] if self._ended > 1 else (self._started, 0)
+        seconds = (self._ends[-1][0] - since) / (self._ended - ended) * (self._total - self._ended)
         return f"about {duration(seconds)} left"
 
 

@@ -1,8 +1,8 @@
-"""Runs stages in forks of one warm process: PyTorch, ExecuTorch, MLflow and the project's own code are imported once.
+"""Runs stages in forks of warm processes: PyTorch, ExecuTorch, MLflow and the project's own code are imported once.
 
 A fork keeps points apart as processes of their own would: a stage that crashes or is killed ends alone, what it changed
 in its modules goes with it, and it writes the same bytes as under `dvc repro`. All workers of a sweep on one machine
-share one such process. It ends when the sweep has ended or has been killed, and with it the stages that it runs.
+share them. A stage ends with the worker that asked for it, and a warm process when nobody has asked for a while.
 """
 
 from __future__ import annotations
@@ -13,63 +13,107 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import preload, stage
 
-IDLE_S = 60.0
+IDLE_S = 30.0
 PATIENCE_S = 180.0
 """How long a stage waits for imports; on a loaded machine they take a minute."""
 _STARTED_WITHIN_S = 20.0
-_PROJECT = (
-    *("pipeline.artifacts", "pipeline.config.load", "pipeline.config.compose", "pipeline.config.quantization"),
-    *("pipeline.export", "pipeline.calibrate", "pipeline.quantize", "pipeline.partition", "pipeline.convert"),
-    *("pipeline.evaluate", "pipeline.layers", "pipeline.figures", "pipeline.gates", "pipeline.firmware.vector"),
-    *("pipeline.runtime.interpreter", "pipeline.runtime.neutron_twin", "pipeline.runtime.ethos_u_twin"),
-    *("pipeline.backends.xnnpack.backend", "pipeline.backends.ethos_u.backend", "pipeline.quantization.annotation"),
-    *("pipeline.models.factory", "pipeline.models.torchvision", "pipeline.datasets.choice"),
-    *("pipeline.tracking.record", "pipeline.tracking.lineage", "pipeline.tracking.plots"),
-    *("ai_edge_litert.interpreter", "sklearn.datasets", "torchvision"),
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """One warm process and what it has imported beside the libraries of `preload`."""
+
+    name: str
+    libraries: preload.Libraries
+    project: tuple[str, ...]
+    """Modules of the project, and what only they need."""
+
+    def address(self, code: Path) -> Path | None:
+        """Its socket for the code below `code`; None where there can be none."""
+        folder = preload.private_folder() if hasattr(os, "fork") and os.environ.get(preload.SWITCH) != "0" else None
+        if folder is None:
+            return None
+        name = hashlib.sha256(f"{self.name} {code.resolve()} {sys.executable}".encode()).hexdigest()[:16]
+        return folder / f"{name}.sock"
+
+    def start(self, code: Path) -> None:
+        """Start it for `code` unless it runs; returns when it listens, long before it has imported all."""
+        place = self.address(code)
+        if place is None or preload.answers(place):
+            return
+        script = "import sys; from pipeline.sweep import warm; warm.serve(*sys.argv[1:])"
+        with place.with_suffix(".log").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", script, self.name, str(place)],
+                env=environment(code),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=place.parent,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _STARTED_WITHIN_S
+        while process.poll() is None and time.monotonic() < deadline and not preload.answers(place):
+            time.sleep(0.01)
+
+
+LOWERING = Room(
+    name="lowering",
+    libraries=preload.LOWERING,
+    project=(
+        *("pipeline.artifacts", "pipeline.pt2", "pipeline.config.load", "pipeline.config.quantization"),
+        *("pipeline.export", "pipeline.calibrate", "pipeline.quantize", "pipeline.partition", "pipeline.convert"),
+        *("pipeline.evaluate", "pipeline.layers", "pipeline.figures", "pipeline.gates", "pipeline.firmware.vector"),
+        *("pipeline.runtime.interpreter", "pipeline.runtime.neutron_twin", "pipeline.runtime.ethos_u_twin"),
+        *(
+            "pipeline.runtime.native",
+            "pipeline.runtime.twins",
+            "pipeline.metrics.sqnr",
+            "pipeline.quantization.annotation",
+        ),
+        *("pipeline.backends.xnnpack.backend", "pipeline.backends.ethos_u.backend", "pipeline.backends.refusals"),
+        *("pipeline.models.factory", "pipeline.models.torchvision", "torchvision", "pipeline.datasets.choice"),
+        *("pipeline.datasets.digits", "pipeline.datasets.random", "pipeline.datasets.overlap", "safetensors.numpy"),
+        *("ai_edge_litert.interpreter", "executorch.devtools.bundled_program", "executorch.extension.flat_tensor"),
+        *(
+            "torch.export._trace",
+            "torch.export._unlift",
+            "torch._export.db.logging",
+            "torch.utils.serialization.config",
+        ),
+        *("torch._inductor.compiler_bisector", "torch._higher_order_ops.passes", "multiprocessing.pool"),
+    ),
 )
-
-
-def address(code: Path) -> Path | None:
-    """Socket of the warm process for the code below `code`; None where there can be none."""
-    folder = preload.private_folder() if hasattr(os, "fork") and os.environ.get(preload.SWITCH) != "0" else None
-    if folder is None:
-        return None
-    name = hashlib.sha256(f"{code.resolve()} {sys.executable}".encode()).hexdigest()[:16]
-    return folder / f"{name}.sock"
+TRACKING = Room(
+    name="tracking",
+    libraries=preload.TRACKING,
+    project=("pipeline.tracking.record", "pipeline.tracking.lineage", "pipeline.tracking.plots"),
+)
+ROOMS = {room.name: room for room in (LOWERING, TRACKING)}
 
 
 def start(code: Path) -> None:
-    """Start the warm process for `code` unless it runs; returns when it listens, long before it has imported all."""
-    place = address(code)
-    if place is None or preload.answers(place):
-        return
-    script = "import sys; from pathlib import Path; from pipeline.sweep import warm; warm.serve(Path(sys.argv[1]))"
-    with place.with_suffix(".log").open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", script, str(place)],
-            env=environment(code),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=place.parent,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + _STARTED_WITHIN_S
-    while process.poll() is None and time.monotonic() < deadline and not preload.answers(place):
-        time.sleep(0.01)
+    """Start all rooms for the code below `code`: the one imports while the other already works."""
+    for room in ROOMS.values():
+        room.start(code)
 
 
-def serve(place: Path) -> None:
-    """Be the warm process that listens at `place`."""
+def serve(name: str, place: str) -> None:
+    """Be the room `name` that listens at `place`."""
     stage.quiet_libraries()
-    preload.serve(place, (*preload.LOWERING.modules, *preload.TRACKING.modules, *_PROJECT), IDLE_S)
+    import pydantic
+
+    pydantic.TypeAdapter(int)  # the first one looks for plugins in all that is installed
+    room = ROOMS[name]
+    preload.serve(Path(place), (*room.libraries.modules, *room.project), IDLE_S)
 
 
-def run(module: str, workspace: Path, code: Path, log: Path) -> int:
+def run(module: str, workspace: Path, code: Path, log: Path, room: Room = LOWERING) -> int:
     """Run a stage in `workspace`; its exit code.
 
     Args:
@@ -77,13 +121,13 @@ def run(module: str, workspace: Path, code: Path, log: Path) -> int:
         workspace: Its current folder, which has links to the code.
         code: Folder with the code of the sweep.
         log: File for what it prints.
+        room: Where it finds its libraries imported.
     """
-    variables = environment(code)
-    place = address(code)
+    variables, place = environment(code), room.address(code)
     with log.open("wb") as output, Path(os.devnull).open("rb") as nothing:
         if place is not None:
-            start(code)
-            code_or_none = preload.run_at(
+            room.start(code)
+            exit_code = preload.run_at(
                 place,
                 module,
                 PATIENCE_S,
@@ -92,8 +136,8 @@ def run(module: str, workspace: Path, code: Path, log: Path) -> int:
                 environment=variables,
                 streams=(nothing.fileno(), output.fileno(), output.fileno()),
             )
-            if code_or_none is not None:
-                return code_or_none
+            if exit_code is not None:
+                return exit_code
         command = [sys.executable, "-m", module]
         done = subprocess.run(command, cwd=workspace, env=variables, stdin=nothing, stdout=output, stderr=output)
         return done.returncode

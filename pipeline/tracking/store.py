@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,24 @@ def opened(config: TrackingConfig) -> Iterator[Store]:
         yield Store(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
         raise LowerdeckError(refusal(uri, str(error))) from error
+
+
+def database_identity(config: TrackingConfig) -> str:
+    """What tells a local database from another that takes its place after it was removed; a server by its address.
+
+    A local database that does not exist yet is made. One that does is read without MLflow, whose import takes seconds.
+    """
+    uri = tracking_uri(config)
+    database = database_file(uri)
+    if database is None:
+        return shown(uri)
+    if not database.is_file():
+        with opened(config):
+            pass
+    with closing(sqlite3.connect(database)) as connection, suppress(sqlite3.Error):
+        (created,) = connection.execute("SELECT min(creation_time) FROM experiments").fetchone()
+        return f"{uri} of {created}"
+    return uri
 
 
 @contextmanager

@@ -1,0 +1,139 @@
+"""A sweep over eight delegation options on MobileNetV2 against eight runs of the single-process script.
+
+python -m benchmarks.sweep [--target ethos_u55_128] [--points 8] [--peer-runs 8] [--no-workers]
+
+(a) one process, cold, in a fresh clone of HEAD with an empty store, against the peer; and per point what its stages do
+not account for. (b) the same sweep again. (c) two joblib workers against one, both with an empty store. The peer runs
+--peer-runs times; its mean counts for every point.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.cold_build.__main__ import NUM_CALIBRATION, NUM_EVALUATION, PARAMS, ROOT, environment, run_peer
+
+DELEGATION = (
+    "[]",
+    "[aten::add]",
+    "[aten::linear]",
+    "[aten::mean]",
+    "[aten::add,aten::linear]",
+    "[aten::add,aten::mean]",
+    "[aten::linear,aten::mean]",
+    "[aten::add,aten::linear,aten::mean]",
+)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="neutron_imxrt700")
+    parser.add_argument("--points", type=int, default=8, choices=range(1, 9))
+    parser.add_argument("--peer-runs", type=int, default=8)
+    parser.add_argument("--no-workers", action="store_true", help="leave out (c)")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="sweep-"))
+    try:
+        clone = prepare(folder, arguments.target)
+        one_process(clone, arguments.target, arguments.points, arguments.peer_runs)
+        repeated(clone, arguments.points)
+        if not arguments.no_workers:
+            workers(clone, arguments.points)
+    finally:
+        shutil.rmtree(folder)
+
+
+def prepare(folder: Path, target: str) -> Path:
+    """A clone of HEAD that builds MobileNetV2 for `target`, without a build."""
+    clone = folder / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    (clone / "params.yaml").write_text(
+        PARAMS.format(target=target, num_calibration=NUM_CALIBRATION, num_evaluation=NUM_EVALUATION)
+    )
+    subprocess.run(
+        ["dvc", "repro", "-q", "data/dvc.yaml:prepare"], cwd=clone, env=environment(), check=True, capture_output=True
+    )
+    return clone
+
+
+def sweep(clone: Path, points: int, *arguments: str) -> tuple[float, Path]:
+    """Seconds of a sweep over so many delegation options, and its folder."""
+    values = ",".join(DELEGATION[:points])
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline.cli",
+        "sweep",
+        "-m",
+        f"target.options.operators_not_to_delegate={values}",
+    ]
+    started = time.perf_counter()
+    done = subprocess.run([*command, *arguments], cwd=clone, env=variables(clone), capture_output=True, text=True)
+    seconds = time.perf_counter() - started
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = max((clone / "sweeps").glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
+    return seconds, found.parent
+
+
+def variables(clone: Path) -> dict[str, str]:
+    """The code of the clone, and sockets of its own: no warm process from before serves it."""
+    temporary = clone.parent / f"tmp-{time.monotonic_ns()}"
+    temporary.mkdir()
+    return environment() | {"PYTHONPATH": str(clone), "TMPDIR": str(temporary)}
+
+
+def one_process(clone: Path, target: str, points: int, peer_runs: int) -> None:
+    """(a), and where the time of a point goes."""
+    seconds, folder = sweep(clone, points)
+    peers = [run_peer(clone, target)[0] for _ in range(peer_runs)]
+    summary = json.loads((folder / "summary.json").read_text())
+    print(f"{target}: {points} delegation options of MobileNetV2, stages run: {summary['stage_runs']}")
+    print(f"  sweep                {seconds:8.1f} s")
+    if peers:
+        peer = statistics.mean(peers)
+        print(f"  peer, {points} runs         {points * peer:8.1f} s  (mean of {peer_runs}: {peer:.1f} s)")
+        print(f"  ratio                {seconds / (points * peer):8.2f}")
+    records = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    ended = [event for event in map(json.loads, (folder / "journal.jsonl").open()) if event["event"] == "stage ends"]
+    for record in records:
+        spent = {event["stage"]: event["seconds"] for event in ended if event["point"] == record["point"]}
+        work = sum(value for stage, value in spent.items() if stage != "track")
+        listed = ", ".join(f"{stage} {value:.2f}" for stage, value in spent.items())
+        print(f"  point {record['point']}: {record['seconds']:.2f} s, beyond its stages' work "
+              f"{record['seconds'] - work:.2f} s ({listed})")  # fmt: skip
+
+
+def repeated(clone: Path, points: int) -> None:
+    """(b): all points again, and one point again; the difference is what points cost."""
+    sweep(clone, 1)
+    few, _ = sweep(clone, 1)
+    many, folder = sweep(clone, points)
+    assert json.loads((folder / "summary.json").read_text())["stage_runs"] == {}
+    print(f"  again: {many:.2f} s, of one point {few:.2f} s: {(many - few) / max(points - 1, 1):.3f} s a point")
+
+
+def workers(clone: Path, points: int) -> None:
+    """(c)."""
+    minutes = {}
+    for count in (1, 2):
+        launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={count}"]
+        shutil.rmtree(clone / "sweeps")  # edge programs that serve again lie there, too
+        seconds, folder = sweep(clone, points, *launcher)
+        runs = json.loads((folder / "summary.json").read_text())["stage_runs"]
+        assert runs["quantize"] == 1, runs
+        minutes[count] = seconds / 60
+        print(f"  {count} joblib worker{'s' if count > 1 else ''}: {points / minutes[count]:.2f} points a minute")
+    print(f"  two workers: {minutes[1] / minutes[2]:.2f} times the points a minute of one")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    main()

@@ -1,0 +1,286 @@
+"""`lowerdeck sweep` as a person runs it, in a copy of the project: what is built, shared, skipped and recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import Project, tail
+
+QUICK = ["evaluation.max_samples=12", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]
+DELEGATION = "target.options.operators_not_to_delegate=[],[aten::add]"
+POINTS = ["target=xnnpack_cpu", "quantization=int8,int16x8", DELEGATION, "gates.min_delegated_share=null,0.97", *QUICK]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep said and left."""
+
+    code: int
+    output: str
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return found
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The last record of every point."""
+        lines = [json.loads(line) for line in (self.folder / "points.jsonl").read_text().splitlines()]
+        return list({line["point"]: line for line in lines}.values())
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pipeline.cli", "sweep", "-m", *arguments]
+
+
+def sweep(project: Project, *arguments: str, **environment: str) -> Swept:
+    done = project.run(*command(*arguments), timeout_s=500, **environment)
+    output = done.stdout + done.stderr
+    return Swept(done.returncode, output, newest(project))
+
+
+def newest(project: Project) -> Path:
+    found = sorted((project.root / "sweeps").glob("*/sweep.json"), key=lambda path: path.stat().st_mtime)
+    return found[-1].parent if found else project.root / "sweeps"
+
+
+def journal(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "journal.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def tags_of_runs(project: Project, sweep_id: str) -> list[dict[str, str]]:
+    with sqlite3.connect(project.root / "mlflow" / "mlflow.db") as database:
+        rows = database.execute("SELECT run_uuid, key, value FROM tags").fetchall()
+    runs: dict[str, dict[str, str]] = {}
+    for run, key, value in rows:
+        runs.setdefault(run, {})[key] = value
+    return [tags for tags in runs.values() if tags.get("sweep.id") == sweep_id]
+
+
+@pytest.fixture(scope="module")
+def swept_project(make_project: Callable[[str], Project]) -> Project:
+    return make_project("swept")
+
+
+@pytest.fixture(scope="module")
+def first(swept_project: Project) -> Swept:
+    """Eight points: four cannot exist, one does not keep its gate, three are built."""
+    return sweep(swept_project, *POINTS)
+
+
+def test_points_are_built_skipped_and_failed(first: Swept) -> None:
+    assert first.code == 1, tail(first.output)
+    statuses = {tuple(point["overrides"][1:4]): point["status"] for point in first.points}
+    operators = "target.options.operators_not_to_delegate"
+    gate = "gates.min_delegated_share"
+    assert statuses == {
+        ("quantization=int8", f"{operators}=[]", f"{gate}=null"): "built",
+        ("quantization=int8", f"{operators}=[]", f"{gate}=0.97"): "built",
+        ("quantization=int8", f"{operators}=[aten::add]", f"{gate}=null"): "built",
+        ("quantization=int8", f"{operators}=[aten::add]", f"{gate}=0.97"): "failed",
+        **{
+            ("quantization=int16x8", f"{operators}={kept}", f"{gate}={least}"): "skipped"
+            for kept in ("[]", "[aten::add]")
+            for least in ("null", "0.97")
+        },
+    }
+    reasons = [point["reason"] for point in first.points if point["status"] == "skipped"]
+    assert all("the backend xnnpack of target xnnpack_cpu does not have it" in reason for reason in reasons)
+
+
+def test_failures_are_listed_at_the_end_with_their_logs(first: Swept, swept_project: Project) -> None:
+    (failure,) = first.summary["failures"]
+    end = first.output[first.output.rindex("3 built, 4 skipped, 1 failed") :]
+    log = Path(failure["log"])
+    assert f"log: {log.relative_to(swept_project.root)}" in end
+    assert "min_delegated_share" in log.read_text()
+    assert "1 of 8 points failed" in end
+
+
+def test_every_stage_runs_once_for_all_points_that_agree_in_it(first: Swept) -> None:
+    assert first.summary["stage_runs"] == {
+        "export": 1,
+        "calibrate": 1,
+        "quantize": 1,
+        "baseline": 1,
+        "partition": 2,
+        "convert": 2,
+        "firmware": 2,
+        "evaluate": 4,
+        "track": 3,
+    }
+
+
+def test_a_sweep_of_before_runs_nothing_but_what_failed(first: Swept, swept_project: Project) -> None:
+    again = sweep(swept_project, *POINTS)
+    assert again.folder == first.folder
+    assert again.summary["stage_runs"] == {"evaluate": 1}
+    assert again.summary["stage_runs_of_all_starts"]["evaluate"] == 5
+    built = [point for point in again.points if point["status"] == "built"]
+    assert [set(point["stages"].values()) for point in built] == 3 * [{"shared"}]
+
+
+def test_points_are_flat_runs_with_the_sweep_in_their_tags(first: Swept, swept_project: Project) -> None:
+    runs = tags_of_runs(swept_project, first.folder.name)
+    assert len(runs) == 3
+    for tags in runs:
+        overrides = json.loads(tags["sweep.overrides"])
+        assert overrides[0] == "target=xnnpack_cpu"
+        assert tags["sweep.override.target"] == "xnnpack_cpu"
+        assert tags["sweep.override.target.options.operators_not_to_delegate"] in ("[]", "[aten::add]")
+        assert tags["sweep.name"] == ""
+        assert "mlflow.parentRunId" not in tags
+        point = next(point for point in first.points if point["overrides"] == overrides)
+        assert tags["sweep.point"] == str(point["point"])
+
+
+def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swept, swept_project: Project) -> None:
+    chosen = next(point for point in first.points if point["status"] == "built" and "add" in point["overrides"][2])
+    swept_project.edit_params(
+        target="xnnpack_cpu",
+        overrides={
+            "evaluation": {"max_samples": 12, "layer_samples": 1},
+            "quantization": {"num_calibration_samples": 4},
+            "target": {"options": {"operators_not_to_delegate": ["aten::add"]}},
+        },
+    )
+    done = swept_project.dvc("repro")
+    assert done.returncode == 0, tail(done.stdout + done.stderr)
+    program = (swept_project.root / "build" / "convert" / "program.pte").read_bytes()
+    assert hashlib.sha256(program).hexdigest() == chosen["program_sha256"]
+    assert len(tags_of_runs(swept_project, first.folder.name)) == 3  # a build leaves them alone
+
+    # Another sweep with the same point records it too, and runs nothing else.
+    other = sweep(swept_project, "target.options.operators_not_to_delegate=[aten::add]")
+    assert other.code == 0, tail(other.output)
+    assert other.folder != first.folder
+    assert other.summary["stage_runs"] == {"track": 1}
+    assert other.points[0]["program_sha256"] == chosen["program_sha256"]
+    assert len(tags_of_runs(swept_project, other.folder.name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["target.options.operators_not_to_delegat=[],[aten::add]"], "did you mean 'operators_not_to_delegate'?"),
+        (["target=xnnpack_cpu,ethos_u55_129"], "there is no conf/target/ethos_u55_129.yaml"),
+        (["tagret=xnnpack_cpu"], "tagret: there is no such group."),
+        (["quantisation.scheme=int8"], "quantisation.scheme: there is no such section."),
+        (["quantization.num_calibration_samples=8,many"], "quantization.num_calibration_samples=many can hold for no"),
+        (["target=xnnpack_cpu", "quantization=int16x8"], "no point of this sweep can be built"),
+        (["target=[xnnpack_cpu"], "An override is key=value"),
+        (["experiment=nothing_of_the_kind"], "there is no conf/experiment/nothing_of_the_kind.yaml"),
+        (["hydra/launcher=nothing_of_the_kind"], "Hydra refuses this sweep"),
+    ],
+)
+def test_a_mistake_is_an_error_before_anything_runs(
+    swept_project: Project, first: Swept, arguments: list[str], message: str
+) -> None:
+    count = len(list((swept_project.root / "sweeps").glob("*/journal.jsonl")))
+    refused = sweep(swept_project, *arguments)
+    assert refused.code == 1
+    assert message in refused.output
+    assert "Traceback" not in refused.output
+    assert len(list((swept_project.root / "sweeps").glob("*/journal.jsonl"))) == count
+
+
+def start(project: Project, *arguments: str) -> subprocess.Popen[str]:
+    return project.start(*command(*arguments))
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def stages_ended(folder: Path, stage: str) -> bool:
+    return any(event["event"] == "stage ends" and event["stage"] == stage for event in journal(folder))
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
+def test_a_sweep_that_was_ended_goes_on_where_it_was(
+    swept_project: Project, first: Swept, ended_by: signal.Signals
+) -> None:
+    points = ["target=xnnpack_cpu", DELEGATION, f"build.seed={int(ended_by)}", *QUICK]
+    before = set((swept_project.root / "sweeps").glob("*/sweep.json"))
+    process = start(swept_project, *points)
+
+    def folder() -> Path | None:
+        new = set((swept_project.root / "sweeps").glob("*/sweep.json")) - before
+        return new.pop().parent if new else None
+
+    wait_for(lambda: folder() is not None and stages_ended(folder() or Path(), "calibrate"))
+    os.kill(process.pid, ended_by)
+    process.wait(timeout=30)
+    done = Counter(event["stage"] for event in journal(folder() or Path()) if event["event"] == "stage ends")
+    ended = sweep(swept_project, *points)
+    assert ended.code == 0, tail(ended.output)
+    assert ended.folder == folder()
+    assert ended.summary["points"] == {"built": 2}
+    assert "export" not in ended.summary["stage_runs"]
+    total = ended.summary["stage_runs_of_all_starts"]
+    assert done["calibrate"] == 1
+    assert total["export"] == 1
+    assert total["calibrate"] <= 2  # it may have been ended between the stage's end and the store
+    assert ended.summary["stage_runs"]["partition"] == 2
+
+
+def test_editing_the_project_changes_nothing_of_a_running_sweep(swept_project: Project, first: Swept) -> None:
+    target = swept_project.root / "conf" / "target" / "xnnpack_cpu.yaml"
+    stage = swept_project.root / "stages" / "convert.py"
+    kept = {path: path.read_text() for path in (target, stage, swept_project.root / "params.yaml")}
+    before = set((swept_project.root / "sweeps").glob("*/sweep.json"))
+    process = start(swept_project, "target=xnnpack_cpu", DELEGATION, "build.seed=77", *QUICK)
+    try:
+        wait_for(lambda: [path for path in set((swept_project.root / "sweeps").glob("*/journal.jsonl"))
+                          if path.with_name("sweep.json") not in before])  # fmt: skip
+        target.write_text("name: broken\n")
+        stage.write_text("raise SystemExit('edited')\n")
+        (swept_project.root / "params.yaml").write_text("{}\n")
+        assert process.wait(timeout=300) == 0, tail((swept_project.root.parent / "output.txt").read_text())
+    finally:
+        process.kill()
+        for path, text in kept.items():
+            path.write_text(text)
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_lose_and_change_nothing(make_project: Callable[[str], Project]) -> None:
+    project = make_project("killed")
+    points = ["target=xnnpack_cpu,neutron_imxrt700", DELEGATION, *QUICK]
+    chance = random.Random(5)
+    for _ in range(8):
+        process = start(project, *points)
+        time.sleep(chance.uniform(1, 14))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    ended = sweep(project, *points)
+    assert ended.code == 0, tail(ended.output)
+    assert ended.summary["points"] == {"built": 4}
+    finished = Counter(event["key"] for event in journal(ended.folder) if event.get("exit_code") == 0)
+    assert all(count <= 2 for count in finished.values())
+    assert len(tags_of_runs(project, ended.folder.name)) == 4
+    clean = sweep(project, *points, "--store", str(project.root.parent / "other-store"))
+    assert {str(p["overrides"]): p["program_sha256"] for p in ended.points} == {
+        str(p["overrides"]): p["program_sha256"] for p in clean.points
+    }
