@@ -92,7 +92,11 @@ LOWERING = Room(
 TRACKING = Room(
     name="tracking",
     libraries=preload.TRACKING,
-    project=("pipeline.tracking.record", "pipeline.tracking.lineage", "pipeline.tracking.plots"),
+    project=(
+        *("pipeline.tracking.record", "pipeline.tracking.lineage", "pipeline.tracking.plots", "pipeline.config.load"),
+        *("alembic.command", "dateutil.rrule", "matplotlib.figure", "mpl_toolkits.mplot3d", "PIL.PngImagePlugin"),
+        *("PIL.JpegImagePlugin", "mlflow.store.workspace_aware_mixin", "filelock"),
+    ),
 )
 ROOMS = {room.name: room for room in (LOWERING, TRACKING)}
 
