@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from pipeline.contracts import PlannedNode, PlannedTensor, Reason
+from pipeline.contracts import PlannedNode, PlannedTensor, Reason, ReasonCode
 from pipeline.explain.graph import PlanGraph
 
 QUANTIZE = ("quantized_decomposed.quantize", "torchao.quantize")
@@ -26,6 +26,12 @@ class Case:
     def text(self) -> str:
         """What said no, and its words."""
         return f"{self.reason.check} {self.reason.words}"
+
+    @property
+    def has_better_device(self) -> bool:
+        """Whether another device of the family takes the node: what Ethos-U's plans call a limit of the target is one
+        that the most capable Ethos-U85 has not."""
+        return self.graph.plan.backend == "ethos_u" and self.reason.code == ReasonCode.TARGET_CONSTRAINT
 
     @property
     def activations(self) -> list[PlannedTensor]:

@@ -27,6 +27,7 @@ _BY_CHECK = (
 _COPIES = {"dim_order_ops._to_dim_order_copy.default", "aten._to_copy.default"}
 _HARD_SIGMOID = {"aten.add.Tensor", "aten.clamp.default", "aten.div.Tensor"}
 """What a hard sigmoid becomes in the edge program."""
+_U85 = "build for an Ethos-U85 (`target: ethos_u85_256`), which takes it as it is"
 _SIGMOID = "this is a hard sigmoid, written out: use nn.Sigmoid, which the quantizer and the NPU have"
 _DIVISOR = re.compile(r"(?:divisible by|multiple of|%)\s*(\w+)")
 _CHANNELS = re.compile(r"(?:^|_)channels$")
@@ -48,7 +49,7 @@ def hint(node: PlannedNode, graph: PlanGraph) -> str:
     if case.reason.code in _BY_CHECK:
         said = _by_check(case) or _divisible(case)
         if said:
-            return said
+            return f"{said}; or {_U85}" if case.has_better_device else said
     return _BY_CODE[case.reason.code](case)
 
 
@@ -74,20 +75,29 @@ def _divisible(case: Case) -> str:
 
 
 def _excluded(case: Case) -> str:
-    pattern = case.node.excluded_by or str(case.value("option") or "")
-    if not pattern and case.reason.node:
+    option, config = case.value("option"), case.value("config")
+    match option:
+        case "configs":
+            return f"add {config} to `target.options.configs`, or set that to null"
+        case "excluded_configs":
+            return f"take {config} out of `target.options.excluded_configs`"
+        case "additional_configs":
+            return f"`target.options.additional_configs: [{config}]` delegates it"
+        case "config_precisions":
+            return "add its precision to `target.options.config_precisions`, or set that to null"
+    if case.node.excluded_by is None and case.reason.node:
         return _follows(case)
-    return f"take {pattern or 'it'} out of the configuration to delegate it"
+    return f"take {case.node.excluded_by or option or 'it'} out of the configuration to delegate it"
 
 
 def _no_converter(case: Case) -> str:
     backend, operator = case.graph.plan.backend, case.node.operator
-    if backend == "xnnpack" and operator.startswith("aten.elu."):
-        return "`target.options.additional_configs: [EluConfig]` delegates it"
     if operator in _COPIES:
         return "remove the conversion of dtype or memory format from the model, or do it before the model"
     if operator in _HARD_SIGMOID and _in_hard_sigmoid(case):
         return _SIGMOID
+    if backend == "neutron" and operator in neutron.REPLACEMENTS:
+        return f"write {neutron.REPLACEMENTS[operator][0]} in its place: there is a converter for that"
     return f"replace {operator} by operators that the backend has: `lowerdeck operators --backend {backend}` lists them"
 
 
@@ -145,8 +155,8 @@ def _not_constant(case: Case) -> str:
 
 
 def _target_constraint(case: Case) -> str:
-    if case.graph.plan.backend == "ethos_u":
-        return "build for an Ethos-U85 (`target: ethos_u85_256`), or change the arguments that it names"
+    if case.has_better_device:
+        return f"{_U85}, or replace it by operators that this device has"
     return f"another device may have it; on this one {_constraint(case)}"
 
 

@@ -55,7 +55,7 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
                 check="MaxPool2DWithIndicesConverter._is_supported_in_IR",
                 values={"dilation": [1, 1]},
             ),
-            "leave the argument dilation out",
+            "leave dilation and ceil_mode at their defaults",
         ),
         (
             "neutron",
@@ -80,22 +80,12 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         (
             "neutron",
             because(
-                "constraint",
-                "input_size[-1] % output_size[-1] != 0",
-                check="AdaptiveAvgPool2dConverter._is_supported_in_IR",
-                values={"input_size": [1, 8, 7, 9], "output_size": [2, 3]},
-            ),
-            "7x9 is not divisible by 2x3, 8x9 would be",
-        ),
-        (
-            "neutron",
-            because(
                 "target_constraint",
                 "h_scale not in supported_scales",
                 check="UpsampleNearest2DConverter._is_supported_on_target",
                 values={"h_scale": 1.5, "w_scale": 1.5},
             ),
-            "by 1, 2, 4 or 8, not 1.5 by 1.5",
+            "by 1, 2, 4 or 8, not by 1.5",
         ),
         ("ethos_u", because("target_constraint", "Avgpool2d needs N==1, got N==4"), "export with a batch of 1, not 4"),
         (
@@ -111,7 +101,16 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
             "to the end (dim=3)",
         ),
         ("xnnpack", because("dynamic_shape", "dynamic output sizes"), "model.dynamic_shapes: []"),
-        ("xnnpack", because("excluded", "excluded by x", values={"option": "excluded_configs"}), "excluded_configs"),
+        (
+            "xnnpack",
+            because("excluded", "excluded by x", values={"option": "excluded_configs", "config": "AddConfig"}),
+            "take AddConfig out of `target.options.excluded_configs`",
+        ),
+        (
+            "xnnpack",
+            because("excluded", "left out", values={"option": "additional_configs", "config": "EluConfig"}),
+            "`target.options.additional_configs: [EluConfig]` delegates it",
+        ),
         ("neutron", because("no_op_partition", "empty"), "allow_no_op_partitions: true"),
         ("someone_elses", because("constraint", "no", values={"stride": 3}), "change stride in the model"),
     ],
@@ -128,8 +127,17 @@ def test_every_code_has_a_meaning_and_is_answered(code):
     assert bool(said) is (code not in (ReasonCode.UNKNOWN, ReasonCode.NEIGHBOUR)), "a neighbour's other is missing here"
 
 
-def test_elu_is_delegated_by_an_option_of_xnnpack():
-    assert "[EluConfig]" in hint_for("xnnpack", because("no_converter", "no config"), operator="aten.elu.default")
+def test_replacements_are_for_what_neutron_lacks_and_lead_to_what_it_has():
+    from executorch.backends.nxp.neutron_partitioner import supported_ops
+    from executorch.exir.dialects._ops import ops
+
+    def edge(name):
+        namespace, operator, overload = name.split(".")
+        return getattr(getattr(getattr(ops.edge, namespace), operator), overload)
+
+    for lacking, (_, has) in neutron.REPLACEMENTS.items():
+        assert edge(lacking) not in supported_ops
+        assert edge(has) in supported_ops
 
 
 def test_a_program_without_quantization_is_told_so():

@@ -21,27 +21,25 @@ def _pool_shape(case: Case) -> str:
     return f"export with smaller sizes (model.input_shapes) than {shown(case.shape)}: at most 65536 each"
 
 
-_U85 = "or build for an Ethos-U85 (`target: ethos_u85_256`), which has no such limit"
-
 RULES = (
     rule(r"needs N ?== ?1, rest", _pool_shape),
     rule(r"N==1|batch size of 1|batch size 1", _batch),
-    rule(r"needs stride <= 3", f"pool with a stride of at most 3, twice where more is needed; {_U85}"),
-    rule(r"padding needs kernel dims", f"pad the input by itself and pool without padding; {_U85}"),
-    rule(r"needs kernel_y < 256", f"pool twice with smaller kernels; {_U85}"),
-    rule(r"needs to have kernel_y<=64", f"use a kernel of at most 64 rows and 4096 elements; {_U85}"),
-    rule(r"kernel_z==1|stride_z<=1", f"replace the 3-D convolution by 2-D ones; {_U85}"),
+    rule(r"needs stride <= 3", "pool with a stride of at most 3, twice where more is needed"),
+    rule(r"padding needs kernel dims", "pad the input by itself and pool without padding"),
+    rule(r"needs kernel_y < 256", "pool twice with smaller kernels"),
+    rule(r"needs to have kernel_y<=64", "use a kernel of at most 64 rows and 4096 elements"),
+    rule(r"kernel_z==1|stride_z<=1", "replace the 3-D convolution by 2-D ones"),
     rule(
         r"stride, pad and dilation",
-        f"use strides of at most 3, or none of padding and dilation with larger ones; {_U85}",
+        "use strides of at most 3, or none of padding and dilation with larger ones",
     ),
-    rule(r"Unsupported stride of", f"transpose with a stride of 1 or 2 in both directions; {_U85}"),
+    rule(r"Unsupported stride of", "transpose with a stride of 1 or 2 in both directions"),
     rule(r"with dilation .* needs stride", "pool with a stride of 1 and keep every other value by slicing"),
     rule(r"Transpose convolutions with dilation", "transpose with a dilation of 1"),
     rule(r"Only 2D transpose", "replace the 1-D or 3-D transposed convolution by a 2-D one"),
     rule(r"Grouped transpose", "use groups=1, or `weight_granularity: per_tensor` under quantization.rules"),
     rule(r"output padding", "leave output_padding out and pad the result"),
-    rule(r"2x, 4x, or 8x", f"scale height and width by the same 2, 4 or 8; {_U85}"),
+    rule(r"2x, 4x, or 8x", "scale height and width by the same 2, 4 or 8"),
     rule(r"Max supported rank", _rank),
     rule(r"int64", "cast the integers to int32 in the model, where they arise"),
     rule(r"Mixed floating-point", "bring all inputs to one dtype before"),

@@ -26,9 +26,9 @@ def _fewer_input_channels(case: Case) -> str:
 
 
 def _upsample(case: Case) -> str:
-    scales = (case.value("h_scale"), case.value("w_scale"))
-    given = f", not {scales[0]:g} by {scales[1]:g}" if all(isinstance(each, int | float) for each in scales) else ""
-    return f"scale height and width by 1, 2, 4 or 8{given}; pad or crop the result where the sizes do not come out even"
+    given = next((value for value in (case.value("h_scale"), case.value("w_scale")) if isinstance(value, float)), None)
+    by = "" if given is None else f", not by {given:g}"
+    return f"scale height and width by 1, 2, 4 or 8{by}; pad or crop the result where the sizes do not come out even"
 
 
 def _broadcast(case: Case) -> str:
@@ -41,7 +41,9 @@ def _broadcast(case: Case) -> str:
 def _dilation(case: Case) -> str:
     dilation = case.value("dilation")
     if isinstance(dilation, list | tuple) and all(each == 1 for each in dilation):
-        return "leave the argument dilation out: this release takes a dilation of 1 only where none is written"
+        return (
+            "leave dilation and ceil_mode at their defaults: this release refuses a dilation of 1 that is written out"
+        )
     return "pool with a dilation of 1, e.g. a larger kernel, or every other row and column by slicing before"
 
 
@@ -52,11 +54,11 @@ def _softmax_dim(case: Case) -> str:
 
 
 def _whole_factor(case: Case) -> str:
-    given, wanted = case.value("input_size"), case.value("output_size")
     sizes = ""
-    if isinstance(given, list) and isinstance(wanted, list) and len(given) >= 2 and len(wanted) >= 2:
-        better = [next_multiple(int(size), int(by)) for size, by in zip(given[-2:], wanted[-2:], strict=True)]
-        sizes = f": {shown(given[-2:])} is not divisible by {shown(wanted[-2:])}, {shown(better)} would be"
+    if case.node.inputs and case.node.outputs:
+        given, wanted = case.node.inputs[0].shape[-2:], case.node.outputs[0].shape[-2:]
+        better = [next_multiple(size, by) for size, by in zip(given, wanted, strict=True)]
+        sizes = f": {shown(given)} is not divisible by {shown(wanted)}, {shown(better)} would be"
     return f"export with another shape (model.input_shapes), so that height and width here divide evenly{sizes}"
 
 
@@ -115,3 +117,12 @@ RULES = (
     rule(r"tensor_rank\(y\) >= 8", "reshape to fewer than 8 dimensions"),
     rule(r"start >= end", "slice at least one element"),
 )
+
+REPLACEMENTS = {
+    "aten.elu.default": ("nn.LeakyReLU", "aten.leaky_relu.default"),
+    "aten.gelu.default": ("nn.Hardswish", "aten.hardswish.default"),
+    "aten.max.dim": ("torch.amax, where the indices are not needed", "aten.amax.default"),
+    "aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "aten.slice_copy.Tensor"),
+    "aten.upsample_bicubic2d.vec": ("bilinear upsampling", "aten.upsample_bilinear2d.vec"),
+}
+"""Operator that has no converter -> what to write in its place, and the operator that this becomes."""
