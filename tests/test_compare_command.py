@@ -15,6 +15,7 @@ from mlflow.tracking import MlflowClient
 
 from pipeline import cli
 from pipeline.statistics import wilson_interval
+from pipeline.sweep.folder import Folder, PointRecord
 from pipeline.tracking import lineage
 from pipeline.tracking.record import record
 from pipeline.tracking.runs import KIND_TAG
@@ -53,7 +54,7 @@ def build(*arguments, **more):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A project with five recorded builds: a sweep of four points, one of them failed, and two builds of no sweep."""
+    """A project with five recorded builds: a sweep that lost two of its five points, and two builds of no sweep."""
     folder = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -72,10 +73,9 @@ def project(tmp_path_factory):
             for key, value in (("id", "5eeb0001"), ("name", "precision"), ("point", str(point))):
                 client.set_tag(run.info.run_id, f"sweep.{key}", value)
             client.set_tag(run.info.run_id, "sweep.override.quantization.num_calibration_samples", str(point))
-        failed = client.create_run(
-            experiment, tags={"sweep.id": "5eeb0001", "sweep.error": "Vela ran out"}, run_name=EVIL
-        )
-        client.set_terminated(failed.info.run_id, "FAILED")
+        points = Folder(folder / "sweeps" / "5eeb0001")
+        points.record(PointRecord(point=3, overrides=[f"flavor={EVIL}"], status="failed", reason="Vela ran\nout"))
+        points.record(PointRecord(point=4, overrides=["quantization=int4"], status="skipped", reason="no such scheme"))
         yield folder
 
 
@@ -94,10 +94,11 @@ def as_json(*arguments, capsys):
     return json.loads(compare(*arguments, "--json", "-", capsys=capsys))
 
 
-def test_the_latest_sweep_is_compared_with_its_failed_point(capsys):
+def test_the_latest_sweep_is_compared_with_the_points_that_it_lost(capsys):
     output = compare(capsys=capsys)
     table = [line for line in output.splitlines() if re.search(r"\b[0-9a-f]{8}\b", line) and "%" not in line]
-    assert "Vela ran out" in output
+    assert f"5eeb0001 point 3 failed: Vela ran out (flavor={EVIL})" in output
+    assert "5eeb0001 point 4 skipped: no such scheme" in output
     assert "num_calibration_samples" in output
     assert "seed" not in output  # of builds of no sweep only
     assert len([line for line in table if re.match(r"[◆◇ ] [0-9a-f]{8} ", line)]) == 3

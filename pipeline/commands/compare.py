@@ -90,17 +90,35 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
         found = runs.find_runs(tracking, selector=sweep)
         if not found:
             raise LowerdeckError("no build was recorded yet: `dvc repro` builds and records")
-        return (f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"), sources.of_runs(found)
+        title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
+        return title, [*sources.of_runs(found), *_lost_points([sweep] if sweep else [])]
     recorded: dict[str, runs.RecordedRun] = {}
     others: dict[str, ComparedBuild] = {}
+    sweeps: list[str] = []
     for selector in selectors:
         if selector == sources.WORKSPACE:
             others[selector] = sources.of_workspace()
         elif (revision := _revision(selector)) is not None:
             others[revision] = sources.of_revision(revision)
         else:
-            recorded |= {found.run_id: found for found in runs.find_runs(tracking, selector=selector)}
-    return ", ".join(selectors), [*others.values(), *sources.of_runs(list(recorded.values()))]
+            found = runs.find_runs(tracking, selector=selector)
+            recorded |= {run.run_id: run for run in found}
+            sweeps += runs.sweeps_named(selector, found)
+    return ", ".join(selectors), [*others.values(), *sources.of_runs(list(recorded.values())), *_lost_points(sweeps)]
+
+
+def _lost_points(sweeps: Sequence[str]) -> list[ComparedBuild]:
+    """Points of sweeps that failed or were skipped, as far as the sweeps ran in this project."""
+    from pipeline.comparison import sources
+    from pipeline.sweep.folder import Folder
+    from pipeline.sweep.snapshot import SWEEPS
+
+    return [
+        sources.of_lost_point(sweep, record.point, record.overrides, record.status, record.reason)
+        for sweep in dict.fromkeys(sweeps)
+        for record in Folder(Path(SWEEPS, sweep)).records()
+        if record.status != "built"
+    ]
 
 
 def _revision(selector: str) -> str | None:

@@ -42,11 +42,15 @@ def differing(builds: Sequence[ComparedBuild]) -> list[Parameter]:
     by_hand = frozenset().union(*(build.set_by_hand for build in builds))
     follows: dict[str, list[str]] = {}
     for key, values in columns.items():
-        choice = key.partition(".")[0]
-        if choice == "flavor" and choice not in columns:
-            choice = "target"  # the default flavor is the target's
-        if key not in by_hand and choice != key and choice in columns and _follows(values, columns[choice]):
-            follows.setdefault(choice, []).append(key)
+        section = key.partition(".")[0]
+        # The default flavor is the target's: what stands in the section follows from both choices.
+        choices = [
+            choice for choice in ((section, "target") if section == "flavor" else (section,)) if choice in columns
+        ]
+        if key in by_hand or key == section or not choices:
+            continue
+        if _follows(values, list(zip(*(columns[choice] for choice in choices), strict=True))):
+            follows.setdefault(choices[0], []).append(key)
     implied = {key for keys_of_one in follows.values() for key in keys_of_one}
     ordered = [key for key in _SECTIONS if key in columns] + [key for key in columns if key not in _SECTIONS]
     return [
@@ -79,7 +83,7 @@ def _choices(params: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield section, value
 
 
-def _follows(values: Sequence[str], choices: Sequence[str]) -> bool:
+def _follows(values: Sequence[str], choices: Sequence[tuple[str, ...]]) -> bool:
     """Whether equal choices always have equal values."""
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, ...], str] = {}
     return all(seen.setdefault(choice, value) == value for choice, value in zip(choices, values, strict=True))

@@ -102,7 +102,7 @@ def labelled_ticks(column: Column, low: float, high: float) -> list[tuple[float,
     """Values to write beside an axis, with what is written: round in the unit that is shown, whole for counts."""
     scale = 0.01 if column.is_fraction else 1024.0 if numbers.unit(column) == "bytes" else 1.0
     found = ticks(low / scale, high / scale)
-    if numbers.is_count(column):
+    if scale == 1 and numbers.is_count(column):
         found = sorted({float(round(value)) for value in found if low <= round(value) * scale <= high})
     step = min((after - before for before, after in itertools.pairwise(found)), default=abs(found[0]) if found else 1.0)
     size, suffix = next(

@@ -52,15 +52,17 @@ def _of_run(run: RecordedRun, label: str) -> ComparedBuild:
     )
 
 
+def of_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status: str, reason: str) -> ComparedBuild:
+    """A point of a sweep of which no build was made; `status` is `failed` or `skipped`."""
+    label = f"{sweep_id[:LABEL_CHARACTERS]} point {point}"
+    return ComparedBuild(label=label, name=" ".join(overrides), state=State(status), reason=" ".join(reason.split()))
+
+
 def _state(run: RecordedRun, has_figures: bool) -> tuple[State, str]:
-    tags = run.tags
     if not has_figures:
-        for state, tag in ((State.SKIPPED, "sweep.skipped"), (State.FAILED, "sweep.error")):
-            if tag in tags:
-                return state, tags[tag]
-        return (State.RUNNING, "") if run.status in ("RUNNING", "SCHEDULED") else (State.FAILED, "")
-    if tags.get("gates") == "failed":
-        return State.GATED, tags.get("gates.failed", "")
+        return (State.RUNNING if run.status in ("RUNNING", "SCHEDULED") else State.FAILED), f"MLflow says {run.status}"
+    if run.tags.get("gates") == "failed":
+        return State.GATED, run.tags.get("gates.failed", "")
     return (State.BUILT, "") if run.status == "FINISHED" else (State.RUNNING, f"MLflow says {run.status}")
 
 

@@ -73,6 +73,12 @@ def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedR
         return _selected(store, experiment_id, selector.strip(), config.experiment)
 
 
+def sweeps_named(selector: str, runs: Sequence[RecordedRun]) -> list[str]:
+    """The ids of sweeps that `selector` names as a whole, of the `runs` that were found for it."""
+    found = {run.tags[SWEEP_ID_TAG]: run.tags.get(SWEEP_NAME_TAG) for run in runs if SWEEP_ID_TAG in run.tags}
+    return [sweep for sweep, name in found.items() if name == selector or sweep.startswith(selector)]
+
+
 def latest_sweep(config: TrackingConfig) -> str | None:
     """The id of the sweep whose point was started last, None where no sweep was recorded.
 

@@ -1,0 +1,240 @@
+"""Comparing builds made by hand: known Pareto sets, noise, parameters, effects."""
+
+import numpy as np
+import pytest
+
+from pipeline.comparison import choice, effects, exports, numbers, page, paired
+from pipeline.comparison.builds import ComparedBuild, State, finite
+from pipeline.comparison.columns import Column, Kind, columns_of, kind_of
+from pipeline.comparison.comparison import compare
+from pipeline.comparison.marks import Mark
+from pipeline.comparison.parameters import differing
+from pipeline.comparison.plots import labelled_ticks, ticks
+from pipeline.contracts import LowerdeckError
+from pipeline.statistics import wilson_interval
+
+
+def build(
+    label, hits=None, size=None, samples=200, params=None, compiler="c 1", set_by_hand=(), state=State.BUILT, **more
+):
+    figures = dict(more)
+    if hits is not None:
+        low, high = wilson_interval(hits, samples)
+        figures |= {
+            "quantized_accuracy": hits / samples,
+            "quantized_accuracy_low": low,
+            "quantized_accuracy_high": high,
+        }
+    if size is not None:
+        figures["program_bytes"] = float(size)
+    return ComparedBuild(
+        label=label, name=f"name of {label}", params=params or {}, figures=figures, compiler=compiler, samples="s",
+        set_by_hand=frozenset(set_by_hand), state=state,
+    )  # fmt: skip
+
+
+def standings(builds, objectives):
+    return {label: standing.name for label, standing in compare(builds, objectives=objectives).standings.items()}
+
+
+class TestPareto:
+    def test_known_set(self):
+        """c is beaten by b in both, d equals b, e has no size."""
+        builds = [build("a", 190, 100), build("b", 150, 50), build("c", 140, 60), build("d", 150, 50), build("e", 195)]
+        assert standings(builds, "accuracy:max,size:min") == dict.fromkeys("abd", "OPTIMAL")
+
+    def test_directions_may_be_turned(self):
+        builds = [build("a", size=1, partitions=1.0), build("b", size=2, partitions=2.0)]
+        assert standings(builds, "size,partitions") == {"a": "OPTIMAL"}
+        assert standings(builds, "size:max,partitions:max") == {"b": "OPTIMAL"}
+
+    def test_a_difference_within_noise_alone_is_said(self):
+        builds = [build("a", 191, 200), build("b", 190, 100), build("c", 120, 50)]
+        assert standings(builds, "accuracy,size") == {"a": "BY_NOISE", "b": "OPTIMAL", "c": "OPTIMAL"}
+
+    def test_estimates_of_different_compilers_do_not_beat_each_other(self):
+        ms = {"estimated_inference_time_ms": 1.0}
+        slow = {"estimated_inference_time_ms": 9.0}
+        builds = [build("a", 150, compiler="x", **ms), build("b", 150, compiler="y", **slow),
+                  build("c", 150, compiler="y", estimated_inference_time_ms=10.0)]  # fmt: skip
+        assert standings(builds, "accuracy,time") == {"a": "OPTIMAL", "b": "OPTIMAL"}
+
+    def test_accuracies_on_different_samples_do_not_beat_each_other(self):
+        builds = [build("a", 190), ComparedBuild(label="b", name="b", figures={"quantized_accuracy": 0.2}, samples="t")]
+        assert standings(builds, "accuracy") == {"a": "OPTIMAL", "b": "OPTIMAL"}
+
+    def test_by_default_the_most_real_accuracy_coverage_and_size(self):
+        builds = [build("a", 190, 100, delegated_macs_share=1.0, delegated_share=0.5), build("b", 190, 100)]
+        assert [str(objective) for objective in compare(builds).objectives] == [
+            "quantized_accuracy:max", "delegated_macs_share:max", "program_bytes:min",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [("acuracy", "Did you mean accuracy"), ("compute_nodes", "compute_nodes:min"), ("size:low", "size:max")],
+    )
+    def test_mistakes(self, text, words):
+        with pytest.raises(LowerdeckError, match=words):
+            compare([build("a", 1, 1, compute_nodes=1.0)], objectives=text)
+
+
+class TestMarks:
+    def marks(self, builds, figure="quantized_accuracy", answers=None):
+        comparison = compare(builds, paired=answers)
+        found = {column: marks for column, marks in comparison.marks.items() if column.figure == figure}
+        (marks,) = found.values()
+        return marks
+
+    def test_all_within_noise_of_the_best_are_alike(self):
+        builds = [build("a", 190), build("b", 188), build("c", 120)]
+        assert self.marks(builds) == {"a": Mark.TIED, "b": Mark.TIED}
+
+    def test_a_clear_winner_is_best(self):
+        assert self.marks([build("a", 198), build("b", 120)]) == {"a": Mark.BEST}
+
+    def test_nothing_is_marked_where_nothing_can_be_told_from_the_best(self):
+        assert self.marks([build("a", 190), build("b", 188)]) == {}
+        assert self.marks([build("a", size=4), build("b", size=4)], "program_bytes") == {}
+
+    def test_exact_figures_are_best_by_value(self):
+        assert self.marks([build("a", size=5), build("b", size=4), build("c", size=4)], "program_bytes") == {
+            "b": Mark.BEST, "c": Mark.BEST,
+        }  # fmt: skip
+
+    def test_a_paired_test_decides_before_intervals_do(self):
+        builds = [build("a", 190), build("b", 182), build("c", 120)]
+        column = next(column for column in columns_of(builds) if column.figure == "quantized_accuracy")
+        first, second = np.arange(200) < 190, np.arange(200) < 182
+        answers = paired.tests(column, {"a": first, "b": second}, builds)
+        assert self.marks(builds, answers=answers) == {"a": Mark.BEST}
+        # The same shares with errors on other samples tell nothing apart.
+        answers = paired.tests(column, {"a": first, "b": second[::-1]}, builds)
+        assert self.marks(builds, answers=answers) == {"a": Mark.TIED, "b": Mark.TIED}
+
+    def test_hits_that_do_not_give_the_figure_are_not_used(self):
+        builds = [build("a", 190), build("b", 182)]
+        (column,) = [column for column in columns_of(builds) if column.figure == "quantized_accuracy"]
+        assert paired.tests(column, {"a": np.ones(200, bool), "b": np.arange(200) < 182}, builds) == {}
+
+    def test_hits_are_read_from_confusion_pairs(self):
+        assert list(paired.read_hits("actual,predicted\n1,1\n2,1\n0,0\n")) == [True, False, True]
+
+
+class TestParameters:
+    def keys(self, *params, **more):
+        return [
+            parameter.key
+            for parameter in differing([build(str(row), params=p, **more) for row, p in enumerate(params)])
+        ]
+
+    def test_what_follows_from_a_choice_is_not_a_parameter_of_its_own(self):
+        rows = [{"target.name": name, "target.backend": name[0], "build.seed": seed} for name in "ab" for seed in "01"]
+        assert self.keys(*rows) == ["target", "build.seed"]
+        (target, _) = differing([build(str(row), params=params) for row, params in enumerate(rows)])
+        assert target.follows == ("target.backend",)
+
+    def test_what_was_given_by_hand_always_is(self):
+        rows = [{"target.name": "a", "target.options.x": "1"}, {"target.name": "b", "target.options.x": "2"}]
+        assert self.keys(*rows) == ["target"]
+        assert self.keys(*rows, set_by_hand=["target.options.x"]) == ["target", "target.options.x"]
+
+    def test_values_that_differ_under_one_name_are(self):
+        rows = [{"target.name": "a", "target.options.x": value} for value in "12"] + [{"target.name": "b"}]
+        assert self.keys(*rows) == ["target", "target.options.x"]
+
+    def test_the_targets_default_flavor_is_no_choice(self):
+        rows = [{"target.name": n, "target.default_flavor": n, "flavor.name": n, "flavor.converter": n} for n in "ab"]
+        assert self.keys(*rows) == ["target"]
+        chosen = {"target.name": "a", "target.default_flavor": "a", "flavor.name": "z", "flavor.converter": "z"}
+        assert self.keys(*rows, chosen) == ["target", "flavor"]
+
+
+class TestEffects:
+    def test_pairs_differ_in_one_parameter_alone(self):
+        """x costs 10 bytes and y 100; the lone build of z pairs with nothing."""
+        rows = [(x, y, "0") for x in "01" for y in "01"] + [("1", "1", "1")]
+        builds = [
+            build("".join(row), size=1000 + 10 * int(row[0]) + 100 * int(row[1]) + 7 * int(row[2]),
+                  params=dict(zip(("build.x", "build.y", "build.z"), row, strict=True)))
+            for row in rows
+        ]  # fmt: skip
+        found = {effect.parameter: effect for effect in compare(builds).effects}
+        change = {key: next(iter(effect.changes.values())) for key, effect in found.items()}
+        assert {key: effect.num_pairs for key, effect in found.items()} == {"build.x": 2, "build.y": 2, "build.z": 1}
+        assert {key: abs(change.mean) for key, change in change.items()} == {
+            "build.x": 10,
+            "build.y": 100,
+            "build.z": 7,
+        }
+        assert all(not entry.has_interval for entry in change.values())
+
+    def test_the_interval_of_a_difference(self):
+        """Newcombe (1998), table II, method 10, of 56/70 against 48/80."""
+        low, high = effects.difference_interval(48 / 80, wilson_interval(48, 80), 56 / 70, wilson_interval(56, 70))
+        assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)
+
+    def test_many_values_are_held_against_the_most_frequent(self):
+        builds = [build(str(row), size=row + 1, params={"build.x": str(row)}) for row in range(9)]
+        found = compare([*builds, build("again", size=1, params={"build.x": "0"})]).effects
+        assert [(effect.before, effect.after) for effect in found] == [("0", str(row)) for row in range(1, 9)]
+
+
+def test_kinds_of_figures():
+    assert {kind_of("estimated_total_cycles"), kind_of("estimated_x_accuracy")} == {Kind.ESTIMATED}
+    assert kind_of("simulated_inference_time_ms") is Kind.SIMULATED
+    assert kind_of("delegated_accuracy") is kind_of("delegated_error_max_lsb") is Kind.MEASURED
+    assert kind_of("undelegated_macs") is kind_of("program_bytes") is Kind.COUNTED
+
+
+def test_what_is_no_finite_number_is_no_figure():
+    assert finite({"a": float("nan"), "b": "x", "c": True, "d": 2, "e": float("inf")}) == {"d": 2.0}
+
+
+def test_builds_without_figures_stand_apart():
+    lost = build("lost", state=State.FAILED)
+    assert [found.label for found in compare([build("a", 1), lost]).left_out] == ["lost"]
+    with pytest.raises(LowerdeckError, match="none of the 1 builds has figures: lost failed"):
+        compare([lost])
+
+
+def test_sentences_let_other_figures_decide_where_accuracy_cannot():
+    text = " ".join(choice.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
+    assert "of no build can be told from the highest" in text
+    assert "b has the lowest size, 200 bytes" in text
+    assert "1 of these is so by a difference within noise alone" in text
+
+
+def test_ticks_are_round_in_the_unit_that_is_shown():
+    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert ticks(3, 3) == [3]
+    size = Column(figure="program_bytes", kind=Kind.COUNTED, author="")
+    labels = [text for _, text in labelled_ticks(size, 115 * 1024, 126 * 1024)]
+    assert labels == ["115.0", "117.5", "120.0", "122.5", "125.0"]
+    partitions = Column(figure="partitions", kind=Kind.COUNTED, author="")
+    assert [text for _, text in labelled_ticks(partitions, 1, 3)] == ["1", "2", "3"]
+    for low, high in ((0.9, 1.0), (0.001, 0.0011), (0, 5e9), (1e6, 1.2e6)):
+        for column in (size, partitions, Column(figure="delegated_share", kind=Kind.COUNTED, author="")):
+            texts = [text for _, text in labelled_ticks(column, low, high)]
+            assert len(set(texts)) == len(texts), (column, low, high)
+
+
+def test_numbers():
+    share = Column(figure="delegated_accuracy", kind=Kind.MEASURED, author="f" * 64)
+    assert numbers.number(share, 0.98765) == "98.77"
+    assert numbers.title(share) == "delegated accuracy samples ffffffff"
+    assert numbers.interval(share, (0.5, 0.75), signed=True) == "+50.0 to +75.0"
+    cycles = Column(figure="estimated_npu_cycles", kind=Kind.ESTIMATED, author="vela 5")
+    assert (numbers.title(cycles), numbers.number(cycles, 1234567.0)) == ("NPU cycles (estimate) vela 5", "1,234,567")
+
+
+def test_spreadsheets_do_not_take_names_for_formulas():
+    text = exports.as_csv(compare([build("=1+1", 1, 1), build("-", 2, 2)]))
+    assert "'=1+1" in text
+    assert "\n-,,name of -," in text
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_the_page_holds_any_number_of_builds(count):
+    builds = [build(f"b{row}", row % 200, row + 1, params={"build.x": str(row)}) for row in range(count)]
+    text = page.render(compare(builds), "many", None)
+    assert text.count("<tr data-row") == 2 * count
