@@ -43,7 +43,7 @@ svg .value { font-size: 11px; paint-order: stroke; stroke: var(--card); stroke-w
 .c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
 .c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .key { --color: var(--soft); }
 svg .off { display: none; }
-.mark.lit { stroke: var(--ink); stroke-width: 3; fill-opacity: 1; }
+.mark.lit { stroke: var(--ink); stroke-width: 2.4; fill-opacity: 1; }
 .line.lit { stroke: var(--ink); stroke-width: 3.5; opacity: 1; }
 tr.lit > * { background: var(--mark) !important; }
 .scroll.builds { max-height: 78vh; overflow: auto; margin-bottom: 8px; }
@@ -69,8 +69,8 @@ td.none { color: var(--soft); } td.better { color: var(--good); } td.worse, td.w
 #card { position: fixed; right: 16px; bottom: 16px; z-index: 5; width: min(420px, calc(100vw - 32px)); max-height: 60vh;
   overflow: auto; background: var(--card); border: 1px solid var(--soft); border-radius: 8px; padding: 10px 14px;
   box-shadow: 0 6px 24px rgba(0, 0, 0, .25); font-size: .85rem; }
-#card dl { display: grid; grid-template-columns: auto 1fr; gap: 1px 12px; margin: 4px 0 8px; }
-#card dt { color: var(--soft); } #card dd { margin: 0; overflow-wrap: anywhere; }
+#card dl { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 1px 12px; margin: 4px 0 8px; }
+#card dt, #card dd { margin: 0; overflow-wrap: anywhere; } #card dt { color: var(--soft); }
 @media (max-width: 640px) { .controls { position: static; } #card { right: 8px; bottom: 8px; width: calc(100vw - 16px);
   max-height: 42vh; } .controls input[type=search], .controls select { max-width: 10em; } }
 @media print { .controls, #more { display: none; } .scroll.builds { max-height: none; } }

@@ -110,7 +110,7 @@ def labelled_ticks(column: Column, low: float, high: float) -> list[tuple[float,
     )
     digits = 0 if not step else max(0, math.ceil(-math.log10(step / size) - 1e-9))
     digits += step > 0 and abs(step / size * 10**digits - round(step / size * 10**digits)) > 1e-6
-    return [(value * scale, f"{value / size:,.{digits}f}{suffix}") for value in found]
+    return [(value * scale, f"{value / size:,.{digits}f}{suffix}" if value else "0") for value in found]
 
 
 def _value(column: Column, build: ComparedBuild) -> float:

@@ -208,7 +208,7 @@ def test_ticks_are_round_in_the_unit_that_is_shown():
     assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
     assert ticks(3, 3) == [3]
     size = Column(figure="program_bytes", kind=Kind.COUNTED, author="")
-    labels = [text for _, text in labelled_ticks(size, 115 * 1024, 126 * 1024)]
+    labels = [text for _, text in labelled_ticks(size, 115 * 1024, 127 * 1024)]
     assert labels == ["115.0", "117.5", "120.0", "122.5", "125.0"]
     partitions = Column(figure="partitions", kind=Kind.COUNTED, author="")
     assert [text for _, text in labelled_ticks(partitions, 1, 3)] == ["1", "2", "3"]
