@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import artifacts
-from pipeline.config.load import config_of
+from pipeline.config.compose import compose
+from pipeline.config.load import config_of, read_config
 from pipeline.config.schema import Config, TrackingConfig
 from pipeline.contracts import ConfigurationError, LowerdeckError
 from pipeline.tracking.runs import find_runs, read_artifact
@@ -16,6 +18,8 @@ from pipeline.tracking.runs import find_runs, read_artifact
 if TYPE_CHECKING:
     from pipeline.tracking.runs import RecordedRun
 
+PARAMS = Path("params.yaml")
+CONF = Path("conf")
 _MOST_LISTED = 10
 
 
@@ -40,6 +44,15 @@ class RecordedBuild:
 
     def __str__(self) -> str:
         return f"{self.run.name} ({self.run.run_id[:12]})"
+
+
+def where() -> TrackingConfig:
+    """Where the builds of this project are recorded: as build/config.yaml says, or params.yaml before the first build.
+
+    Raises:
+        ConfigurationError: neither can be read.
+    """
+    return (read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
 
 
 def the_run(tracking: TrackingConfig, selector: str) -> RecordedRun:

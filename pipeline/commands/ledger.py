@@ -67,11 +67,10 @@ def _built() -> Iterator[tuple[str, Entry]]:
 def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
     """The models and entries of recorded builds, but of those that failed."""
     from pipeline import artifacts, recorded
-    from pipeline.config.load import read_config
     from pipeline.ledger.entries import entry_of
     from pipeline.tracking.runs import find_runs
 
-    tracking = read_config(artifacts.CONFIG).tracking
+    tracking = recorded.where()
     found = find_runs(tracking, selector=selector)
     finished = [run for run in found if run.status == "FINISHED"]
     if not finished:

@@ -43,9 +43,8 @@ def run(options: argparse.Namespace) -> None:
     """Write, build, check, register."""
     _refuse_unfit(options)
     from pipeline import artifacts, recorded
-    from pipeline.config.load import read_config
 
-    tracking = read_config(artifacts.CONFIG).tracking
+    tracking = recorded.where()
     build = recorded.read(tracking, recorded.the_run(tracking, options.selector))
     print(f"promoting {build}: program {build.program_sha256}")
     selected = _selected(build)

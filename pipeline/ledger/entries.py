@@ -189,6 +189,10 @@ def rendered(model: str, entries: Mapping[str, Entry]) -> str:
     """The file of a model: the same bytes for the same entries."""
     import yaml
 
+    class Dumper(yaml.SafeDumper):
+        """One line for a figure, so that a diff shows what changed, and one for an interval."""
+
+    Dumper.add_representer(list, lambda dumper, ends: dumper.represent_sequence("tag:yaml.org,2002:seq", ends, True))
     stored = {}
     for name, entry in sorted(entries.items()):
         values = dataclasses.asdict(entry) | {"intervals": {key: list(ends) for key, ends in entry.intervals.items()}}
@@ -196,8 +200,8 @@ def rendered(model: str, entries: Mapping[str, Entry]) -> str:
         for key in ("figures", "intervals", "not_measured", "versions"):
             if key in stored[name]:
                 stored[name][key] = dict(sorted(stored[name][key].items()))
-    body = yaml.safe_dump(
-        {"model": model, "entries": stored}, sort_keys=False, width=120, allow_unicode=True, default_flow_style=None
+    body = yaml.dump(
+        {"model": model, "entries": stored}, Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True
     )
     return _HEADING + body
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import runpy
 import shutil
@@ -14,6 +15,9 @@ import pytest
 import yaml
 
 from pipeline import artifacts, cli
+from pipeline.config.load import config_of
+from pipeline.ledger.difference import read_tolerances
+from pipeline.ledger.entries import entry_of, file_name, parsed, read
 from pipeline.tracking import lineage
 from tests.project import REPOSITORY
 
@@ -223,3 +227,28 @@ def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str
     assert ledger("update", "tags.quantization = 'int8'") == 1  # the seeds 3 and 4
     assert f"several of these builds are tiny: {ENTRY}" in capsys.readouterr().err
     assert TINY.read_bytes() == before
+
+
+def test_the_ledger_of_the_repository_has_the_build_of_its_commit() -> None:
+    """`lowerdeck ledger update` after `dvc repro`, in the same commit, keeps it so."""
+
+    def committed(path: Path) -> str:
+        shown = ["git", "show", f"HEAD:{path.as_posix()}"]
+        return subprocess.run(shown, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+
+    config = config_of(committed(artifacts.CONFIG))
+    metrics, chain = (json.loads(committed(path)) for path in (artifacts.METRICS, artifacts.LINEAGE))
+    entry = entry_of(config, metrics, chain)
+    path = LEDGER / file_name(config.model.name)
+    assert parsed({path.as_posix(): committed(path)})[config.model.name][entry.name] == entry
+
+
+def test_every_figure_that_tolerances_name_is_one_of_a_build() -> None:
+    """A misspelt figure would be judged by nothing."""
+    built()
+    names = {
+        name for entries in read(REPOSITORY / LEDGER).values() for entry in entries.values() for name in entry.figures
+    }
+    names |= {"estimated_inference_time_ms"}  # of targets whose compiler estimates
+    tolerances = read_tolerances(REPOSITORY / LEDGER / "tolerances.yaml")
+    assert [pattern for pattern in tolerances if not fnmatch.filter(names, pattern)] == []
