@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
@@ -78,7 +79,7 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
 
 
 def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
-    shared.folder.note("point begins", point=number, session=session)
+    shared.folder.note("point begins", point=number, session=session, process=os.getpid())
     started = time.perf_counter()
     params = arguments.as_params(shared.sweep.base, overrides)
     record = PointBuild(shared, number, arguments.as_typed(overrides), params, session).run()

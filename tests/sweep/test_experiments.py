@@ -1,0 +1,105 @@
+"""The named sweeps of conf/experiment: each composes, and has the points that it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.config.compose import compose_params
+from pipeline.config.schema import Config
+from pipeline.contracts import ConfigurationError
+from pipeline.sweep import arguments, hydra_multirun
+from tests.project import REPOSITORY, SELECTION, Project
+
+CONF = REPOSITORY / "conf"
+NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[[str], Project]) -> Project:
+    return make_project("experiments")
+
+
+@pytest.fixture
+def points(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config | None]]:
+    """(name of the sweep, what is typed beside it) -> configurations of its points, None for those that cannot be."""
+    monkeypatch.chdir(project.root)
+
+    def get(name: str, *typed: str) -> list[Config | None]:
+        _, experiment = hydra_multirun.read_experiment(CONF, [f"experiment={name}"])
+        base = arguments.merged(SELECTION, {key: experiment[key] for key in experiment if key in arguments.PARAMS})
+        given = [*hydra_multirun.sweeper_arguments(experiment), *arguments.for_hydra(typed)]
+        found = arguments.corners(given) if hydra_multirun.searches(experiment, typed) else arguments.points(given)
+        return [composed(arguments.as_params(base, overrides)) for overrides in found]
+
+    return get
+
+
+def composed(params: dict[str, Any]) -> Config | None:
+    try:
+        return compose_params(params, Path("conf"))
+    except ConfigurationError:
+        return None
+
+
+def test_every_named_sweep_is_tested_here() -> None:
+    assert NAMES == ["calibration", "delegation", "flavors", "precision", "release", "search"]
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "ethos_u55_128", "xnnpack_cpu"])
+def test_delegation_has_eight_points_on_every_backend(target: str, points: Callable[..., list[Config | None]]) -> None:
+    found = points("delegation", f"target={target}")
+    options = {str(config.target.options) for config in found if config is not None}
+    assert len(found) == len(options) == 8
+    assert {config.target.name for config in found if config is not None} == {target}
+
+
+def test_precision_has_every_scheme_that_a_backend_has(points: Callable[..., list[Config | None]]) -> None:
+    found = [config for config in points("precision") if config is not None]
+    schemes = {path.stem for path in (CONF / "quantization").glob("*.yaml")} - {"int8_qat"}
+    assert {config.quantization.name for config in found} == schemes
+    by_target: dict[str, set[str]] = {}
+    for config in found:
+        by_target.setdefault(config.target.name, set()).add(config.quantization.name)
+    assert by_target == {
+        "neutron_imxrt700": {"int8"},
+        "ethos_u55_128": {"int8", "int8_per_channel", "int8_per_tensor", "int16x8"},
+        "xnnpack_cpu": schemes - {"int16x8"},
+    }
+
+
+def test_flavors_names_every_converter_of_neutron(points: Callable[..., list[Config | None]]) -> None:
+    found = points("flavors", "target=neutron_imxrt700")
+    own = {
+        path.stem
+        for path in (CONF / "flavor").glob("*.yaml")
+        if yaml.safe_load(path.read_text()).get("backend") == "neutron" and "???" not in path.read_text()
+    }
+    assert sorted(config.flavor.name for config in found if config is not None) == sorted(own)
+
+
+def test_what_is_typed_narrows_a_named_sweep(points: Callable[..., list[Config | None]]) -> None:
+    found = points("flavors", "flavor=reference,eiq_neutron_sdk")
+    assert [config.flavor.name for config in found if config is not None] == ["reference", "eiq_neutron_sdk"]
+
+
+def test_calibration_goes_over_numbers_of_samples(points: Callable[..., list[Config | None]]) -> None:
+    found = points("calibration")
+    numbers = [config.quantization.num_calibration_samples for config in found if config is not None]
+    assert numbers == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_release_holds_every_target_to_its_gates(points: Callable[..., list[Config | None]]) -> None:
+    found = [config for config in points("release") if config is not None]
+    assert sorted(config.target.name for config in found) == sorted(path.stem for path in (CONF / "target").glob("*"))
+    assert {config.gates.name for config in found} == {"release"}
+
+
+def test_every_corner_of_the_search_is_a_build(points: Callable[..., list[Config | None]]) -> None:
+    found = points("search")
+    assert len(found) > 10
+    assert None not in found

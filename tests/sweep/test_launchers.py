@@ -1,0 +1,95 @@
+"""Points that are built by several processes at once: no work is done twice, and every point is recorded."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import Project, tail
+
+QUICK = ["evaluation.max_samples=8", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]
+OPERATORS = "target.options.operators_not_to_delegate"
+ONCE = {"export": 1, "calibrate": 1, "quantize": 1, "baseline": 1}
+FOR_EACH_OF_TWO = {"partition": 2, "convert": 2, "firmware": 2, "evaluate": 2, "track": 2}
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[[str], Project]) -> Project:
+    return make_project("launchers")
+
+
+def swept(project: Project, *arguments: str) -> tuple[Path, dict[str, Any], str]:
+    """The sweep's folder, its summary and what was printed."""
+    done = project.run(sys.executable, "-m", "pipeline.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, *arguments)
+    assert done.returncode == 0, tail(done.stdout + done.stderr)
+    folder = max((project.root / "sweeps").glob("*/summary.json"), key=lambda path: path.stat().st_mtime).parent
+    return folder, json.loads((folder / "summary.json").read_text()), done.stdout + done.stderr
+
+
+def processes_of_points(folder: Path) -> set[int]:
+    """Process ids of those that built points."""
+    events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return {event["process"] for event in events if event["event"] == "point begins"}
+
+
+def runs_of(project: Project, sweep_id: str) -> Counter[str]:
+    """`sweep.point` of the MLflow runs of a sweep."""
+    with sqlite3.connect(project.root / "mlflow" / "mlflow.db") as database:
+        query = (
+            "SELECT point.value FROM tags AS id JOIN tags AS point ON point.run_uuid = id.run_uuid "
+            "WHERE id.key = 'sweep.id' AND id.value = ? AND point.key = 'sweep.point'"
+        )
+        return Counter(value for (value,) in database.execute(query, (sweep_id,)))
+
+
+def test_two_joblib_workers_do_no_work_twice(project: Project) -> None:
+    """The first sweep of a new project: the workers also meet at MLflow's database, which neither has made yet."""
+    workers = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    folder, summary, _ = swept(project, f"{OPERATORS}=[],[aten::add]", *workers)
+    assert summary["points"] == {"built": 2}
+    assert summary["stage_runs"] == ONCE | FOR_EACH_OF_TWO
+    assert runs_of(project, summary["id"]) == {"0": 1, "1": 1}
+    assert len(processes_of_points(folder)) == 2, "one worker built both points"
+
+    _, alone, _ = swept(project, f"{OPERATORS}=[],[aten::add]")
+    assert alone["id"] == summary["id"], "another launcher made another sweep of it"
+    assert alone["stage_runs"] == {}, "what workers made does not serve without them"
+
+
+def test_submitits_jobs_do_no_work_twice(project: Project) -> None:
+    jobs = ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=10"]
+    folder, summary, _ = swept(
+        project, f"{OPERATORS}=[aten::linear],[aten::add,aten::linear]", "evaluation.layer_samples=2", *jobs
+    )
+    assert summary["points"] == {"built": 2}
+    shared = {stage: count for stage, count in summary["stage_runs"].items() if stage in ONCE}
+    assert all(count == 1 for count in shared.values())
+    assert {stage: summary["stage_runs"][stage] for stage in FOR_EACH_OF_TWO} == FOR_EACH_OF_TWO
+    assert runs_of(project, summary["id"]) == {"0": 1, "1": 1}
+    assert len(processes_of_points(folder)) == 2
+
+
+@pytest.mark.slow
+def test_rays_workers_do_no_work_twice(project: Project) -> None:
+    pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="pip install 'lowerdeck[ray]'")
+    init = [f"+hydra.launcher.ray.init.{option}" for option in ("num_cpus=2", "include_dashboard=false")]
+    _, summary, _ = swept(project, f"{OPERATORS}=[],[aten::add]", "build.seed=5", "hydra/launcher=ray", *init)
+    assert summary["points"] == {"built": 2}
+    assert all(summary["stage_runs"].get(stage, 1) == 1 for stage in ONCE)
+    assert {stage: summary["stage_runs"][stage] for stage in FOR_EACH_OF_TWO} == FOR_EACH_OF_TWO
+
+
+def test_a_launcher_that_is_not_there_is_said(project: Project) -> None:
+    done = project.run(
+        sys.executable, "-m", "pipeline.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, "hydra/launcher=nomad"
+    )
+    assert done.returncode == 1
+    assert "nomad" in done.stderr
+    assert "Traceback" not in done.stderr
