@@ -63,6 +63,7 @@ def test_two_joblib_workers_do_no_work_twice(project: Project) -> None:
     assert alone["stage_runs"] == {}, "what workers made does not serve without them"
 
 
+@pytest.mark.slow
 def test_submitits_jobs_do_no_work_twice(project: Project) -> None:
     jobs = ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=10"]
     folder, summary, _ = swept(
