@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.contracts import DelegationPlan, LowerdeckError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pipeline.explain.graph import PlanGraph
+    from pipeline.explain.groups import Group
 
 
 def add(commands: Any) -> None:
@@ -48,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         _groups(console, graph, groups(graph, code), options)
 
 
-def _groups(console: Any, graph: Any, found: Any, options: argparse.Namespace) -> None:
+def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options: argparse.Namespace) -> None:
     from pipeline import artifacts
     from pipeline.config import load
     from pipeline.coverage import coverage
@@ -65,13 +72,16 @@ def _groups(console: Any, graph: Any, found: Any, options: argparse.Namespace) -
         )
         return
     terminal.print_groups(console, graph, found)
+    if options.reason is not None and not found:
+        there = ", ".join(sorted(name.removeprefix("reasons.") for name in figures if name.startswith("reasons.")))
+        console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
     if options.plan is None:
         config = load.read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else None
         written = files.write(graph.plan, config, artifacts.BUILD)
         console.print(f"\nthe whole graph: {written[0]}; for Model Explorer: {written[1]}", soft_wrap=True)
 
 
-def _nodes(console: Any, graph: Any, options: argparse.Namespace) -> None:
+def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> None:
     from pipeline.explain import terminal
     from pipeline.explain.hints import hint
 
@@ -88,7 +98,7 @@ def _nodes(console: Any, graph: Any, options: argparse.Namespace) -> None:
         terminal.print_nodes(console, graph, nodes)
 
 
-def _against(console: Any, plan: DelegationPlan, options: argparse.Namespace) -> None:
+def _against(console: Console, plan: DelegationPlan, options: argparse.Namespace) -> None:
     from pipeline.commands.plans import named_plan
     from pipeline.explain import difference, terminal
 

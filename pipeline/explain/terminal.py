@@ -135,9 +135,10 @@ def _print_figures(console: Console, found: Difference) -> None:
     for key, name in _FIGURES.items():
         old, new = before[key], after[key]
         if key in _SHARES:
-            table.add_row(name, f"{100 * old:.1f} %", f"{100 * new:.1f} %", f"{100 * (new - old):+.1f}")
+            old_text, new_text, change = f"{100 * old:.1f} %", f"{100 * new:.1f} %", f"{100 * (new - old):+.1f}"
         else:
-            table.add_row(name, f"{old:,}", f"{new:,}", f"{new - old:+,}" if new != old else "")
+            old_text, new_text, change = f"{old:,}", f"{new:,}", f"{new - old:+,}"
+        table.add_row(name, old_text, new_text, "" if old_text == new_text else change)
     console.print()
     console.print(table)
 

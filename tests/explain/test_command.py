@@ -75,6 +75,10 @@ class TestGroups:
         assert [group["code"] for group in told("--reason", "boundary")["groups"]] == ["boundary"]
         assert "no_converter" not in explain("--reason", "boundary")
 
+    def test_a_reason_that_no_node_has_names_those_there_are(self, explain):
+        artifacts.write_plan(network())
+        assert "for others: boundary, neighbour, no_converter, target_constraint" in explain("--reason", "dtype")
+
     def test_an_unknown_reason_lists_all_there_are(self, explain):
         artifacts.write_plan(network())
         message = explain("--reason", "constrain", status=1)
