@@ -91,6 +91,32 @@ def with_choice(arguments: Sequence[Any]) -> bool:
     return True
 
 
+def with_match(mode: str, sides: int) -> bool:
+    match mode:
+        case "constant":
+            return True
+        case _:
+            if sides > 4:
+                return False
+    return True
+
+
+def with_annotation(alpha: float) -> bool:
+    scaled: bool = alpha != 1
+    return not scaled
+
+
+def with_either(padding: Sequence[int] | str, height: int) -> bool:
+    return padding == "same" if isinstance(padding, str) else padding[0] < height
+
+
+def with_exception(sizes: Sequence[int]) -> bool:
+    try:
+        return sizes[0] > 0
+    except IndexError:
+        return False
+
+
 def with_sizes(input_shape: torch.Size) -> bool:
     return len(input_shape) == 4
 
@@ -136,6 +162,10 @@ NO = [
     (with_otherwise, (3,), "rank != 4 with rank=3", "shape"),
     (with_walrus, ((0.5, torch.int16),), "found[1] not in (torch.int8, torch.uint8) with found[1]=int16", "dtype"),
     (with_choice, ([0, 0, 0, 0, True],), "ceil_mode with ceil_mode=True", "constraint"),
+    (with_match, ("reflect", 6), "sides > 4 with sides=6", "constraint"),
+    (with_annotation, (2.0,), "alpha != 1 with alpha=2.0", "constraint"),
+    (with_either, ([3, 3], 3), "padding[0] >= height with padding[0]=3, height=3", "constraint"),
+    (with_exception, ([],), "with_exception says no", "constraint"),
     (with_sizes, (torch.Size([2, 3]),), "len(input_shape) != 4 with len(input_shape)=2, input_shape=[2, 3]", "shape"),
     (with_weights, (False,), "not (weights_are_static) with weights_are_static=False", "not_constant"),
     (Check.is_supported, (17,), "windows > cls.limit with windows=17, limit=16", "constraint"),

@@ -190,20 +190,20 @@ def _not_quantized(node: torch.fx.Node) -> Reason:
     """Of a node that computes and is in no quantize/dequantize cluster: which of its neighbours are to blame."""
     recognizer = QDQClusterRecognizer()
 
-    def gives_float(source: torch.fx.Node) -> bool:
+    def gives_unquantized(source: torch.fx.Node) -> bool:
         if recognizer.is_auxiliary_node(source):
             return not recognizer.get_qdq_cluster_input_part(source)
         return not recognizer.is_dequant_node(source)
 
-    def takes_float(user: torch.fx.Node) -> bool:
+    def takes_unquantized(user: torch.fx.Node) -> bool:
         if recognizer.is_auxiliary_node(user):
             return not recognizer.get_qdq_cluster_output_part(user)
         return not recognizer.is_quant_node(user)
 
-    floats = [source.name for source in node.all_input_nodes if gives_float(source)]
-    takers = [user.name for user in node.users if takes_float(user)]
-    said = [f"takes {', '.join(floats)} as float"] if floats else []
-    said += [f"gives a float to {', '.join(takers)}"] if takers else []
+    sources = [source.name for source in node.all_input_nodes if gives_unquantized(source)]
+    takers = [user.name for user in node.users if takes_unquantized(user)]
+    said = [f"takes {', '.join(sources)} without a dequantize"] if sources else []
+    said += [f"gives {', '.join(takers)} its result without a quantize"] if takers else []
     words = "not quantized, in no quantize/dequantize cluster" + (f": {' and '.join(said)}" if said else "")
-    values: dict[str, object] = {"float_inputs": floats, "float_outputs": takers}
+    values: dict[str, object] = {"unquantized_inputs": sources, "unquantized_users": takers}
     return Reason(code=ReasonCode.NOT_QUANTIZED, words=words, check=_QUANTIZED, values=values)

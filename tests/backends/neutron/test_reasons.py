@@ -188,7 +188,7 @@ def test_a_node_in_no_cluster_names_the_neighbours_that_are_to_blame(unhappy: Re
     names = {node.name: node for node in unhappy.reasons}
     for name, reason in floats.items():
         assert "cluster" not in names[name].meta
-        inputs, outputs = reason.values["float_inputs"], reason.values["float_outputs"]
+        inputs, outputs = reason.values["unquantized_inputs"], reason.values["unquantized_users"]
         assert isinstance(inputs, list)
         assert isinstance(outputs, list)
         assert inputs or outputs
