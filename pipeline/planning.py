@@ -74,11 +74,9 @@ class _Description:
 
     def __init__(self, program: ExportedProgram) -> None:
         signature = program.graph_signature
-        self._constants = {
-            *signature.inputs_to_parameters,
-            *signature.inputs_to_buffers,
-            *signature.inputs_to_lifted_tensor_constants,
-        }
+        written = set(signature.buffers_to_mutate.values())
+        buffers = (name for name, buffer in signature.inputs_to_buffers.items() if buffer not in written)
+        self._constants = {*signature.inputs_to_parameters, *buffers, *signature.inputs_to_lifted_tensor_constants}
         self._tensors: dict[torch.fx.Node, tuple[PlannedTensor, ...]] = {}
         self._operators = {node: operator_name(node) for node in program.graph.nodes if node.op == "call_function"}
         self._quantized = self._quantized_nodes()

@@ -100,6 +100,29 @@ def test_a_quantized_weight_counts_what_it_takes(mixed: Callable[[str], Partitio
     assert nodes[weight.source].module == nodes[activation.source].module == "first"
 
 
+class Counter(torch.nn.Module):
+    """Adds what it is given to what it has been given before: float32 [1 x 4] -> [1 x 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 4))
+        self.register_buffer("scale", torch.ones(1, 4))
+        self.total: torch.Tensor
+        self.scale: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x)
+        return self.total * self.scale
+
+
+def test_a_buffer_that_the_program_writes_is_no_constant_and_an_output(lowered: Callable[[str], Lowered]) -> None:
+    plan = partition(export(Counter(), [[1, 4]]), lowered("xnnpack_cpu").backend()).plan
+    addition, product = (node for node in plan.nodes if node.compute)
+    assert {tensor.source: tensor.is_constant for tensor in addition.inputs} == {"b_total": False, "x": False}
+    assert [tensor.is_constant for tensor in product.inputs] == [False, True]
+    assert set(plan.outputs) == {addition.name, product.name}
+
+
 def test_what_computes_on_integers_is_known(
     lowered: Callable[[str], Lowered], mixed: Callable[[str], Partitioned]
 ) -> None:

@@ -75,7 +75,7 @@ class PlannedTensor:
     """E.g. `float32`."""
     size_bytes: int
     is_constant: bool = False
-    """Whether it is a parameter, buffer or constant of the program."""
+    """Whether it is a parameter, constant or buffer of the program; a buffer that the program writes is none."""
     is_dynamic: bool = False
     """Whether a size varies from call to call."""
 
