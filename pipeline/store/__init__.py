@@ -168,6 +168,19 @@ class Store:
         finally:
             lock.release()
 
+    def is_locked(self, key: str) -> bool:
+        """Whether somebody makes the result for `key` at this moment; by the time that one knows, it may be over."""
+        from filelock import FileLock, Timeout
+
+        path = self._folder / "locks" / sharded(key)
+        if not path.is_file():
+            return False
+        try:
+            with FileLock(path, timeout=0):
+                return False
+        except Timeout:
+            return True
+
     def _entry(self, key: str) -> list[StoredFile] | None:
         """The files of a result, None where there is none or its entry is damaged."""
         name = entry_name(key)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class Shared:
         """Stages that failed in this process, by key: they would fail again."""
         self.refused: dict[str, ConfigurationError] = {}
         """Configurations that cannot exist, likewise."""
+        self.later: Callable[[Callable[[], None]], object] = lambda end: end()
+        """Gets what is left to do when the stages of a point have run, to do it at once or beside the next point."""
         self._files = Files()
         self._copied: dict[str, str] = {}
         self._databases: dict[TrackingConfig, str] = {}
@@ -64,6 +67,15 @@ class Shared:
         if path not in self._copied:
             self._copied[path] = self._files.digest(self.folder.project / path)
         return self._copied[path]
+
+    def refuse_full_disk(self) -> None:
+        """End the sweep where the disk is full: no other point could be built either.
+
+        Raises:
+            LowerdeckError: it is.
+        """
+        if shutil.disk_usage(self.folder.path).free < _LEAST_FREE_BYTES:
+            raise LowerdeckError(f"the disk of {self.folder.path} is full; free some and start the same sweep again")
 
     def recorded_in(self, config: Mapping[str, Any]) -> str:
         """What tells the MLflow database of a point from one that takes its place: there it is recorded again."""
@@ -100,27 +112,49 @@ class PointBuild:
         """`ran` or `shared` by stage."""
 
     def run(self) -> PointRecord:
-        """Take the point through all stages; how it ended."""
+        """Take the point through all stages but the last, which records it; how it ended."""
         point, overrides = self._number, self._typed
         try:
             self.configure()
         except ConfigurationError as error:
             return PointRecord(point=point, overrides=overrides, status="skipped", reason=str(error))
         try:
-            for stage in self._shared.stages.values():
-                if stage.name != COMPOSE:
-                    self._have(stage)
+            waiting = [stage for stage in self._shared.stages.values() if stage.name not in (COMPOSE, TRACK)]
+            while waiting:
+                stage = self._next(waiting)
+                self._have(stage)
+                waiting.remove(stage)
         except _StageFailed as failed:
-            stages = self._done | {failed.stage: "failed"}
-            return PointRecord(
-                point=point, overrides=overrides, status="failed", reason=failed.reason, stages=stages,
-                log=str(failed.log),
-            )  # fmt: skip
-        shutil.rmtree(self._workspace, ignore_errors=True)
+            return self._failed(failed)
         return PointRecord(
             point=point, overrides=overrides, status="built", stages=self._done,
             program_sha256=self._digests[artifacts.PROGRAM.as_posix()], metrics=self._metrics(),
         )  # fmt: skip
+
+    def track(self, record: PointRecord) -> PointRecord:
+        """Record a point that `run` has built; how it ended now."""
+        try:
+            self._have(self._shared.stages[TRACK])
+        except _StageFailed as failed:
+            return self._failed(failed)
+        shutil.rmtree(self._workspace, ignore_errors=True)
+        return dataclasses.replace(record, stages=self._done)
+
+    def _failed(self, failed: _StageFailed) -> PointRecord:
+        return PointRecord(
+            point=self._number, overrides=self._typed, status="failed", reason=failed.reason,
+            stages=self._done | {failed.stage: "failed"}, log=str(failed.log),
+        )  # fmt: skip
+
+    def _next(self, waiting: list[Stage]) -> Stage:
+        """The first stage whose inputs are there; one that another worker runs just now comes after those to run."""
+        ready = [stage for stage in waiting if all(path in self._digests for path in stage.inputs)]
+        return next((stage for stage in ready if not self._is_being_made(stage)), ready[0])
+
+    def _is_being_made(self, stage: Stage) -> bool:
+        quantized = self._digests.get(artifacts.QUANTIZED.as_posix(), "")
+        awaited = stage.name == PARTITION and self._shared.edges.are_awaited(self._config, quantized)
+        return awaited or self._shared.store.is_locked(self._key(stage))
 
     def configure(self) -> None:
         """Compose the point, unless the very same was composed before.
@@ -156,7 +190,15 @@ class PointBuild:
 
     def _have(self, stage: Stage) -> None:
         """See to it that the store has the result of `stage`."""
-        key = self._keys[stage.name] = stage_key(
+        key = self._keys[stage.name] = self._key(stage)
+        if (files := self._shared.store.digests(key)) is not None:
+            self._done[stage.name] = "shared"
+        else:
+            files = self._made(stage, key)
+        self._digests |= output_digests(stage, files)
+
+    def _key(self, stage: Stage) -> str:
+        return stage_key(
             stage,
             source_digest=self._shared.source_digest,
             config=self._config,
@@ -164,11 +206,6 @@ class PointBuild:
             versions=self._shared.sweep.versions,
             about=[self._tags(), self._shared.recorded_in(self._config)] if stage.name == TRACK else None,
         )
-        if (files := self._shared.store.digests(key)) is not None:
-            self._done[stage.name] = "shared"
-        else:
-            files = self._made(stage, key)
-        self._digests |= output_digests(stage, files)
 
     def _made(self, stage: Stage, key: str) -> dict[str, str]:
         """Run `stage`, unless another process has meanwhile; SHA-256 by path of its files."""
@@ -226,7 +263,7 @@ class PointBuild:
         if not code and self._shared.data_digest() != data:
             reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
         if reason:
-            self._refuse_full_disk()
+            self._shared.refuse_full_disk()
             failed = _StageFailed(stage.name, log, reason)
             self._shared.failed[key] = failed
             raise failed
@@ -264,11 +301,6 @@ class PointBuild:
                 return {}
             metrics = artifacts.read_json(Path(temporary) / artifacts.METRICS)
         return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
-
-    def _refuse_full_disk(self) -> None:
-        """End the sweep where the disk is full: no other point could be built either."""
-        if shutil.disk_usage(self._workspace).free < _LEAST_FREE_BYTES:
-            raise LowerdeckError(f"the disk of {self._workspace} is full; free some of it and start the sweep again")
 
 
 def _reason(stage: str, log: Path, code: int) -> str:

@@ -18,6 +18,7 @@ from pipeline import artifacts
 from pipeline.sweep.content import digest
 
 STAGE = "partition"
+_LOCK = ".lock"
 _FILES = (artifacts.EDGE, artifacts.EDGE_RECEIPT)  # the receipt last: one that does not fit its program is not believed
 
 
@@ -27,6 +28,19 @@ class Edges:
     def __init__(self, folder: Path) -> None:
         """`folder` need not exist."""
         self._folder = folder
+
+    def are_awaited(self, config: Mapping[str, Any], quantized: str) -> bool:
+        """Whether another point makes the first such edge program at this moment."""
+        from filelock import FileLock, Timeout
+
+        kept = self._place(config, quantized)
+        if not kept.is_dir() or (kept / artifacts.EDGE_RECEIPT.name).is_file():
+            return False
+        try:
+            with FileLock(kept / _LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
 
     @contextmanager
     def lent(self, workspace: Path, config: Mapping[str, Any], quantized: str) -> Iterator[None]:
@@ -41,10 +55,9 @@ class Edges:
         """
         from filelock import FileLock
 
-        target = config["target"]
-        kept = self._folder / digest([quantized, target["backend"], target["device"], config["flavor"]])
+        kept = self._place(config, quantized)
         kept.mkdir(parents=True, exist_ok=True)
-        with FileLock(kept / ".lock") as lock:
+        with FileLock(kept / _LOCK) as lock:
             if all((kept / file.name).is_file() for file in _FILES):
                 for file in _FILES:
                     _copy(kept / file.name, workspace / file)
@@ -56,6 +69,10 @@ class Edges:
             if (workspace / artifacts.EDGE_RECEIPT).read_bytes() != before:
                 for file in _FILES:
                     _copy(workspace / file, kept / file.name)
+
+    def _place(self, config: Mapping[str, Any], quantized: str) -> Path:
+        target = config["target"]
+        return self._folder / digest([quantized, target["backend"], target["device"], config["flavor"]])
 
 
 def _copy(source: Path, place: Path) -> None:

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeline import artifacts
 from pipeline.config.compose import read_params
 from pipeline.contracts import ConfigurationError, LowerdeckError
 from pipeline.sweep import arguments, hydra_multirun, search, snapshot
-from pipeline.sweep.building import PointBuild
+from pipeline.sweep.building import PointBuild, Shared
 from pipeline.sweep.content import Files, digest, tool_versions
 from pipeline.sweep.declaration import Stage, read_stages
 from pipeline.sweep.folder import Folder, PointRecord, Sweep
@@ -102,7 +103,8 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
     """
     task = PointTask(project.absolute(), prepared.folder.path.absolute(), session)
     try:
-        hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
+        with _recording_beside(shared_for(task.project, task.folder)):
+            hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
     except ValueError:
         # Optuna's sweeper ends like this when it asks for the best trial of none; what follows tells why there is none.
         if not prepared.sweep.searches or search.has_figures(prepared.sweep, prepared.folder.records(), session):
@@ -118,6 +120,20 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
         raise LowerdeckError(f"the sweep cannot go on: {broken[0]['error']}")
     search.refuse_missing(prepared.sweep, records)
     return records
+
+
+@contextmanager
+def _recording_beside(shared: Shared) -> Iterator[None]:
+    """Let points that run in this process be recorded while the next one is built; all are when the block ends."""
+    left: list[Future[None]] = []
+    recorder = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+    shared.later = lambda end: left.append(recorder.submit(end))
+    try:
+        yield
+        for future in left:
+            future.result()
+    finally:
+        recorder.shutdown(cancel_futures=True)
 
 
 def summarize(prepared: Prepared, records: Sequence[PointRecord], session: str) -> dict[str, Any]:

@@ -62,7 +62,9 @@ class PointTask:
 
 
 def run_point(project: Path, folder: Path, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
-    """Build one point and record in the sweep's folder how it ended.
+    """Build one point, and record it in MLflow and in the sweep's folder.
+
+    Where the sweep itself runs the points, one is recorded while the next is built.
 
     Args:
         project: Folder of the project.
@@ -79,13 +81,20 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
 
 
 def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
+    shared.refuse_full_disk()
     shared.folder.note("point begins", point=number, session=session, process=os.getpid())
     started = time.perf_counter()
     params = arguments.as_params(shared.sweep.base, overrides)
-    record = PointBuild(shared, number, arguments.as_typed(overrides), params, session).run()
-    record = dataclasses.replace(record, seconds=round(time.perf_counter() - started, 3), session=session)
-    shared.folder.record(record)
-    shared.folder.note("point ends", point=number, session=session, status=record.status)
+    build = PointBuild(shared, number, arguments.as_typed(overrides), params, session)
+
+    def end(record: PointRecord) -> None:
+        record = build.track(record) if record.status == "built" else record
+        record = dataclasses.replace(record, seconds=round(time.perf_counter() - started, 3), session=session)
+        shared.folder.record(record)
+        shared.folder.note("point ends", point=number, session=session, status=record.status)
+
+    record = build.run()
+    shared.later(lambda: end(record))
     return record
 
 
