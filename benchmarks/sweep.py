@@ -2,9 +2,9 @@
 
 python -m benchmarks.sweep [--target ethos_u55_128] [--points 8] [--peer-runs 8] [--no-workers]
 
-(a) one process, cold, in a fresh clone of HEAD with an empty store, against the peer; and per point what its stages do
-not account for. (b) the same sweep again. (c) two joblib workers against one, both with an empty store. The peer runs
---peer-runs times; its mean counts for every point.
+(a) one process, cold, in a fresh clone of HEAD with an empty store, against the peer; and per point what stages do not
+account for: keys, store, folders, MLflow. (b) the same sweep again. (c) two joblib workers against one, both with an
+empty store. The peer runs --peer-runs times; its mean counts for every point.
 """
 
 import argparse
@@ -101,14 +101,22 @@ def one_process(clone: Path, target: str, points: int, peer_runs: int) -> None:
         peer = statistics.mean(peers)
         print(f"  peer, {points} runs         {points * peer:8.1f} s  (mean of {peer_runs}: {peer:.1f} s)")
         print(f"  ratio                {seconds / (points * peer):8.2f}")
-    records = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
-    ended = [event for event in map(json.loads, (folder / "journal.jsonl").open()) if event["event"] == "stage ends"]
-    for record in records:
-        spent = {event["stage"]: event["seconds"] for event in ended if event["point"] == record["point"]}
-        work = sum(value for stage, value in spent.items() if stage != "track")
-        listed = ", ".join(f"{stage} {value:.2f}" for stage, value in spent.items())
-        print(f"  point {record['point']}: {record['seconds']:.2f} s, beyond its stages' work "
-              f"{record['seconds'] - work:.2f} s ({listed})")  # fmt: skip
+    stages_of_points(folder, points)
+
+
+def stages_of_points(folder: Path, points: int) -> None:
+    """Where the time went from the first point's beginning to the end of the last, after imports."""
+    events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    ended = [event for event in events if event["event"] == "stage ends"]
+    for point in range(points):
+        spent = [event for event in ended if event["point"] == point]
+        print(f"  point {point}: " + ", ".join(f"{event['stage']} {event['seconds']:.2f}" for event in spent))
+    first = next(event["time"] for event in events if event["event"] == "point begins")
+    work = sum(event["seconds"] for event in ended if event["stage"] != "track")  # recorded beside the next point
+    wall = events[-1]["time"] - first
+    print(
+        f"  {wall:.2f} s for points, {work:.2f} s of it in stages: {(wall - work) / points:.2f} s a point beyond them"
+    )
 
 
 def repeated(clone: Path, points: int) -> None:

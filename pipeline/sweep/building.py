@@ -54,6 +54,8 @@ class Shared:
         """Stages that failed in this process, by key: they would fail again."""
         self.refused: dict[str, ConfigurationError] = {}
         """Configurations that cannot exist, likewise."""
+        self.broken: LowerdeckError | None = None
+        """Why no other point can be built."""
         self.later: Callable[[Callable[[], None]], object] = lambda end: end()
         """Gets what is left to do when the stages of a point have run, to do it at once or beside the next point."""
         self._files = Files()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.contracts import LowerdeckError
 from pipeline.sweep import arguments
 from pipeline.sweep.building import PointBuild, Shared
 from pipeline.sweep.folder import Folder, PointRecord
@@ -76,8 +77,15 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
     Raises:
         LowerdeckError: the store or the sweep's folder cannot be used; no other point could be built either.
     """
+    shared = shared_for(project, folder)
+    if shared.broken is not None:
+        raise shared.broken
     with chdir(project):  # what configuration names counts from there
-        return _run_point(shared_for(project, folder), session, number, overrides)
+        try:
+            return _run_point(shared, session, number, overrides)
+        except LowerdeckError as error:
+            shared.broken = error
+            raise
 
 
 def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
