@@ -23,7 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0, or 1 with a message for what the user can mend. A command that does not exist ends the process
         with the usage and status 2.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(options, "overrides") or any(text.startswith("-") for text in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # argparse takes positional arguments on one side of an option only
+        options.overrides = [*options.overrides, *rest]
     try:
         options.run(options)
     except LowerdeckError as error:
