@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pipeline.comparison.builds import ComparedBuild
     from pipeline.comparison.comparison import Comparison
     from pipeline.config.schema import TrackingConfig
+    from pipeline.tracking.runs import RecordedRun
 
 STANDARD_OUTPUT = "-"
 _GIT = "git:"
@@ -91,7 +92,7 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
         if not found:
             raise LowerdeckError("no build was recorded yet: `dvc repro` builds and records")
         title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
-        return title, [*sources.of_runs(found), *_lost_points([sweep] if sweep else [])]
+        return title, [*_recorded(tracking, found), *_lost_points([sweep] if sweep else [])]
     recorded: dict[str, runs.RecordedRun] = {}
     others: dict[str, ComparedBuild] = {}
     sweeps: list[str] = []
@@ -104,7 +105,18 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
             found = runs.find_runs(tracking, selector=selector)
             recorded |= {run.run_id: run for run in found}
             sweeps += runs.sweeps_named(selector, found)
-    return ", ".join(selectors), [*others.values(), *sources.of_runs(list(recorded.values())), *_lost_points(sweeps)]
+    return ", ".join(selectors), [
+        *others.values(),
+        *_recorded(tracking, list(recorded.values())),
+        *_lost_points(sweeps),
+    ]
+
+
+def _recorded(tracking: TrackingConfig, found: Sequence[RecordedRun]) -> list[ComparedBuild]:
+    from pipeline.comparison import sources
+    from pipeline.tracking import ui
+
+    return sources.of_runs(found, ui.locate(tracking).run_pages) if found else []
 
 
 def _lost_points(sweeps: Sequence[str]) -> list[ComparedBuild]:

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.comparison import numbers
 from pipeline.comparison.builds import ComparedBuild
-from pipeline.comparison.columns import Column, Kind
+from pipeline.comparison.columns import Column, Direction, Kind
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.marks import Mark, best
-from pipeline.comparison.pareto import Standing
+from pipeline.comparison.pareto import Objective, Standing
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
     """How many builds are worth a look, and what is gained where the best accuracy cannot be told from others."""
     found = list(comparison.standings.values())
-    names = ", ".join(map(str, comparison.objectives))
+    names = " and ".join(_wanted(comparison, objective) for objective in comparison.objectives)
     total = "1 build" if len(comparison.builds) == 1 else f"{len(comparison.builds)} builds"
-    yield f"{total}, {len(found)} of them Pareto-optimal in {names}."
+    yield f"{total}, {len(found)} of them Pareto-optimal for {names}."
     if by_noise := found.count(Standing.BY_NOISE):
         yield f"{by_noise} of these {'is' if by_noise == 1 else 'are'} so by a difference within noise alone."
     for column in comparison.objective_columns:
@@ -44,14 +44,26 @@ def _of_measured(comparison: Comparison, column: Column) -> Iterator[str]:
             return
         yield f"{len(alike)} builds cannot be told from the best {words}, {value} (95 %: {ends})."
     for other in comparison.objective_columns:
-        if other is not column and (winner := _leader(other, alike)) is not None:
-            amount = f"{numbers.number(other, other.value(winner))} {numbers.unit(other)}".strip()
+        if other is not column and (winners := _leaders(other, alike)):
+            amount = f"{numbers.number(other, other.value(winners[0]))} {numbers.unit(other)}".strip()
             title = numbers.title(other, with_author=other.kind is not Kind.MEASURED)
-            extreme = "highest" if other.direction == "max" else "lowest"
-            yield f"Among these, {winner.label} has the {extreme} {title}, {amount}."
+            who = f"{winners[0].label} has" if len(winners) == 1 else f"{len(winners)} have"
+            yield f"Among these, {who} the {_extreme(other.direction)} {title}, {amount}."
 
 
-def _leader(column: Column, builds: Sequence[ComparedBuild]) -> ComparedBuild | None:
-    """The best build, None where its value is that of all."""
-    values = {column.value(build) for build in builds} - {None}
-    return best(column, builds) if len(values) > 1 else None
+def _leaders(column: Column, builds: Sequence[ComparedBuild]) -> list[ComparedBuild]:
+    """The builds with the best value, none where all have it."""
+    leader = best(column, builds)
+    if leader is None:
+        return []
+    found = [build for build in builds if column.value(build) == column.value(leader)]
+    return found if len(found) < sum(column.value(build) is not None for build in builds) else []
+
+
+def _wanted(comparison: Comparison, objective: Objective) -> str:
+    column = next(column for column in comparison.columns if column.figure == objective.figure)
+    return f"the {_extreme(objective.direction)} {numbers.title(column, with_author=False)}"
+
+
+def _extreme(direction: Direction | None) -> str:
+    return "highest" if direction == "max" else "lowest"

@@ -10,7 +10,7 @@ _SPELLINGS = {
     "macs": "MACs", "sram": "SRAM", "flash": "flash", "dram": "DRAM", "npu": "NPU", "cpu": "CPU", "sqnr": "SQNR",
     "lsb": "LSB", "shram": "SHRAM",
 }  # fmt: skip
-_TITLES = {"program_bytes": "size", "planned_memory_bytes": "planned memory"}
+_TITLES = {"program_bytes": "size", "planned_memory_bytes": "planned memory", "crossing_bytes": "across boundaries"}
 _UNITS = {"_bytes": "bytes", "_ms": "ms", "_db": "dB"}
 
 

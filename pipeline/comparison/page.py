@@ -11,7 +11,7 @@ from urllib.request import url2pathname
 
 from pipeline.comparison import choice, numbers
 from pipeline.comparison.builds import ComparedBuild, State
-from pipeline.comparison.columns import Column, Kind, resolved
+from pipeline.comparison.columns import ALIASES, Column, Kind, resolved
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.page_behaviour import SCRIPT
 from pipeline.comparison.page_style import STYLE
@@ -116,7 +116,7 @@ def _legend(comparison: Comparison, by: Parameter | None) -> str:
 
 def _plots(comparison: Comparison, look: Look) -> str:
     accuracies = resolved("accuracy", comparison.columns)
-    against = [column for name in _PLOTTED_AGAINST for column in resolved(name, comparison.columns)]
+    against = [column for name in _PLOTTED_AGAINST for column in _varying(name, comparison)]
     figures = []
     for y in accuracies:
         for x in against:
@@ -140,6 +140,15 @@ def _plots(comparison: Comparison, look: Look) -> str:
         "two figures of the plot. Point at a mark for the build, click to keep it.</p>"
     )
     return f'{hint}<div class="plots">{"".join(figures[:MAX_PLOTS])}</div>{more}'
+
+
+def _varying(alias: str, comparison: Comparison) -> list[Column]:
+    """The columns of the first figure that a word is short for and in which builds differ."""
+    for figure in ALIASES[alias]:
+        columns = [column for column in comparison.columns if column.figure == figure and comparison.varies(column)]
+        if columns:
+            return columns
+    return []
 
 
 def _parallel(comparison: Comparison, look: Look) -> str:

@@ -24,7 +24,7 @@ output { color: var(--soft); font-size: .85rem; padding: 6px 0; }
 figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 12px;
   min-width: 0; }
 figcaption small { display: block; color: var(--soft); }
-.plot { display: block; width: 100%; height: auto; max-height: 460px; }
+.plot { display: block; width: 100%; height: auto; max-width: 600px; margin: 0 auto; }
 .parallel { display: block; width: 100%; height: 400px; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 svg .tick { fill: var(--soft); font-size: 11px; }
@@ -63,7 +63,7 @@ td.best { background: var(--mark); } td.tied { background: var(--tied); }
 td i { font-style: normal; margin-right: 5px; color: var(--good); }
 td.tied i, td.none i { color: var(--soft); }
 td.none { color: var(--soft); } td.better { color: var(--good); } td.worse, td.worse i { color: var(--bad); }
-.files a { margin-right: 6px; } a { color: var(--good); }
+.builds td.files { white-space: nowrap; max-width: none; } .files a { margin-right: 6px; } a { color: var(--good); }
 #more { font: inherit; padding: 6px 14px; color: var(--ink); background: var(--card); border: 1px solid var(--line);
   border-radius: 6px; cursor: pointer; }
 #card { position: fixed; right: 16px; bottom: 16px; z-index: 5; width: min(420px, calc(100vw - 32px)); max-height: 60vh;

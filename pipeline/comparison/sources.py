@@ -22,16 +22,27 @@ _REVISION_FILES = (artifacts.METRICS, artifacts.CONFIG, artifacts.LINEAGE)
 _LINKED = {"plan": artifacts.PLAN.name, "program": artifacts.PROGRAM.name, "configuration": artifacts.CONFIG.name}
 
 
-def of_runs(runs: Sequence[RecordedRun]) -> list[ComparedBuild]:
-    """What recorded runs tell; labels are as long as it takes for them to differ."""
+def of_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:
+    """What recorded runs tell; labels are as long as it takes for them to differ.
+
+    Args:
+        runs: As `find_runs` gives them.
+        run_pages: Beginning of the addresses of their pages, where a server has such; else their files are linked.
+    """
     ids = [run.run_id for run in runs]
     length = LABEL_CHARACTERS
     while len({run_id[:length] for run_id in ids}) < len(set(ids)):
         length += 1
-    return [_of_run(run, run.run_id[:length]) for run in runs]
+    return [_of_run(run, run.run_id[:length], _links(run, run_pages)) for run in runs]
 
 
-def _of_run(run: RecordedRun, label: str) -> ComparedBuild:
+def _links(run: RecordedRun, run_pages: str | None) -> dict[str, str]:
+    if run_pages is not None:
+        return {"run": run_pages + run.run_id}
+    return {name: f"{run.artifact_uri}/{file}" for name, file in _LINKED.items()} if run.artifact_uri else {}
+
+
+def _of_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> ComparedBuild:
     numbers, tags = finite(run.metrics), run.tags
     by_hand = {key.removeprefix(_OVERRIDE_TAG) for key in tags if key.startswith(_OVERRIDE_TAG)}
     state, reason = _state(run, bool(numbers))
@@ -48,7 +59,7 @@ def _of_run(run: RecordedRun, label: str) -> ComparedBuild:
         compiler=_compiler(tags.get("flavor", ""), converter),
         samples=tags.get("dataset.evaluation.sha256", ""),
         run_id=run.run_id,
-        links={name: f"{run.artifact_uri}/{file}" for name, file in _LINKED.items()} if run.artifact_uri else {},
+        links=links,
     )
 
 

@@ -37,6 +37,11 @@ class Location:
         base = self.uri.rstrip("/") if self.has_server else f"http://{host}:{port}"
         return f"{base}/#/experiments/{self.experiment_id}/runs{_VIEW}"
 
+    @property
+    def run_pages(self) -> str | None:
+        """What the addresses of the pages of runs begin with, before their ids; None where no server has such pages."""
+        return f"{shown(self.uri).rstrip('/')}/#/experiments/{self.experiment_id}/runs/" if self.has_server else None
+
 
 def locate(config: TrackingConfig) -> Location:
     """Where the builds of the configured experiment are recorded.

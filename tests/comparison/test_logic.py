@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.comparison import choice, effects, exports, numbers, page, paired
+from pipeline.comparison import choice, effects, exports, numbers, page, paired, sources
 from pipeline.comparison.builds import ComparedBuild, State, finite
 from pipeline.comparison.columns import Column, Kind, columns_of, kind_of
 from pipeline.comparison.comparison import compare
@@ -12,6 +12,8 @@ from pipeline.comparison.parameters import differing
 from pipeline.comparison.plots import labelled_ticks, ticks
 from pipeline.contracts import LowerdeckError
 from pipeline.statistics import wilson_interval
+from pipeline.tracking.runs import RecordedRun
+from pipeline.tracking.ui import Location
 
 
 def build(
@@ -231,6 +233,28 @@ def test_spreadsheets_do_not_take_names_for_formulas():
     text = exports.as_csv(compare([build("=1+1", 1, 1), build("-", 2, 2)]))
     assert "'=1+1" in text
     assert "\n-,,name of -," in text
+
+
+def test_runs_of_a_server_link_to_their_pages():
+    location = Location(uri="https://me:secret@host:5000/", experiment_id="7")
+    runs = [
+        RecordedRun(
+            run_id=f"0123456{last}",
+            name="x",
+            status="FINISHED",
+            start_time_ms=0,
+            params={},
+            metrics={"program_bytes": 1.0},
+            tags={},
+            artifact_uri="mlflow-artifacts:/7",
+        )
+        for last in "89"
+    ]
+    builds = sources.of_runs(runs, location.run_pages)
+    assert [found.label for found in builds] == ["01234568", "01234569"]
+    text = page.render(compare(builds), "x", None)
+    assert 'href="https://host:5000/#/experiments/7/runs/01234568"' in text
+    assert "secret" not in text
 
 
 @pytest.mark.parametrize("count", [1, 2, 300])
