@@ -29,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:  # argparse takes positional arguments on one side of an option only
         options.overrides = [*options.overrides, *rest]
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # plugins/ lies there, and the installed command does not look into the current folder
     try:
         options.run(options)
     except LowerdeckError as error:

@@ -275,3 +275,13 @@ class TestFlavors:
         monkeypatch.chdir(CONF.parent / "docs")
         assert cli.main(["flavors"]) == 1
         assert "run this at the root of the project" in capsys.readouterr().err
+
+
+def test_plugins_of_the_current_folder_are_found_by_the_installed_command(tmp_path):
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "mine.py").write_text("FOUND = 1\n")
+    code = "from pipeline import cli; cli.main(['report']); import plugins.mine; print(plugins.mine.FOUND)"
+    command = [sys.executable, "-P", "-c", code]  # -P: as an installed command starts
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n", done.stderr

@@ -6,6 +6,7 @@ compose itself is the judge of what an override is needed for: nothing here know
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
     Raises:
         ConfigurationError: compose refuses `wanted`: it was recorded with other code, data or conf/.
     """
-    values = dataclasses.asdict(wanted)
+    values = _plain(wanted)
     for section in FINGERPRINTED:
         del values[section]["fingerprint"]
     del values["build"]["plugins"]
@@ -111,9 +112,15 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
 
 def differences(recorded: Config, here: Config) -> Iterator[Difference]:
     """Where two configurations differ in what is built, by dotted key; mappings are compared value by value."""
+    before, now = _plain(recorded), _plain(here)
     for section in (field.name for field in dataclasses.fields(Config) if field.name not in NOT_OF_A_BUILD):
-        before, now = (dataclasses.asdict(getattr(config, section)) for config in (recorded, here))
-        yield from _differing(before, now, section)
+        yield from _differing(before[section], now[section], section)
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    """`config` as YAML has it: what compose holds as a tuple was recorded as a list."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return values
 
 
 def _differing(recorded: Mapping[str, Any], here: Mapping[str, Any], prefix: str) -> Iterator[Difference]:

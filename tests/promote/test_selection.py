@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.compose import compose_params
+from pipeline.config.compose import compose_params, render
+from pipeline.config.load import config_of
 from pipeline.config.schema import Config
 from pipeline.contracts import ConfigurationError
 from pipeline.promotion.selection import Difference, differences, selection_of
@@ -27,7 +28,8 @@ def _in_project(project: Project) -> Iterator[None]:
 
 
 def composed(**values: Any) -> Config:
-    return compose_params(SELECTION | values, CONF)
+    """As a run has it: written by compose, and read back."""
+    return config_of(render(compose_params(SELECTION | values, CONF)))
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -61,6 +63,35 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "target": {"options": {"operators_not_to_delegate": ["aten::add"]}},
                 "quantization": {"keep_float": ["stack3.*"], "activation_observer": {"kind": "min_max"}},
                 "firmware": {"section": None},
+            },
+        },
+    ),
+    "lists and mappings": (
+        {
+            "model": "mobilenet_v2",
+            "dataset": "random",
+            "target": "ethos_u85_256",
+            "overrides": {
+                "quantization": {"rules": [{"modules": ["features.0.*"], "scheme": "float32"}]},
+                "evaluation": {"metrics": ["top1"]},
+            },
+        },
+        {
+            "model": "mobilenet_v2",
+            "dataset": "random",
+            "target": "ethos_u85_256",
+            "overrides": {
+                "quantization": {
+                    "rules": [
+                        {
+                            "modules": ["features.0.*"],
+                            "types": [],
+                            "scheme": "float32",
+                            "weight_granularity": "backend_default",
+                        }
+                    ]
+                },
+                "evaluation": {"metrics": ["top1"]},
             },
         },
     ),
@@ -103,7 +134,7 @@ def test_the_fewest_overrides_compose_to_the_same(name: str) -> None:
     said = {key: value for key, value in found.selection.params().items() if value != SELECTION[key]}
     assert said == expected
     assert found.differences == ()
-    assert compose_params(found.selection.params(), CONF) == wanted
+    assert composed(**found.selection.params()) == wanted
 
 
 def test_where_builds_are_recorded_stays_as_params_says() -> None:
