@@ -53,7 +53,7 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
         "crossings": len(crossing_bytes),
         "crossing_bytes": sum(crossing_bytes),
         "transposes_at_boundary": sum(1 for _ in _transposes_at_boundary(plan)),
-        "transposes_delegated": sum(node.operator in TRANSPOSES for node in plan.nodes if node.partition is not None),
+        "transposes_delegated": sum(node.partition is not None for node in _transposes(plan)),
         **reasons(plan),
     }
 
@@ -132,12 +132,21 @@ def _taken(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, PlannedTensor]]:
                 yield node, tensor
 
 
+def _transposes(plan: DelegationPlan) -> Iterator[PlannedNode]:
+    """Transposes of what an inference computes: those of constants are done once, by the compiler."""
+    constant: set[str] = set()
+    for node in plan.nodes:
+        if all(tensor.is_constant or tensor.source in constant for tensor in node.inputs):
+            constant.add(node.name)
+        elif node.operator in TRANSPOSES:
+            yield node
+
+
 def _transposes_at_boundary(plan: DelegationPlan) -> Iterator[PlannedNode]:
     """Transposes on the CPU that take a tensor from a partition or give one to it."""
     delegated = {node.name for node in plan.nodes if node.partition is not None}
     gives = {tensor.source for node, tensor in _taken(plan) if node.name in delegated}
-    for node in plan.nodes:
-        if node.partition is None and node.operator in TRANSPOSES:
-            takes = any(tensor.source in delegated for tensor in node.inputs)
-            if takes or node.name in gives:
-                yield node
+    for node in _transposes(plan):
+        takes = any(tensor.source in delegated for tensor in node.inputs)
+        if node.partition is None and (takes or node.name in gives):
+            yield node

@@ -107,6 +107,13 @@ def test_a_transpose_away_from_the_boundary_is_not_counted() -> None:
     assert coverage(replace(PLAN, nodes=(*PLAN.nodes, away)))["transposes_at_boundary"] == 1
 
 
+def test_a_transpose_of_a_constant_is_not_counted() -> None:
+    turned = replace(PLAN.nodes[4], name="weights", partition="a", reason=None, inputs=(tensor("d", 4, 4),))
+    of_result = replace(turned, name="result", inputs=(FIRST,))
+    assert coverage(replace(PLAN, nodes=(*PLAN.nodes, turned)))["transposes_delegated"] == 0
+    assert coverage(replace(PLAN, nodes=(*PLAN.nodes, turned, of_result)))["transposes_delegated"] == 1
+
+
 def test_transposes_of_the_model_are_not_inserted() -> None:
     assert compiled_transposes({"transposes_delegated": 1}, [2, 3]) == {
         "transposes_in_delegates": 5,
