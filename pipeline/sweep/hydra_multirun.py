@@ -121,6 +121,12 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
             hydra.multirun("config", task, [*own, *given], with_log_configuration=False)
     except HydraException as error:
         raise LowerdeckError(f"Hydra refuses this sweep: {' '.join(str(error.__cause__ or error).split())}") from error
+    except (RuntimeError, ConnectionError) as error:
+        # Points run in processes of their own: this comes of a launcher, e.g. for want of a cluster, or of a worker.
+        raise LowerdeckError(
+            f"the launcher gave up: {type(error).__name__}: {' '.join(str(error).split())}\nStarted again, the sweep "
+            "goes on where it stopped."
+        ) from error
     finally:
         GlobalHydra.instance().clear()
 
