@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pipeline.commands import compare, explain, flavors, ledger, promote, quantization, sensitivity, sweep
+from pipeline.commands import compare, explain, flavors, ledger, operators, promote, quantization, sensitivity, sweep
 from pipeline.contracts import LowerdeckError
 
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add(commands)
     promote.add(commands)
     ledger.add(commands)
+    operators.add(commands)
     _add_run(commands.add_parser("run", help="execute a .pte on this host and write its outputs"))
     ui = commands.add_parser("ui", help="open MLflow on the recorded builds")
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

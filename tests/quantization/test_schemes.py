@@ -31,7 +31,7 @@ from pipeline.partition import partition
 from pipeline.quantization.annotation import scheme_quantizer
 from pipeline.quantization.quantize_model import quantize_model
 from pipeline.quantize import quantize
-from tests.backends.xnnpack.serialized import SerializedGraph, read_graph
+from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
 from tests.conftest import backend_for
 from tests.networks import SCHEMED_SHAPE, Schemed
 from tests.project import REPOSITORY

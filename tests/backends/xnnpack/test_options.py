@@ -25,7 +25,7 @@ from pipeline.partition import partition
 from pipeline.quantize import quantize
 from pipeline.runtime import open_program
 from pipeline.runtime.native import missing_operators
-from tests.backends.xnnpack.serialized import SerializedGraph, read_graph
+from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
 from tests.conftest import Lowered, small_network
 
 SHAPE = (1, 3, 32, 32)

@@ -26,10 +26,12 @@ class SerializedGraph:
     """Element types of what is packed into it."""
     dtypes: set[str]
     """Of all values."""
+    arithmetic: list[tuple[str, str, str]]
+    """Every operator with the element types of what it takes first and of what it gives, in order."""
 
 
 def read_graph(payload: bytes) -> SerializedGraph:
-    """The graph in a partition's processed bytes."""
+    """The graph in a partition's processed bytes, which ExecuTorch has serialized in this environment."""
     header = XNNHeader.from_bytes(payload[: XNNHeader.EXPECTED_LENGTH])
     assert header.is_valid()
     with tempfile.TemporaryDirectory() as folder:
@@ -41,13 +43,23 @@ def read_graph(payload: bytes) -> SerializedGraph:
         decoded = json.loads(re.sub(r"\binf\b", "Infinity", (Path(folder) / "graph.json").read_text()))
     values = [_tensor(value["xvalue_union"]) for value in decoded["xvalues"]]
     external = {number: kind for kind, flag in (("input", 1), ("output", 2)) for number in _with_flag(values, flag)}
+    names = [node["xnode_union_type"].replace("_XNN", "XNN") for node in decoded["xnodes"]]
     return SerializedGraph(
-        operators=[node["xnode_union_type"].replace("_XNN", "XNN") for node in decoded["xnodes"]],
+        operators=names,
         inputs=[_dtype(value) for index, value in enumerate(values) if external.get(index) == "input"],
         outputs=[_dtype(value) for index, value in enumerate(values) if external.get(index) == "output"],
         constants=[_dtype(value) for value in values if value["constant_buffer_idx"]],
         dtypes={_dtype(value) for value in values},
+        arithmetic=[
+            (name, _dtype(values[_first_input(node["xnode_union"])]), _dtype(values[node["xnode_union"]["output_id"]]))
+            for name, node in zip(names, decoded["xnodes"], strict=True)
+        ],
     )
+
+
+def _first_input(node: dict[str, int]) -> int:
+    """`input_id`, or `input1_id` of what takes several."""
+    return node["input_id"] if "input_id" in node else node["input1_id"]
 
 
 def _tensor(value: dict[str, Any]) -> dict[str, Any]:
