@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -46,6 +46,8 @@ class Case:
     by itself. False for operators that are such a layer."""
     dynamic: Sequence[DynamicDimension] = ()
     """Sizes that vary."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `target.options`, where others than the target's own."""
     nodes: str = ""
     """Glob on edge operators that the case is about; empty for all that come from its module and compute."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,9 +74,10 @@ class Target:
     executes: bool = True
     """Whether what is delegated is compiled and executed as well."""
 
-    def create(self) -> Backend:
-        """The backend."""
-        return backends.create(self.backend, **self.arguments)
+    def create(self, options: Mapping[str, Any] | None = None) -> Backend:
+        """The backend, with `options` in place of its own of the same names."""
+        chosen = self.arguments | {"options": self.arguments["options"] | dict(options or {})}
+        return backends.create(self.backend, **chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ def measure(case: Case, precision: str, target: Target) -> Measured:
     An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not,
     and is raised.
     """
-    backend, scheme = target.create(), PRECISIONS[precision]
+    backend, scheme = target.create(case.options), PRECISIONS[precision]
     tensors: Sequence[QuantizedTensor] = ()
     try:
         quantized, tensors = _attempt("quantize", lambda: _quantized(case, scheme, backend))

@@ -31,7 +31,7 @@ class Claimed(StrEnum):
 
     DELEGATED = "delegated"
     NOT_DELEGATED = "not delegated"
-    """It violates a constraint of the text."""
+    """It violates a constraint of the text, or only another device is said to have it."""
     QUANTIZED = "quantized"
     NOT_LISTED = "not listed"
 
@@ -144,13 +144,17 @@ def versions(backend: str) -> dict[str, str]:
     """Of what the result depends on."""
     converter = cases.of(backend).targets[0].create().converter()
     found = {name: importlib.metadata.version(name) for name in ("executorch", "torch", "torchao")}
-    return found | {converter.name: f"{converter.version} (flavor {converter.flavor})"}
+    found |= {converter.name: f"{converter.version} (flavor {converter.flavor})"}
+    return dict(sorted(found.items()))
 
 
 def _claimed(row: Planned, tables: Mapping[str, claims.Table], installed: Mapping[str, frozenset[str]]) -> Claimed:
     case, table = row.case, tables.get(row.case.table)
     if table is None:  # no text lists operators: the installed version's own lists are what it claims
-        return Claimed.DELEGATED if case.operator in installed[row.target.name] else Claimed.NOT_LISTED
+        if case.operator in installed[row.target.name]:
+            return Claimed.DELEGATED
+        elsewhere = any(case.operator in operators for operators in installed.values())
+        return Claimed.NOT_DELEGATED if elsewhere else Claimed.NOT_LISTED
     claim = table.operators.get(case.operator)
     if claim is None or row.precision not in claim.precisions:
         return Claimed.NOT_LISTED
@@ -258,8 +262,9 @@ def read(backend: str) -> Page:
     Raises:
         LowerdeckError: there is none.
     """
-    kept = artifacts.existing(path(backend)).read_bytes()
-    page: Page = TypeAdapter(Page).validate_json(kept)
+    if not path(backend).is_file():
+        raise LowerdeckError(f"{path(backend)} is missing; `lowerdeck operators --backend {backend} --update` makes it")
+    page: Page = TypeAdapter(Page).validate_json(path(backend).read_bytes())
     return page
 
 
