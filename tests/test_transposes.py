@@ -11,9 +11,9 @@ from ai_edge_litert.interpreter import Interpreter
 from torch import nn
 from tosa import Op, TosaGraph
 
+from pipeline.backends.xnnpack.serialized import read_graph
 from pipeline.contracts import CompiledPartition
 from pipeline.transposes import with_transposes
-from tests.backends.xnnpack.serialized import read_graph
 from tests.conftest import Lowered
 from tests.networks import lowered_network
 

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from pipeline import artifacts
+from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
 from pipeline.calibrate import calibrate
 from pipeline.contracts import (
     Backend,
@@ -31,7 +32,6 @@ from pipeline.partition import partition
 from pipeline.quantization.annotation import scheme_quantizer
 from pipeline.quantization.quantize_model import quantize_model
 from pipeline.quantize import quantize
-from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
 from tests.conftest import backend_for
 from tests.networks import SCHEMED_SHAPE, Schemed
 from tests.project import REPOSITORY

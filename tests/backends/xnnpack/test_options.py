@@ -17,6 +17,7 @@ from torch import nn
 from pipeline import backends
 from pipeline.backends.xnnpack.operator_configs import AdditionalConfig, DefaultConfig
 from pipeline.backends.xnnpack.partitioner import _WITHOUT_KERNEL
+from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
 from pipeline.calibrate import calibrate
 from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, QuantizationScheme
 from pipeline.convert import Converted, convert
@@ -25,7 +26,6 @@ from pipeline.partition import partition
 from pipeline.quantize import quantize
 from pipeline.runtime import open_program
 from pipeline.runtime.native import missing_operators
-from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
 from tests.conftest import Lowered, small_network
 
 SHAPE = (1, 3, 32, 32)
