@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -171,8 +170,12 @@ def _plan_only(partitioner: Partitioner, keep: Callable[[ExportedProgram], None]
 
 
 def _nothing_delegated(plan: DelegationPlan) -> str:
-    reasons = Counter((node.operator, str(node.reason or "no reason given")) for node in plan.nodes if node.compute)
-    listed = "\n".join(f"  {count} x {operator}: {why}" for (operator, why), count in reasons.most_common(10))
+    alike: dict[tuple[str, str], list[str]] = {}
+    for node in plan.nodes:
+        if node.compute and node.reason:
+            alike.setdefault((node.operator, f"{node.reason.code} {node.reason.check}"), []).append(str(node.reason))
+    most = sorted(alike.items(), key=lambda item: -len(item[1]))[:10]
+    listed = "\n".join(f"  {len(words)} x {operator}: {words[0]}" for (operator, _), words in most)
     return (
         f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the "
         f"CPU alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."
