@@ -29,6 +29,11 @@ _HARD_SIGMOID = {"aten.add.Tensor", "aten.clamp.default", "aten.div.Tensor"}
 """What a hard sigmoid becomes in the edge program."""
 _U85 = "build for an Ethos-U85 (`target: ethos_u85_256`), which takes it as it is"
 _SIGMOID = "this is a hard sigmoid, written out: use nn.Sigmoid, which the quantizer and the NPU have"
+_MOST_NAMES = 5
+_REPLACEMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "neutron": neutron.REPLACEMENTS,
+    "xnnpack": xnnpack.REPLACEMENTS,
+}
 _DIVISOR = re.compile(r"(?:divisible by|multiple of|%)\s*(\w+)")
 _CHANNELS = re.compile(r"(?:^|_)channels$")
 
@@ -96,8 +101,8 @@ def _no_converter(case: Case) -> str:
         return "remove the conversion of dtype or memory format from the model, or do it before the model"
     if operator in _HARD_SIGMOID and _in_hard_sigmoid(case):
         return _SIGMOID
-    if backend == "neutron" and operator in neutron.REPLACEMENTS:
-        return f"write {neutron.REPLACEMENTS[operator][0]} in its place: there is a converter for that"
+    if operator in _REPLACEMENTS.get(backend, {}):
+        return f"write {_REPLACEMENTS[backend][operator][0]} in its place, which the backend has"
     return f"replace {operator} by operators that the backend has: `lowerdeck operators --backend {backend}` lists them"
 
 
@@ -118,16 +123,22 @@ def _together(case: Case, region: Sequence[PlannedNode]) -> str:
     if _in_hard_sigmoid(case):
         return _SIGMOID
     lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
-    others = ", ".join(dict.fromkeys(node.operator for node in region if node is not case.node))
     if lacking:
         return (
-            f"computes in floats together with {others}: replace {', '.join(dict.fromkeys(lacking))}, which the "
-            "backend does not have, so that all of it can be quantized"
+            f"computes in floats together with {_several(lacking)}, which the backend does not have: replace those, so "
+            "that all of it can be quantized"
         )
+    others = _several([node.operator for node in region if node is not case.node])
     return (
         f"nothing is quantized between it and {others}: take them out of quantization.keep_float and rules if they are "
         "there; else put an operator between them that the quantizer knows"
     )
+
+
+def _several(names: Sequence[str]) -> str:
+    """Each name once, as many as can be read."""
+    unique = list(dict.fromkeys(names))
+    return ", ".join(unique[:_MOST_NAMES]) + (f" and {len(unique) - _MOST_NAMES} more" if unique[_MOST_NAMES:] else "")
 
 
 def _in_hard_sigmoid(case: Case) -> bool:

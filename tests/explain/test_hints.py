@@ -135,6 +135,14 @@ def test_replacements_are_for_what_neutron_lacks_and_lead_to_what_it_has():
         assert f"exir_ops.edge.{has}:" in table
 
 
+def test_replacements_are_for_what_xnnpack_lacks_and_lead_to_what_it_has():
+    configs = "\n".join(path.read_text() for path in Path(BACKENDS, "xnnpack", "partition", "config").glob("*.py"))
+    for lacking, (_, has) in xnnpack.REPLACEMENTS.items():
+        assert f'target_name = "{lacking.removeprefix("aten.")}"' not in configs
+        assert f'target_name = "{has}"' in configs
+        assert "in its place, which the backend has" in hint_for("xnnpack", because("no_converter", "no"), lacking)
+
+
 def test_a_program_without_quantization_is_told_so():
     assert "`quantization: int8`" in hint_for("neutron", because("not_quantized", "in no cluster"))
 
@@ -162,7 +170,8 @@ def test_floats_between_two_nodes_name_what_the_backend_lacks():
         node("exp", "aten.exp.default", [tensor("q", 1)], reason=because("not_quantized", "in no cluster")),
         node("erf", "aten.erf.default", [tensor("exp", 1)], reason=because("no_converter", "none")),
     ]
-    assert "replace aten.erf.default, which the backend does not have" in hint(nodes[1], PlanGraph(plan(*nodes)))
+    said = hint(nodes[1], PlanGraph(plan(*nodes)))
+    assert said.startswith("computes in floats together with aten.erf.default, which the backend does not have")
 
 
 def test_a_neighbour_has_the_hint_of_the_node_it_follows():
