@@ -96,6 +96,13 @@ SHAPE = [1, 8, 16, 16]
         ),
         pytest.param(
             "neutron_imxrt700",
+            (nn.GELU(), SHAPE),
+            "write nn.Hardswish in its place",
+            (nn.Hardswish(), SHAPE),
+            id="neutron-gelu",
+        ),
+        pytest.param(
+            "neutron_imxrt700",
             (nn.ConvTranspose2d(8, 8, 4, stride=4), SHAPE),
             "use strides of at most 2",
             (nn.ConvTranspose2d(8, 8, 4, stride=2), SHAPE),

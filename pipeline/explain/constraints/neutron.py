@@ -121,8 +121,7 @@ RULES = (
 REPLACEMENTS = {
     "aten.elu.default": ("nn.LeakyReLU", "aten.leaky_relu.default"),
     "aten.gelu.default": ("nn.Hardswish", "aten.hardswish.default"),
-    "aten.max.dim": ("torch.amax, where the indices are not needed", "aten.amax.default"),
+    "aten.max.dim": ("torch.amax (if the indices are not needed)", "aten.amax.default"),
     "aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "aten.slice_copy.Tensor"),
-    "aten.upsample_bicubic2d.vec": ("bilinear upsampling", "aten.upsample_bilinear2d.vec"),
 }
 """Operator that has no converter -> what to write in its place, and the operator that this becomes."""
