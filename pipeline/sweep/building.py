@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import shutil
 import tempfile
 import time
@@ -18,7 +19,7 @@ from pipeline.config.schema import TrackingConfig
 from pipeline.contracts import ConfigurationError, LowerdeckError
 from pipeline.store import Store
 from pipeline.sweep import snapshot, warm
-from pipeline.sweep.content import Files, digest
+from pipeline.sweep.content import FILES, digest
 from pipeline.sweep.declaration import Stage, read_stages
 from pipeline.sweep.edges import STAGE as PARTITION
 from pipeline.sweep.edges import Edges
@@ -31,6 +32,8 @@ _PARAMS = "params.yaml"
 _SHOWN_LINES = 6
 """Of the log of a stage that failed, in the list of failures."""
 _LEAST_FREE_BYTES = 1 << 20
+_DATA_STANDS_S = 1.0
+"""How long files in data/ are not looked at again: points that are wholly shared take less."""
 
 
 class _StageFailed(Exception):  # noqa: N818  the end of a point, that its record tells
@@ -58,17 +61,28 @@ class Shared:
         """Why no other point can be built."""
         self.later: Callable[[Callable[[], None]], object] = lambda end: end()
         """Gets what is left to do when the stages of a point have run, to do it at once or beside the next point."""
-        self._files = Files()
-        self._copied: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
+        self._data_seen_s = -math.inf
         self._databases: dict[TrackingConfig, str] = {}
 
     def source_digest(self, path: str) -> str:
-        """Of code and configuration by the sweep's copy, of data as it is now."""
-        if path.partition("/")[0] == snapshot.DATA:
-            return self._files.digest(self.project / path)
-        if path not in self._copied:
-            self._copied[path] = self._files.digest(self.folder.project / path)
-        return self._copied[path]
+        """Of code and configuration by the sweep's copy, of data as it is now, or was a moment ago."""
+        if time.monotonic() - self._data_seen_s > _DATA_STANDS_S:
+            self._look_at_data()
+        if path not in self._digests:
+            self._digests[path] = FILES.digest(self.folder.project / path)
+        return self._digests[path]
+
+    def _look_at_data(self) -> None:
+        for path in snapshot.data_sources_of(self.stages.values()):
+            self._digests[path] = FILES.digest(self.project / path)
+        self._data_seen_s = time.monotonic()
+
+    def data_digest(self, *, anew: bool = False) -> str:
+        """Of all data that stages name; `anew` looks at the files again."""
+        if anew:
+            self._look_at_data()
+        return digest({path: self.source_digest(path) for path in snapshot.data_sources_of(self.stages.values())})
 
     def refuse_full_disk(self) -> None:
         """End the sweep where the disk is full: no other point could be built either.
@@ -88,11 +102,6 @@ class Shared:
             self._databases[tracking] = database_identity(tracking)
         return self._databases[tracking]
 
-    def data_digest(self) -> str:
-        """Of all data that stages name, as it is now."""
-        sources = {source for stage in self.stages.values() for source in stage.sources}
-        return digest({path: self.source_digest(path) for path in sources if path.partition("/")[0] == snapshot.DATA})
-
 
 class PointBuild:
     """One point on its way through the stages."""
@@ -103,7 +112,7 @@ class PointBuild:
         """See `PointRecord` for `number`, `typed` and `session`; `params` is the point's params.yaml."""
         self._session = session
         self._shared, self._number, self._typed, self._params = shared, number, typed, params
-        self._workspace = shared.folder.workspace(number)
+        self._workspace = shared.folder.workspace(session, number)
         self._placed: set[str] | None = None
         """Stages whose results are in the workspace; None: there is no workspace yet."""
         self._keys: dict[str, str] = {}
@@ -262,7 +271,7 @@ class PointBuild:
         seconds = round(time.perf_counter() - started, 3)
         folder.note("stage ends", **about, exit_code=code, seconds=seconds)
         reason = _reason(stage.name, log, code) if code else ""
-        if not code and self._shared.data_digest() != data:
+        if not code and self._shared.data_digest(anew=True) != data:
             reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
         if reason:
             self._shared.refuse_full_disk()

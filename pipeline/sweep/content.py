@@ -49,6 +49,10 @@ class Files:
         return known[1]
 
 
+FILES = Files()
+"""Of this process: what it hashed once, it need not hash again."""
+
+
 def _files_below(folder: Path) -> list[str]:
     found = []
     for root, folders, names in os.walk(folder, followlinks=True):

@@ -19,7 +19,7 @@ from pipeline.config.compose import read_params
 from pipeline.contracts import ConfigurationError, LowerdeckError
 from pipeline.sweep import arguments, hydra_multirun, search, snapshot
 from pipeline.sweep.building import PointBuild, Shared
-from pipeline.sweep.content import Files, digest, tool_versions
+from pipeline.sweep.content import FILES, digest, tool_versions
 from pipeline.sweep.declaration import Stage, read_stages
 from pipeline.sweep.folder import Folder, PointRecord, Sweep
 from pipeline.sweep.point import BROKEN, PointTask, shared_for
@@ -85,9 +85,8 @@ def resume(project: Path, sweep_id: str, typed: Sequence[str]) -> Prepared:
     if others:
         raise LowerdeckError(f"a sweep that goes on keeps its overrides; {others[0]} would make another one of it")
     stages = read_stages(folder.project / "dvc.yaml")
-    files = Files()
     for entry in snapshot.copied_entries(stages):
-        if entry.startswith("pipeline") and files.digest(project / entry) != files.digest(folder.project / entry):
+        if entry.startswith("pipeline") and FILES.digest(project / entry) != FILES.digest(folder.project / entry):
             raise LowerdeckError(
                 f"{entry}/ has changed since sweep {sweep.id} was begun; start the same sweep again, and it takes what "
                 "is still valid"
@@ -103,7 +102,7 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
     """
     task = PointTask(project.absolute(), prepared.folder.path.absolute(), session)
     try:
-        with _recording_beside(shared_for(task.project, task.folder)):
+        with _alone(prepared.folder), _recording_beside(shared_for(task.project, task.folder)):
             hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
     except ValueError:
         # Optuna's sweeper ends like this when it asks for the best trial of none; what follows tells why there is none.
@@ -120,6 +119,25 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
         raise LowerdeckError(f"the sweep cannot go on: {broken[0]['error']}")
     search.refuse_missing(prepared.sweep, records)
     return records
+
+
+@contextmanager
+def _alone(folder: Folder) -> Iterator[None]:
+    """Keep the same sweep from being run twice at once, and remove what a start of before has left."""
+    from filelock import FileLock, Timeout
+
+    folder.work.mkdir(exist_ok=True)
+    try:
+        lock = FileLock(folder.path / ".lock", timeout=0).acquire()
+    except Timeout:
+        raise LowerdeckError(f"sweep {folder.path.name} is being run by another process") from None
+    with lock:
+        for left in folder.work.iterdir():
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+        for left in folder.work.iterdir():
+            with suppress(OSError):  # it holds points that failed
+                left.rmdir()
 
 
 @contextmanager
@@ -184,11 +202,10 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
     own = [text for text in typed if not text.startswith("hydra")]  # who runs the points makes no other sweep of it
     searched = [text for text in typed if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
     versions = tool_versions(copy / "pyproject.toml")
-    files = Files()
     data = {
-        source: files.digest(project / source) for source in snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
+        source: FILES.digest(project / source) for source in snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
     }
-    ingredients = [own, searched, files.digest(copy), data, versions]
+    ingredients = [own, searched, FILES.digest(copy), data, versions]
     return Sweep(
         id=digest(ingredients)[:_ID_CHARACTERS],
         name=name,

@@ -95,6 +95,7 @@ class Folder:
         self.path = path
         self.project = path / "project"
         self.hydra = path / "hydra"
+        self.work = path / "work"
         self.journal = path / "journal.jsonl"
         self.points = path / "points.jsonl"
         self.summary = path / "summary.json"
@@ -120,9 +121,9 @@ class Folder:
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
 
-    def workspace(self, point: int) -> Path:
-        """Place for the files of a running point."""
-        return self.path / "work" / f"point_{point:03}"
+    def workspace(self, session: str, point: int) -> Path:
+        """Place for the files of a point that runs in a start of the sweep."""
+        return self.work / session / f"point_{point:03}"
 
     def note(self, event: str, **fields: Any) -> None:
         """Append an event to the journal."""

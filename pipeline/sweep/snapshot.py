@@ -19,7 +19,7 @@ from pipeline.sweep.declaration import Stage
 SWEEPS = Path("sweeps")
 DATA = "data"
 ALWAYS = ("params.yaml", "dvc.yaml", "pyproject.toml")
-_NEVER_LINKED = ("build", "dvc.lock", "mlflow", SWEEPS.name)
+_NEVER_LINKED = ("build", "dvc.lock", "mlflow", ".git", ".dvc", SWEEPS.name)
 
 
 def copied_entries(stages: Iterable[Stage]) -> list[str]:
@@ -71,7 +71,7 @@ def make_workspace(folder: Path, project: Path, copy: Path, params: str) -> None
         (folder / entry.name).symlink_to(Path(entry.path).absolute())
     for entry in os.scandir(project):
         place = folder / entry.name
-        if not entry.name.startswith(".") and entry.name not in _NEVER_LINKED and not place.is_symlink():
+        if entry.name not in _NEVER_LINKED and not place.is_symlink():
             place.symlink_to(Path(entry.path).absolute())
     (folder / "params.yaml").unlink(missing_ok=True)
     (folder / "params.yaml").write_text(params, encoding="utf-8")
