@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.partitioner import PartitionResult
+from torch import nn
 from torch.fx import GraphModule
 
+from pipeline.backends.xnnpack import Options
 from pipeline.backends.xnnpack.backend import Xnnpack
 from pipeline.contracts import LowerdeckError, Lowering
 from pipeline.convert import convert
 from pipeline.coverage import coverage
+from pipeline.export import export
 from pipeline.partition import Partitioned, partition
 from pipeline.plan_check import hold_program
 from tests.conftest import Lowered
@@ -86,13 +90,41 @@ def test_each_way_to_differ_is_named(mixed: Partitioned, lowered_mixed: GraphMod
     assert "the same nodes are delegated, in other partitions" in said(aten_relu_default={"partition": "another"})
 
 
-def test_crossings_are_what_delegates_take_and_give(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
-    calls = [node for node in lowered_mixed.graph.nodes if "executorch_call_delegate" in str(node.target)]
+class Shared(nn.Module):
+    """One result that the CPU, another partition and the caller take: float32 [2 x 8] -> three of [2 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.first(x)
+        ordered, order = torch.sort(y, dim=-1)
+        return y, self.second(ordered) + y, order
+
+
+def handed_over(lowered: GraphModule) -> list[torch.Tensor]:
+    """What delegates take and give, each delegate for itself."""
+    calls = [node for node in lowered.graph.nodes if "executorch_call_delegate" in str(node.target)]
     taken = [given.meta["val"] for call in calls for given in call.args[1:]]
-    values = [value for call in calls for value in call.meta["val"]] + taken
-    figures = coverage(mixed.plan)
-    assert figures["partitions"] == len(calls)
+    return [value for call in calls for value in call.meta["val"]] + taken
+
+
+def test_crossings_are_what_delegates_take_and_give(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
+    values, figures = handed_over(lowered_mixed), coverage(mixed.plan)
     assert figures["crossings"] == len(values) == 4
+    assert figures["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
+
+
+@pytest.mark.parametrize(("per_op_mode", "partitions"), [(False, 2), (True, 3)])
+def test_a_tensor_that_several_take_crosses_once_for_each(per_op_mode: bool, partitions: int) -> None:
+    backend = Xnnpack(options=Options(per_op_mode=per_op_mode))
+    planned = partition(export(Shared(), [[2, 8]]), backend)
+    lowered = manager(planned).to_backend(backend.lowering(planned.program).partitioner)
+    values, figures = handed_over(lowered.exported_program().graph_module), coverage(planned.plan)
+    hold_program(lowered.exported_program().graph_module, planned.plan)
+    assert figures["partitions"] == partitions
+    assert figures["crossings"] == len(values)
     assert figures["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
 
 
