@@ -9,17 +9,19 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "<")
 """How paths of frames begin that call a model's operators for it; `<` those of generated code."""
+_CODE = Path(__file__).parents[1]
 
 
 def relative_path(path: str) -> str:
-    """A file's path below the folder of installed packages or the working directory, its bare name elsewhere."""
+    """A file's path below the folder of installed packages, the working directory or the folder of the project's code,
+    which a sweep has elsewhere; its bare name where it lies in none of these."""
     path = path.replace("\\", "/")
     for marker in _PACKAGES:
         if marker in path:
             return path.rpartition(marker)[2]
-    root = Path.cwd().as_posix() + "/"
-    if path.startswith(root):
-        return path.removeprefix(root)
+    for root in (f"{folder.as_posix()}/" for folder in (Path.cwd(), _CODE)):
+        if path.startswith(root):
+            return path.removeprefix(root)
     return path.rpartition("/")[2] if path.startswith("/") else path
 
 

@@ -43,3 +43,12 @@ def test_folders_of_the_machine_are_left_out(tmp_path: Path, monkeypatch: pytest
 
 def test_what_has_no_line_says_none() -> None:
     assert source_line(None) == source_line("") == source_line(trace(("torch/nn/modules/conv.py", 5))) == ""
+
+
+def test_a_file_of_the_project_is_named_alike_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The points of a sweep are built in folders that do not hold the code."""
+    path = f"{Path(__file__).parents[1]}/pipeline/models/networks/resnet8.py"
+    assert relative_path(path) == "pipeline/models/networks/resnet8.py"
+    monkeypatch.chdir(tmp_path)
+    assert relative_path(path) == "pipeline/models/networks/resnet8.py"
+    assert relative_path("/elsewhere/net.py") == "net.py"
