@@ -7,8 +7,6 @@ with the variables of the function it shows which part of it decided; a call of 
 from __future__ import annotations
 
 import ast
-import functools
-import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.backends.check_sources import deciding, function_of, told_at
 from pipeline.backends.refused_values import UNKNOWN, values_in
 
 _DEEPEST = 8
@@ -74,19 +73,14 @@ class Place:
 
 def decided(place: Place) -> Iterator[Condition]:
     """The conditions by which the function of `place` got there, or by which what it returned there is False."""
-    function = _function(place.code)
-    found = _deciding(function.body, place.line) if function else None
+    found = deciding(place.code, place.line)
     if found is not None:
         yield from _parts(*found, place)
 
 
 def told(place: Place) -> dict[str, object]:
     """What the message that is made at the line of `place` has in it, by name."""
-    function = _function(place.code)
-    statement = (
-        next((inner for _, inner, _ in reversed(list(_blocks(function.body, place.line)))), None) if function else None
-    )
-    parts = [node.value for node in ast.walk(statement) if isinstance(node, ast.FormattedValue)] if statement else []
+    parts = told_at(place.code, place.line)
     values = [values_in(part, partial(_value, variables=place.variables)) for part in parts]
     return {name: value for each in values for name, value in each.items()}
 
@@ -145,7 +139,7 @@ def _of_items(call: ast.Call, each: ast.GeneratorExp, wanted: bool, place: Place
 def _inside(call: ast.Call, wanted: bool, place: Place) -> Iterator[Condition]:
     """The conditions in the function that `call` calls, where that is Python that answers by conditions of its own."""
     code = code_of(_value(call.func, place.variables))
-    if code is None or _function(code) is None or code.co_qualname in place.path:
+    if code is None or function_of(code) is None or code.co_qualname in place.path:
         return
     answer, stopped = profiled(lambda: _value(call, place.variables), code)
     if stopped is None or not isinstance(answer, bool | np.bool_) or bool(answer) is not wanted:
@@ -153,8 +147,7 @@ def _inside(call: ast.Call, wanted: bool, place: Place) -> Iterator[Condition]:
     line, variables = stopped
     path = (*place.path, code.co_qualname)
     within = Place(code=code, line=line, variables=variables, path=path)
-    function = _function(code)
-    found = _deciding(function.body, line, answer=wanted) if function else None
+    found = deciding(code, line, answer=wanted)
     if found is not None:
         yield from _parts(*found, within)
 
@@ -179,48 +172,9 @@ def _text(expression: ast.expr, holds: bool) -> str:
     return f"not {ast.unparse(expression)}" if isinstance(expression, ast.Call) else f"not ({ast.unparse(expression)})"
 
 
-def _deciding(body: Sequence[ast.stmt], line: int, *, answer: bool = False) -> tuple[ast.expr, bool] | None:
-    """The condition that brought a function with `body` to `line`, and whether it holds; None where none did.
-
-    Where `line` returns what an expression gives, that one, which gives `answer`.
-    """
-    blocks = list(_blocks(body, line))
-    statement = blocks[-1][1] if blocks else None
-    if isinstance(statement, ast.Return) and not isinstance(statement.value, ast.Constant | None):
-        return statement.value, answer
-    for owner, inner, block in reversed(blocks):
-        for earlier in reversed([each for each in block if each.lineno < inner.lineno]):
-            if isinstance(earlier, ast.If) and _returns_other(earlier, answer):
-                return earlier.test, False  # it would have left with the other answer
-        if isinstance(owner, ast.If):
-            return owner.test, block is owner.body
-    return None
-
-
-def _returns_other(statement: ast.If, answer: bool) -> bool:
-    last = statement.body[-1]
-    return isinstance(last, ast.Return) and not (
-        isinstance(last.value, ast.Constant) and bool(last.value.value) is answer
-    )
-
-
-def _blocks(
-    body: list[ast.stmt] | Sequence[ast.stmt], line: int, owner: ast.stmt | None = None
-) -> Iterator[tuple[ast.stmt | None, ast.stmt, Sequence[ast.stmt]]]:
-    """(what a block belongs to, the statement in it that contains `line`, the block), from the outermost inwards."""
-    for statement in body:
-        if statement.lineno <= line <= (statement.end_lineno or line):
-            yield owner, statement, body
-            if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                for field in ("body", "orelse", "finalbody", "handlers"):
-                    yield from _blocks(getattr(statement, field, []), line, statement)
-                for case in getattr(statement, "cases", []):
-                    yield from _blocks(case.body, line, statement)
-
-
 def _assigned(name: str, place: Place) -> ast.expr | None:
     """The condition that the variable `name` was last set to before the line of `place`, where it was set to one."""
-    function = _function(place.code)
+    function = function_of(place.code)
     found: ast.expr | None = None
     for statement in ast.walk(function) if function else ():
         match statement:
@@ -306,32 +260,3 @@ def code_of(function: Any) -> CodeType | None:
     function = getattr(function, "__func__", function)
     found = getattr(function, "__code__", None)
     return found if isinstance(found, CodeType) else None
-
-
-@functools.cache
-def _parsed(filename: str) -> ast.Module | None:
-    source = "".join(linecache.getlines(filename))
-    return ast.parse(source) if source else None
-
-
-@functools.cache
-def _function(code: CodeType) -> ast.FunctionDef | None:
-    """The source of `code`, None where there is none."""
-    module = _parsed(code.co_filename)
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return node
-    return None
-
-
-def comment_at(code: CodeType, line: int) -> str:
-    """The comment that stands above `line` of `code`, within the `if` around it."""
-    function = _function(code)
-    owners = [owner for owner, _, _ in _blocks(function.body, line) if isinstance(owner, ast.If)] if function else []
-    if not owners:
-        return ""
-    lines = linecache.getlines(code.co_filename)[owners[-1].test.lineno : line]
-    texts = [text.strip().removeprefix("#").strip() for text in lines if text.strip().startswith("#")]
-    return " ".join(texts)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from pipeline.backends.conditions import Condition, Place, code_of, comment_at, decided, profiled, told, variables_of
+from pipeline.backends.check_sources import comment_at
+from pipeline.backends.conditions import Condition, Place, code_of, decided, profiled, told, variables_of
 from pipeline.contracts import Reason, ReasonCode
 
 _DYNAMIC = re.compile(r"(?i).*(symbolic|symint|symbool|well_defined_shape|unresolved).*")

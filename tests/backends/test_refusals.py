@@ -205,17 +205,18 @@ def test_what_is_known_of_a_check_decides_where_its_condition_does_not_tell() ->
 def test_a_check_that_reports_is_read_where_it_reports() -> None:
     reported = []
 
-    def report() -> None:
+    def report(message: str) -> None:
+        assert message
         reported.append(refusal_at(sys._getframe(1)))
 
     def check(kernel: Sequence[int]) -> bool:
         if kernel[0] > 64:
-            report()
+            report(f"the kernel {kernel} is too high")
             return False
         return True
 
     assert not check([65, 1])
-    assert [said.words for said in reported] == ["kernel[0] > 64 with kernel[0]=65"]
+    assert [said.words for said in reported] == ["kernel[0] > 64 with kernel=[65, 1], kernel[0]=65"]
 
 
 def test_no_profiler_is_left_behind() -> None:
