@@ -107,7 +107,9 @@ def direction_of(figure: str) -> Direction | None:
 
 def author_of(build: ComparedBuild, kind: Kind) -> str:
     """Who a figure of this kind is from."""
-    return {Kind.MEASURED: build.samples, Kind.COUNTED: ""}.get(kind, build.compiler)
+    if kind is Kind.COUNTED:
+        return ""
+    return build.samples if kind is Kind.MEASURED else build.compiler
 
 
 def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:

@@ -103,26 +103,33 @@ def _of_one(
 def _change(
     column: Column, pairs: Sequence[tuple[ComparedBuild, ComparedBuild]], paired: Mapping[str, bool]
 ) -> Change | None:
-    differences, lows, highs, num_distinct, has_intervals = [], [], [], 0, True
-    for before, after in pairs:
-        first, second = column.value(before), column.value(after)
-        if first is None or second is None:
-            continue
-        differences.append(second - first)
-        intervals = column.interval(before), column.interval(after)
-        if intervals[0] is not None and intervals[1] is not None:
-            low, high = difference_interval(first, intervals[0], second, intervals[1])
-        else:
-            low = high = second - first
-            has_intervals = False
-        lows.append(low)
-        highs.append(high)
-        num_distinct += distinguishable(column, before, after, paired)
-    if not differences:
+    both = [pair for pair in pairs if column.value(pair[0]) is not None and column.value(pair[1]) is not None]
+    if not both:
         return None
-    count = len(differences)
+    differences = [(column.value(after) or 0.0) - (column.value(before) or 0.0) for before, after in both]
+    mean = sum(differences) / len(both)
+    if not all(column.interval(before) and column.interval(after) for before, after in both):
+        return Change(
+            mean=mean,
+            low=min(differences),
+            high=max(differences),
+            has_interval=False,
+            num_distinct=sum(difference != 0 for difference in differences),
+        )
     # The pairs share their samples, so that their errors go together: the mean is no surer than a single pair.
-    low, high = (sum(lows) / count, sum(highs) / count) if has_intervals else (min(lows), max(highs))
+    lows, highs = zip(*(_ends(column, before, after) for before, after in both), strict=True)
     return Change(
-        mean=sum(differences) / count, low=low, high=high, has_interval=has_intervals, num_distinct=num_distinct
+        mean=mean,
+        low=sum(lows) / len(both),
+        high=sum(highs) / len(both),
+        has_interval=True,
+        num_distinct=sum(distinguishable(column, before, after, paired) for before, after in both),
     )
+
+
+def _ends(column: Column, before: ComparedBuild, after: ComparedBuild) -> tuple[float, float]:
+    """The interval of the difference of two shares that have intervals."""
+    ends = column.interval(before), column.interval(after)
+    assert ends[0] is not None
+    assert ends[1] is not None
+    return difference_interval(column.value(before) or 0.0, ends[0], column.value(after) or 0.0, ends[1])

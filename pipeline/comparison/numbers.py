@@ -47,7 +47,7 @@ def number(column: Column, value: float | None, *, signed: bool = False) -> str:
     """A value without its unit, `-` where there is none."""
     if value is None:
         return "-"
-    sign = "+" if signed else ""
+    sign = "+z" if signed else "z"  # z: no minus before a zero
     if column.is_fraction:
         return f"{100 * value:{sign}.2f}"
     if column.figure.endswith("_ms"):
@@ -70,6 +70,6 @@ def interval(column: Column, ends: tuple[float, float] | None, *, signed: bool =
     """The ends of an interval, e.g. `97.2 to 99.6`; empty where there is none."""
     if ends is None:
         return ""
-    scale, sign = (100, "+") if column.is_fraction else (1, "+")
+    scale, sign = 100 if column.is_fraction else 1, "+" if signed else ""
     low, high = (scale * end for end in ends)
-    return f"{low:{sign}.1f} to {high:{sign}.1f}" if signed else f"{low:.1f} to {high:.1f}"
+    return f"{low:{sign}.1f} to {high:{sign}.1f}"

@@ -38,13 +38,14 @@ svg .value { font-size: 11px; paint-order: stroke; stroke: var(--card); stroke-w
 .mark.optimal { stroke: var(--ink); stroke-width: 1.6; fill-opacity: 1; }
 .mark.by_noise { fill: var(--card); stroke: var(--color); stroke-width: 2.4; fill-opacity: 1; }
 .line { fill: none; stroke: var(--color); stroke-width: 1.1; opacity: .35; cursor: pointer; }
-.line.optimal { stroke-width: 2.4; opacity: .95; }
-.line.by_noise { stroke-width: 2; opacity: .8; stroke-dasharray: 7 3; }
+.many .line { opacity: .07; }
+.line.optimal, .many .line.optimal { stroke-width: 2.4; opacity: .95; }
+.line.by_noise, .many .line.by_noise { stroke-width: 2; opacity: .8; stroke-dasharray: 7 3; }
 .c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
 .c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .key { --color: var(--soft); }
 svg .off { display: none; }
 .mark.lit { stroke: var(--ink); stroke-width: 2.4; fill-opacity: 1; }
-.line.lit { stroke: var(--ink); stroke-width: 3.5; opacity: 1; }
+.line.lit, .many .line.lit { stroke: var(--ink); stroke-width: 3.5; opacity: 1; }
 tr.lit > * { background: var(--mark) !important; }
 .scroll.builds { max-height: 78vh; overflow: auto; margin-bottom: 8px; }
 .builds thead th, .flavor thead th, .effects thead th { vertical-align: bottom; background: var(--card); }

@@ -10,7 +10,7 @@ from pipeline.comparison import numbers
 from pipeline.comparison.builds import ComparedBuild
 from pipeline.comparison.columns import Column
 from pipeline.comparison.parameters import Parameter
-from pipeline.comparison.plots import Look, labelled_ticks, standing_class
+from pipeline.comparison.plots import MANY, Look, labelled_ticks, standing_class
 
 MAX_AXES = 12
 MAX_LABELS = 14
@@ -40,8 +40,9 @@ def parallel(
     # Pareto-optimal builds are drawn last, on top of the others.
     order = sorted(range(len(builds)), key=lambda row: builds[row].label in look.standings)
     body = "".join(lines[row] for row in order) + "".join(_axis(scale, number) for number, scale in enumerate(scales))
+    name = "parallel many" if len(builds) > MANY else "parallel"
     return (
-        f'<svg class="parallel" viewBox="0 0 {width} {_HEIGHT}" style="min-width:{width}px" role="img" '
+        f'<svg class="{name}" viewBox="0 0 {width} {_HEIGHT}" style="min-width:{width}px" role="img" '
         f'aria-label="Parallel coordinates">{body}</svg>'
     )
 

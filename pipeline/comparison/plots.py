@@ -15,9 +15,10 @@ from pipeline.comparison.pareto import Standing
 
 MAX_INTERVALS = 60
 """With more builds, only Pareto-optimal ones have their interval drawn."""
+MANY = 150
+"""With more builds, marks are smaller and lines fainter."""
 _WIDTH, _HEIGHT = 440, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 48
-_MANY = 150
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MARGIN = 0.06
 """Share of an axis that is left free at either end."""
@@ -168,7 +169,7 @@ def _points(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis
     for build in builds:
         place = f"{across.at(_value(x, build)):.1f}", f"{up.at(_value(y, build)):.1f}"
         places.setdefault(place, []).append(build)
-    size = 3.5 if len(builds) > _MANY else 5.5
+    size = 3.5 if len(builds) > MANY else 5.5
     marks: list[tuple[bool, str]] = []
     for place, here in places.items():
         groups: dict[tuple[int, str], list[ComparedBuild]] = {}
