@@ -155,6 +155,7 @@ class PointBuild:
         return PointRecord(
             point=self._number, overrides=self._typed, status="failed", reason=failed.reason,
             stages=self._done | {failed.stage: "failed"}, log=str(failed.log),
+            metrics=_figures(self._workspace) if failed.stage == EVALUATE else {},  # measured, and below a gate
         )  # fmt: skip
 
     def _next(self, waiting: list[Stage]) -> Stage:
@@ -308,10 +309,15 @@ class PointBuild:
     def _metrics(self) -> dict[str, Any]:
         """Figures that evaluate wrote."""
         with tempfile.TemporaryDirectory() as temporary:
-            if not self._shared.store.get(self._keys[EVALUATE], Path(temporary)):
-                return {}
-            metrics = artifacts.read_json(Path(temporary) / artifacts.METRICS)
-        return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
+            found = self._shared.store.get(self._keys[EVALUATE], Path(temporary))
+            return _figures(Path(temporary)) if found else {}
+
+
+def _figures(folder: Path) -> dict[str, Any]:
+    """The figures of metrics.json below `folder`, none where it is not there."""
+    path = folder / artifacts.METRICS
+    metrics = artifacts.read_json(path) if path.is_file() else {}
+    return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
 
 
 def _reason(stage: str, log: Path, code: int) -> str:

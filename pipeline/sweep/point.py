@@ -57,7 +57,7 @@ class PointTask:
                 Folder(self.folder).note(BROKEN, point=number, session=self.session, error=str(error) or repr(error))
             raise
         figures = [_number(record.metrics.get(name)) for name in Folder(self.folder).read().objectives]
-        if not figures or any(math.isnan(figure) for figure in figures):
+        if record.status != "built" or not figures or any(math.isnan(figure) for figure in figures):
             return None
         return tuple(figures) if len(figures) > 1 else figures[0]
 
