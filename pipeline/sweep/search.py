@@ -59,8 +59,9 @@ def refuse_aimless(sweep: Sweep) -> None:
 
 
 def has_figures(sweep: Sweep, records: Sequence[PointRecord], session: str) -> bool:
-    """Whether a point of this start of the sweep has all objectives."""
-    return any(set(sweep.objectives) <= record.metrics.keys() for record in records if record.session == session)
+    """Whether a point that was built in this start of the sweep has all objectives."""
+    built = (record for record in records if record.session == session and record.status == "built")
+    return any(set(sweep.objectives) <= record.metrics.keys() for record in built)
 
 
 def refuse_missing(sweep: Sweep, records: Sequence[PointRecord]) -> None:
