@@ -27,6 +27,8 @@ from pipeline.tracking.content import flat_params
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NUM_SAMPLES = 360
+MAX_PER_BATCH = 100
+"""Parameters that MLflow takes at once."""
 TARGETS = {
     "neutron_imxrt700": "reference",
     "ethos_u55_128": "vela",
@@ -69,12 +71,12 @@ def fill(folder: Path, num_runs: int) -> None:
         name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
         run = client.create_run(experiment, run_name=name, tags=tags)
         params, _ = flat_params({key: value for key, value in config.items() if key != "tracking"})
-        client.log_batch(
-            run.info.run_id,
-            params=[Param(key, value) for key, value in params.items()][:100],
-            metrics=[Metric(key, value, run.info.start_time, 0) for key, value in figures.items()],
-            tags=[RunTag(f"version.of_tool_{tool}", "1.2.3") for tool in range(30)],
-        )
+        entries = [Param(key, value) for key, value in params.items()]
+        for start in range(0, len(entries), MAX_PER_BATCH):
+            client.log_batch(run.info.run_id, params=entries[start : start + MAX_PER_BATCH])
+        metrics = [Metric(key, value, run.info.start_time, 0) for key, value in figures.items()]
+        versions = [RunTag(f"version.of_tool_{tool}", "1.2.3") for tool in range(30)]
+        client.log_batch(run.info.run_id, metrics=metrics, tags=versions)
         for file, content in (("plan.json", "{}"), ("confusion.csv", confusion(figures))):
             path = folder / "mlflow" / "artifacts" / run.info.run_id / "artifacts" / file
             artifacts.write_text(path, content)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from pipeline import cli
+from pipeline import artifacts, cli
 from pipeline.statistics import wilson_interval
 from pipeline.sweep.folder import Folder, PointRecord
 from pipeline.tracking import lineage
@@ -202,14 +202,18 @@ def test_git_revisions_and_the_workspace(capsys, tmp_path, monkeypatch):
     )
     run("init", "-q", "-b", "main")
     for number, hits in enumerate((190, 150)):
-        write(hits, 1000 * (number + 1), seed=number)
-        run("add", "build/config.yaml", "build/evaluate", "-f")
+        config = write(hits, 1000 * (number + 1), seed=number)
+        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        run("add", "build/config.yaml", "build/evaluate", "build/track", "-f")
         run("commit", "-qm", str(number))
-    write(100, 9000, seed=7)
+    write(100, 9000, seed=7, program=b"not recorded yet")
     comparison = as_json("HEAD~1", "main", "workspace", "--sort", "size", capsys=capsys)
     assert [row["build"] for row in comparison["builds"]] == ["HEAD~1", "main", "workspace"]
     assert [row["parameters"]["build.seed"] for row in comparison["builds"]] == ["0", "1", "7"]
     assert [row["marks"].get("quantized_accuracy") for row in comparison["builds"]] == ["best", None, None]
+    compilers = [row["compiler"] for row in comparison["builds"]]
+    assert compilers == [*["reference (test-converter 7.1)"] * 2, "reference"]
+    assert "runs on the host only" in comparison["builds"][0]["not_measured"]["converter.caveat"]
     run("rm", "-q", "--cached", "build/evaluate/metrics.json")
     run("commit", "-qm", "without")
     assert cli.main(["compare", "main"]) == 1

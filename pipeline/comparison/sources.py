@@ -125,7 +125,16 @@ def of_workspace() -> ComparedBuild:
     for path in (artifacts.METRICS, artifacts.CONFIG):
         if not path.is_file():
             raise LowerdeckError(f"{path} is missing: `dvc repro` builds")
-    return _of_files(WORKSPACE, {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()})
+    files = {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()}
+    if artifacts.LINEAGE in files and not _is_of_program(files[artifacts.LINEAGE]):
+        del files[artifacts.LINEAGE]  # of the build before: this one was not recorded yet
+    return _of_files(WORKSPACE, files)
+
+
+def _is_of_program(lineage: str) -> bool:
+    """Whether the lineage ends in the program that lies in build/."""
+    programs = [link["sha256"] for link in json.loads(lineage)["links"] if link["name"] == "program"]
+    return artifacts.PROGRAM.is_file() and programs == [artifacts.sha256(artifacts.PROGRAM)]
 
 
 def _of_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
@@ -140,20 +149,22 @@ def _of_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
     except (ValueError, yaml.YAMLError, KeyError, TypeError) as error:
         raise LowerdeckError(f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}") from error
     config.pop("tracking", None)
+    texts = {key: str(value) for key, value in measured.items() if not figures.is_number(value)}
     return ComparedBuild(
         label=label,
         name=name,
         params=flat_params(config)[0],
         figures=finite(measured),
-        texts={key: str(value) for key, value in measured.items() if not figures.is_number(value)},
-        compiler=_compiler(config["flavor"]["name"], converter),
+        texts=texts | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {}),
+        compiler=_compiler(config["flavor"]["name"], f"{converter['name']} {converter['version']}".strip()),
         samples=_samples(lineage, config, measured),
     )
 
 
-def _converter(lineage: Mapping[str, Any]) -> str:
-    converters = [link["converter"] for link in lineage.get("links", ()) if "converter" in link]
-    return " ".join((converters[0]["name"], converters[0]["version"])) if converters else ""
+def _converter(lineage: Mapping[str, Any]) -> Mapping[str, str]:
+    """Name, version and caveat of the converter; empty without a lineage."""
+    found: list[Mapping[str, str]] = [link["converter"] for link in lineage.get("links", ()) if "converter" in link]
+    return found[0] if found else {"name": "", "version": "", "caveat": ""}
 
 
 def _samples(lineage: Mapping[str, Any], config: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
