@@ -381,3 +381,19 @@ def test_what_object_storage_refuses_is_said(result: Path, tmp_path: Path, monke
     store = Store.open(f"{closed_port}/store")
     with pytest.raises(LowerdeckError, match=r"the store http://127\.0\.0\.1:9/store refused: ClientConnectorError"):
         store.get(KEY, tmp_path / "out")
+
+
+def test_digests_tell_of_a_result_without_taking_it_out(location: str, result: Path) -> None:
+    store = Store.open(location)
+    assert store.digests(KEY) is None
+    store.put(KEY, result, FILES)
+    assert store.digests(KEY) == {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
+
+
+def test_who_asks_learns_that_a_result_is_being_made(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    assert not store.is_locked(KEY)
+    with store.lock(KEY):
+        assert store.is_locked(KEY)
+        assert not store.is_locked(OTHER_KEY)
+    assert not store.is_locked(KEY)

@@ -135,11 +135,12 @@ class PointBuild:
                 stage = self._next(waiting)
                 self._have(stage)
                 waiting.remove(stage)
+            metrics = self._metrics()
         except _StageFailed as failed:
             return self._failed(failed)
         return PointRecord(
             point=point, overrides=overrides, status="built", stages=self._done,
-            program_sha256=self._digests[artifacts.PROGRAM.as_posix()], metrics=self._metrics(),
+            program_sha256=self._digests[artifacts.PROGRAM.as_posix()], metrics=metrics,
         )  # fmt: skip
 
     def track(self, record: PointRecord) -> PointRecord:
@@ -248,8 +249,9 @@ class PointBuild:
         if not self._shared.store.get(self._keys[stage.name], self._workspace):
             if stage.name == COMPOSE:
                 self.configure()
+                self._shared.store.get(self._keys[COMPOSE], self._workspace)
             else:
-                for path in stage.inputs:
+                for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
                     self._place(self._shared.maker[path])
                 self._execute(stage, self._keys[stage.name])
                 self._shared.store.put(self._keys[stage.name], self._workspace, self._files_of(stage))
@@ -309,8 +311,11 @@ class PointBuild:
     def _metrics(self) -> dict[str, Any]:
         """Figures that evaluate wrote."""
         with tempfile.TemporaryDirectory() as temporary:
-            found = self._shared.store.get(self._keys[EVALUATE], Path(temporary))
-            return _figures(Path(temporary)) if found else {}
+            folder = Path(temporary)
+            if not self._shared.store.get(self._keys[EVALUATE], folder):  # what was known to be there is damaged
+                self._place(self._shared.stages[EVALUATE])
+                folder = self._workspace
+            return _figures(folder)
 
 
 def _figures(folder: Path) -> dict[str, Any]:

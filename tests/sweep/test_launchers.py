@@ -41,6 +41,12 @@ def processes_of_points(folder: Path) -> set[int]:
     return {event["process"] for event in events if event["event"] == "point begins"}
 
 
+def figures_of(folder: Path) -> dict[int, Any]:
+    """What evaluate found, by point."""
+    lines = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+    return {line["point"]: line["metrics"] for line in lines}
+
+
 def runs_of(project: Project, sweep_id: str) -> Counter[str]:
     """`sweep.point` of the MLflow runs of a sweep."""
     with sqlite3.connect(project.root / "mlflow" / "mlflow.db") as database:
@@ -51,18 +57,35 @@ def runs_of(project: Project, sweep_id: str) -> Counter[str]:
         return Counter(value for (value,) in database.execute(query, (sweep_id,)))
 
 
-def test_two_joblib_workers_do_no_work_twice(project: Project) -> None:
+@pytest.fixture(scope="module")
+def by_two_workers(project: Project) -> tuple[Path, dict[str, Any], str]:
     """The first sweep of a new project: the workers also meet at MLflow's database, which neither has made yet."""
-    workers = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    folder, summary, _ = swept(project, f"{OPERATORS}=[],[aten::add]", *workers)
+    return swept(project, f"{OPERATORS}=[],[aten::add]", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+
+
+def test_two_joblib_workers_do_no_work_twice(
+    by_two_workers: tuple[Path, dict[str, Any], str], project: Project
+) -> None:
+    folder, summary, _ = by_two_workers
     assert summary["points"] == {"built": 2}
     assert summary["stage_runs"] == ONCE | FOR_EACH_OF_TWO
     assert runs_of(project, summary["id"]) == {"0": 1, "1": 1}
     assert len(processes_of_points(folder)) == 2, "one worker built both points"
 
-    _, alone, _ = swept(project, f"{OPERATORS}=[],[aten::add]")
-    assert alone["id"] == summary["id"], "another launcher made another sweep of it"
-    assert alone["stage_runs"] == {}, "what workers made does not serve without them"
+
+def test_what_workers_made_serves_without_them_and_what_is_damaged_is_made_anew(
+    by_two_workers: tuple[Path, dict[str, Any], str], project: Project
+) -> None:
+    before = figures_of(by_two_workers[0])
+    for stored in (project.root / "sweeps" / "store" / "objects").rglob("*"):
+        if stored.is_file() and b'"delegated_accuracy"' in stored.read_bytes():
+            stored.chmod(0o644)
+            stored.write_bytes(stored.read_bytes().replace(b'"delegated_accuracy"', b'"delegated_bccuracy"'))
+    folder, alone, said = swept(project, f"{OPERATORS}=[],[aten::add]")
+    assert alone["id"] == by_two_workers[1]["id"], "another launcher made another sweep of it"
+    assert alone["stage_runs"] == {"evaluate": 2}
+    assert "lacks a sound build/evaluate/metrics.json" in said
+    assert figures_of(folder) == before
 
 
 @pytest.mark.slow
