@@ -47,6 +47,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
 
     Raises:
         NothingDelegatedError: no node would be delegated; lists the reasons.
+        LowerdeckError: the backend gives a node neither a partition nor a reason, or a size has no upper bound.
     """
     lowering = backend.lowering(program)
     program_io.keep_border(lowering)

@@ -136,7 +136,7 @@ def _without_config(node: torch.fx.Node) -> Reason:
         return Reason(code=ReasonCode.DYNAMIC_SHAPE, words=words)
     for other in _belongs_to(node):
         if "delegation_tag" not in other.meta:
-            words = f"is delegated only together with {other.name}, which is not"
+            words = f"is delegated only together with the {operator_name(other)} that it belongs to, which is not"
             return Reason(code=ReasonCode.NEIGHBOUR, words=words, node=other.name)
     words = "converts number formats for operators that the delegate computes in floats, or for the CPU"
     return Reason(code=ReasonCode.BOUNDARY, words=words)
