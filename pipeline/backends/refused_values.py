@@ -72,8 +72,9 @@ def _compared(expression: ast.expr) -> Iterator[ast.expr]:
         case ast.Name() | ast.Attribute() | ast.Subscript():
             if _root(expression) not in _NAMESPACES and not getattr(expression, "attr", "").isupper():
                 yield expression
-        case ast.NamedExpr(target=target):
-            yield target
+        case ast.NamedExpr(value=value):
+            yield expression
+            yield from (part for part in _compared(value) if isinstance(part, ast.Name))
         case ast.Call():
             yield from _in_call(expression)
         case ast.GeneratorExp(generators=generators) | ast.ListComp(generators=generators):
@@ -114,6 +115,6 @@ def _name(part: ast.expr, value_of: Callable[[ast.expr], Any]) -> str:
                 return str(schema.arguments[index].name)
         case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
             return key
-        case ast.Attribute(attr=attribute):
-            return attribute
+        case ast.Attribute(attr=name) | ast.NamedExpr(target=ast.Name(id=name)):
+            return name
     return ast.unparse(part)

@@ -95,8 +95,8 @@ def of_neutron(partitioner: Any, edge: torch.export.ExportedProgram) -> Again:
     def again(node: torch.fx.Node, reason: Reason) -> bool | None:
         if reason.code is ReasonCode.NO_CONVERTER:
             return node.target in supported_ops
-        if reason.code is ReasonCode.NOT_QUANTIZED:
-            return "cluster" in node.meta
+        if reason.check == "NeutronSupportedOperators._is_node_quantized":
+            return "cluster" in node.meta if reason.code is ReasonCode.NOT_QUANTIZED else None
         converter, _, check = reason.check.partition(".")
         if check not in CONVERTER_CHECKS:
             return None

@@ -84,6 +84,14 @@ def with_walrus(parameters: tuple[float, torch.dtype] | None) -> bool:
     return (found := parameters) is not None and found[1] in (torch.int8, torch.uint8)
 
 
+def with_quantization(index: int) -> bool:
+    return all((found := quantization_of(each)) is not None and found in (1.0, 2.0) for each in [0, index])
+
+
+def quantization_of(index: int) -> float | None:
+    return None if index else 1.0
+
+
 def with_choice(arguments: Sequence[Any]) -> bool:
     ceil_mode = arguments[4] if len(arguments) >= 5 else False
     if len(arguments) > 9 or ceil_mode:
@@ -161,6 +169,12 @@ NO = [
     (with_last_word, (3,), "size not in (2, 4, 8) with size=3", "shape"),
     (with_otherwise, (3,), "rank != 4 with rank=3", "shape"),
     (with_walrus, ((0.5, torch.int16),), "found[1] not in (torch.int8, torch.uint8) with found[1]=int16", "dtype"),
+    (
+        with_quantization,
+        (1,),
+        "(found := quantization_of(each)) is None with found=None, each=1, index=1",
+        "not_quantized",
+    ),
     (with_choice, ([0, 0, 0, 0, True],), "ceil_mode with ceil_mode=True", "constraint"),
     (with_match, ("reflect", 6), "sides > 4 with sides=6", "constraint"),
     (with_annotation, (2.0,), "alpha != 1 with alpha=2.0", "constraint"),
@@ -184,7 +198,7 @@ def test_the_condition_that_decided_is_told(
     reason = said.reason("A check", ReasonCode.CONSTRAINT)
     assert (reason.code, reason.check, reason.words) == (code, "A check", words)
     for name, value in reason.values.items():
-        assert isinstance(value, bool | int | float | str | list)
+        assert isinstance(value, bool | int | float | str | list | None)
         assert f"{name}=" in words
 
 
