@@ -66,7 +66,8 @@ class Edges:
             else:
                 before = b""
             yield
-            if (workspace / artifacts.EDGE_RECEIPT).read_bytes() != before:
+            receipt = workspace / artifacts.EDGE_RECEIPT
+            if receipt.is_file() and receipt.read_bytes() != before:  # a stage that failed may have left none
                 for file in _FILES:
                     _copy(workspace / file, kept / file.name)
 

@@ -18,11 +18,12 @@ from pipeline import artifacts
 from pipeline.config.compose import read_params
 from pipeline.contracts import ConfigurationError, LowerdeckError
 from pipeline.sweep import arguments, hydra_multirun, search, snapshot
-from pipeline.sweep.building import PointBuild, Shared
+from pipeline.sweep.building import PointBuild
 from pipeline.sweep.content import FILES, digest, tool_versions
 from pipeline.sweep.declaration import Stage, read_stages
 from pipeline.sweep.folder import Folder, PointRecord, Sweep
 from pipeline.sweep.point import BROKEN, PointTask, shared_for
+from pipeline.sweep.shared import Shared
 
 DEFAULT_STORE = snapshot.SWEEPS / "store"
 STORE_VARIABLE = "LOWERDECK_STORE"

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.contracts import LowerdeckError
 from pipeline.sweep import arguments
-from pipeline.sweep.building import PointBuild, Shared
+from pipeline.sweep.building import PointBuild
 from pipeline.sweep.folder import Folder, PointRecord
+from pipeline.sweep.shared import Shared
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
