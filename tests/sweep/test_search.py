@@ -92,7 +92,7 @@ def test_a_figure_that_no_point_has_is_said(project: Project) -> None:
 def a_sweep(searches: bool, objectives: list[str]) -> Sweep:
     return Sweep(
         id="0", name="", typed=[], arguments=[], swept=[], searches=searches, base={}, objectives=objectives, store="",
-        versions={}, recorded_in="",
+        versions={},
     )  # fmt: skip
 
 
