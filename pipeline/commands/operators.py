@@ -48,6 +48,10 @@ def _operators(options: argparse.Namespace) -> None:
     _print(fresh)
     if options.update:
         _update(fresh, is_whole=options.only == "*")
+    own = [f"{row.key}: {row.problem}" for row in fresh.rows if row.outcome == "own error"]
+    if own:
+        raise LowerdeckError("errors of the project itself, which tell nothing of the backend:\n  " + "\n  ".join(own))
+    if options.update:
         return
     found = list(rows.differences(rows.read(options.backend), fresh))
     if found:

@@ -46,8 +46,10 @@ def agreement(
         scheme: decides what is near for floats.
 
     Raises:
-        LowerdeckError: an output has another shape.
+        LowerdeckError: there are more or fewer outputs, or one has another shape.
     """
+    if not len(expected) == len(given) == len(steps):
+        raise LowerdeckError(f"the program gives {len(given)} results instead of {len(expected)}")
     compared = [_compare(*pair, scheme) for pair in zip(expected, given, steps, strict=True)]
     error, unit, limit = max(compared, key=lambda one: one[0] / (one[2] or 1e-9))
     digits = round(error, 1) if unit == LSB else float(f"{error:.0e}")
@@ -60,6 +62,8 @@ def _compare(
     """(error, unit, limit)."""
     if expected.shape != given.shape:
         raise LowerdeckError(f"the result has shape {list(given.shape)} instead of {list(expected.shape)}")
+    if expected.numel() == 0:
+        return 0.0, SHARE, LIMITS[SHARE]
     if not expected.is_floating_point():
         return float((expected != given).float().mean()), SHARE, LIMITS[SHARE]
     difference = (given.double() - expected.double()).abs().max()

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from pipeline import artifacts, backends
 from pipeline.calibrate import calibrate
@@ -60,7 +61,9 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """The project refuses the combination: what it has no quantizer for, or what its quantizer annotates nothing of."""
     ERROR = "error"
-    """Lowering stopped with an exception."""
+    """Lowering stopped with an exception out of a library."""
+    OWN_ERROR = "own error"
+    """An exception arose in the project itself: its own fault, and no result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +112,17 @@ def measure(case: Case, precision: str, target: Target) -> Measured:
     """Lower `case` for `target`, and execute it where the operator is delegated.
 
     An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not,
-    and is raised.
+    and is told apart by its place.
     """
+    try:
+        return _measured(case, precision, target)
+    except Exception as error:  # the project's own: all others were made results where they arose
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}, {frame.name}"
+        return Measured(outcome=Outcome.OWN_ERROR, problem=f"{type(error).__name__}: {_one_line(error)} ({place})")
+
+
+def _measured(case: Case, precision: str, target: Target) -> Measured:
     backend, scheme = target.create(case.options), PRECISIONS[precision]
     tensors: Sequence[QuantizedTensor] = ()
     try:
@@ -197,13 +209,16 @@ def _executed(
             inputs = _inputs(case, scheme)
             executor, given = _attempt("execute", lambda: _run(inputs))
         facts["executor"] = executor
-        with torch.no_grad():
-            expected = quantized.module(check_guards=False)(*inputs)
-        expected = expected if isinstance(expected, (tuple, list)) else (expected,)
+        expected = _attempt("execute in PyTorch", lambda: _expected(quantized, inputs))
         facts["agreement"] = _attempt("compare", lambda: agreement(expected, given, converted.output_steps, scheme))
     except _StoppedError as error:
         facts["problem"] = str(error)
     return Measured(**(vars(measured) | facts))
+
+
+def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> Sequence[Any]:
+    with torch.no_grad():
+        return tree_leaves(quantized.module(check_guards=False)(*inputs))
 
 
 def _converted(partitioned: Partitioned, backend: Backend) -> Converted:

@@ -195,6 +195,8 @@ def _row(row: Planned, claimed: Claimed, constraint: str, found: Measured) -> Ro
 
 
 def _verdict(claimed: Claimed, precision: str, found: Measured) -> Verdict:
+    if found.outcome is Outcome.OWN_ERROR:
+        return Verdict.FAILS
     if claimed is Claimed.QUANTIZED:
         return Verdict.AS_CLAIMED if found.is_quantized else Verdict.LESS
     is_delegated = found.outcome is Outcome.DELEGATED

@@ -306,7 +306,6 @@ _NOT_LISTED = (
     _plain("sort.default", lambda x: torch.sort(x, 1)[0]),
     _plain("topk.default", lambda x: torch.topk(x, 2, 1)[0]),
     _case("scaled_dot_product_attention", function(F.scaled_dot_product_attention), shapes=(IMAGE, IMAGE, IMAGE)),
-    _case("lstm", lambda: nn.LSTM(16, 8, batch_first=True), shapes=(_SEQUENCE,)),
 )
 """What networks have and the lists lack: some of it is taken apart before it is quantized."""
 
