@@ -250,6 +250,17 @@ _VARIANTS: Sequence[Case] = (
 )
 
 _NOT_LISTED = (
+    *(
+        _case(
+            name,
+            lambda: nn.Linear(32, 16),
+            shapes=(ROWS,),
+            fed=False,
+            nodes=f"torchao.{name}.*",
+            precisions=("int8_dynamic_int4",),
+        )
+        for name in ("choose_qparams_affine", "quantize_affine", "dequantize_affine")
+    ),
     _case("addmm", function(torch.addmm), shapes=((4, 4), (4, 8), (8, 4)), precisions=_FLOATS),
     _case("batch_norm", lambda: nn.BatchNorm2d(8)),
     _case("batch_norm", lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)), "behind conv2d", fed=False),
