@@ -124,4 +124,4 @@ def test_rules_by_module_and_type_decide_the_integers(
     plan = partition(quantized(U85, float_head), lowered(U85).backend()).plan
     off = [node for node in plan.nodes if node.compute and node.partition is None]
     assert {node.module for node in off} == {"head"}
-    assert {node.reason.code for node in off if node.reason is not None} == {ReasonCode.NOT_QUANTIZED}
+    assert ReasonCode.NOT_QUANTIZED in {node.reason.code for node in off if node.reason is not None}
