@@ -124,11 +124,10 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _ui(options: argparse.Namespace) -> None:
-    from pipeline import artifacts
-    from pipeline.config import load
+    from pipeline import recorded
     from pipeline.tracking import ui
 
-    location = ui.locate(load.read_config(artifacts.CONFIG).tracking)
+    location = ui.locate(recorded.where())
     address = location.address(options.host, options.port)
     if location.has_server:
         print(f"The builds are recorded on a server: {address}")

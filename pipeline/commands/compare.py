@@ -57,12 +57,11 @@ def run(options: argparse.Namespace) -> None:
     """Compare, print, write the page, and keep both in MLflow."""
     if options.json == options.csv == STANDARD_OUTPUT:
         raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
-    from pipeline import artifacts
+    from pipeline import artifacts, recorded
     from pipeline.comparison import exports, page
     from pipeline.comparison.comparison import compare
-    from pipeline.config import load
 
-    tracking = load.read_config(artifacts.CONFIG).tracking
+    tracking = recorded.where()
     title, builds = _builds(tracking, options.selectors)
     answers = _paired(tracking, builds)
     comparison = compare(builds, objectives=options.objectives, sort=options.sort, paired=answers)

@@ -79,12 +79,12 @@ def _run(name: str) -> tuple[str, str]:
     Raises:
         LowerdeckError: there is none, or there are several.
     """
-    from pipeline.config import load
+    from pipeline import recorded
     from pipeline.tracking.runs import find_runs
 
     asked = f"{name!r} is no file and no revision of git"
     try:
-        found = find_runs(load.read_config(artifacts.CONFIG).tracking, selector=name)
+        found = find_runs(recorded.where(), selector=name)
     except LowerdeckError as error:
         raise LowerdeckError(f"{asked}; as an MLflow run: {error}") from None
     if len(found) > 1:
@@ -94,8 +94,8 @@ def _run(name: str) -> tuple[str, str]:
 
 
 def _of_run(run_id: str) -> str:
-    from pipeline.config import load
+    from pipeline import recorded
     from pipeline.tracking.runs import read_artifact
 
-    tracking = load.read_config(artifacts.CONFIG).tracking
+    tracking = recorded.where()
     return _text(read_artifact(tracking, run_id, artifacts.PLAN.name), f"plan.json of run {run_id}")

@@ -28,7 +28,8 @@ def print_table(build: Build, console: Console) -> None:
     for what, where in (
         ("the whole report:", str(artifacts.REPORT)),
         ("for firmware:", str(artifacts.FIRMWARE_ZIP)),
-        ("all builds compared:", "make ui"),
+        ("what is not delegated:", "lowerdeck explain"),
+        ("all builds compared:", "lowerdeck compare, make ui"),
         ("against the last commit:", "dvc metrics diff"),
     ):
         console.print(Text(f"{what:<26}{where}"), soft_wrap=True)
