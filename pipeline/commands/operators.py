@@ -65,14 +65,15 @@ def _operators(options: argparse.Namespace) -> None:
 
 
 def _measure(backend: str, only: str) -> Page:
+    from pipeline.stage import quiet_libraries
+
+    quiet_libraries()  # before torch is imported
     import torch
     from tqdm import tqdm
 
     from pipeline.operators import rows
     from pipeline.operators.shared import shared_work
-    from pipeline.stage import quiet_libraries
 
-    quiet_libraries()
     planned = rows.planned(backend, only)
     if not planned:
         raise LowerdeckError(f"no row matches --only {only!r}; docs/operators/{backend}.md has them")
