@@ -103,7 +103,7 @@ def loaded(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathF
         with chdir(folder):
             required |= set(registry.requirements(artifacts.read_json(artifacts.MANIFEST)))
             with opened(TRACKING) as store:
-                runs[target] = find_or_create_run(store, TRACKING, target, target)[0].info.run_id
+                runs[target] = find_or_create_run(store, TRACKING, target, target, {})[0].info.run_id
             registered = registry.register(TRACKING, f"small {target}", runs[target], KEY, "candidate")
         assert registered == registry.Registered(version="1", new=True)
     (folder / "build").unlink()
