@@ -44,7 +44,7 @@ class PointBuild:
         self._keys: dict[str, str] = {}
         self._digests: dict[str, str] = {}
         """Of artifacts, by path."""
-        self._config: dict[str, Any] = {}
+        self._config: Mapping[str, Any] = {}
         self._done: dict[str, str] = {}
         """`ran` or `shared` by stage."""
 
@@ -110,6 +110,14 @@ class PointBuild:
             inputs={},
             versions=self._shared.sweep.versions,
         )
+        if key not in self._shared.configured or not store.contains(key):
+            self._shared.configured[key] = self._composed(key)
+        self._config, self._digests[artifacts.CONFIG.as_posix()] = self._shared.configured[key]
+        self._done.setdefault(COMPOSE, "shared")
+
+    def _composed(self, key: str) -> tuple[Mapping[str, Any], str]:
+        """The resolved configuration and its digest, from the store or made."""
+        store = self._shared.store
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             if not store.contains(key) or not store.get(key, folder):
@@ -123,9 +131,7 @@ class PointBuild:
                 artifacts.write_text(folder / artifacts.CONFIG, render(config))
                 store.put(key, folder, [artifacts.CONFIG])
                 self._done[COMPOSE] = "ran"
-            self._config = _read_yaml(folder / artifacts.CONFIG)
-            self._digests[artifacts.CONFIG.as_posix()] = artifacts.sha256(folder / artifacts.CONFIG)
-        self._done.setdefault(COMPOSE, "shared")
+            return _read_yaml(folder / artifacts.CONFIG), artifacts.sha256(folder / artifacts.CONFIG)
 
     def _have(self, stage: Stage) -> None:
         """See to it that the store has the result of `stage`."""

@@ -47,6 +47,8 @@ class Shared:
         """Stages that failed in this process, by key: they would fail again."""
         self.refused: dict[str, ConfigurationError] = {}
         """Configurations that cannot exist, likewise."""
+        self.configured: dict[str, tuple[Mapping[str, Any], str]] = {}
+        """Resolved configurations as plain values and their SHA-256, by key of compose."""
         self.broken: LowerdeckError | None = None
         """Why no other point can be built."""
         self.later: Callable[[Callable[[], None]], object] = lambda end: end()
