@@ -16,7 +16,7 @@ from pipeline import artifacts
 from pipeline.config.compose import compose_params, render
 from pipeline.contracts import ConfigurationError
 from pipeline.sweep import snapshot, warm
-from pipeline.sweep.content import digest
+from pipeline.sweep.content import digest, read_yaml
 from pipeline.sweep.declaration import Stage
 from pipeline.sweep.edges import STAGE as PARTITION
 from pipeline.sweep.folder import PointRecord
@@ -131,7 +131,7 @@ class PointBuild:
                 artifacts.write_text(folder / artifacts.CONFIG, render(config))
                 store.put(key, folder, [artifacts.CONFIG])
                 self._done[COMPOSE] = "ran"
-            return _read_yaml(folder / artifacts.CONFIG), artifacts.sha256(folder / artifacts.CONFIG)
+            return read_yaml(folder / artifacts.CONFIG), artifacts.sha256(folder / artifacts.CONFIG)
 
     def _have(self, stage: Stage) -> None:
         """See to it that the store has the result of `stage`."""
@@ -276,10 +276,3 @@ def _yaml(params: Mapping[str, Any]) -> str:
     text = io.StringIO()
     YAML(typ="safe", pure=True).dump(dict(params), text)
     return text.getvalue()
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    values = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
-    return dict(values)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.contracts import LowerdeckError
+from pipeline.sweep.content import read_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +35,7 @@ def read_stages(path: Path) -> tuple[Stage, ...]:
     Raises:
         LowerdeckError: the file declares something that a sweep cannot do.
     """
-    import yaml
-
-    declared = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+    declared = read_yaml(path)
     outputs = {name: _outputs(fields) for name, fields in declared["stages"].items()}
     made = {output for made_by_one in outputs.values() for output in made_by_one}
     stages = [_stage(name, fields, outputs[name], made) for name, fields in declared["stages"].items()]
