@@ -1,4 +1,4 @@
-"""Stage track: the build in build/ -> its MLflow run and build/track/lineage.json."""
+"""Stage track: the build in build/ -> its MLflow run, build/track/lineage.json and build/recorded.json."""
 
 from pipeline import preload, stage
 
@@ -17,7 +17,8 @@ def main() -> None:
         print(f"track: {what} {recorded.run_name!r} of experiment {recorded.experiment!r}; `make ui` shows it")
     else:
         print("track: no MLflow run, as tracking.enabled is false")
-    artifacts.write_json(artifacts.LINEAGE, chain)  # last: where recording failed, the previous one stays
+    artifacts.write_json(artifacts.LINEAGE, chain)  # not before: where recording failed, the previous one stays
+    artifacts.write_json(artifacts.RECORDED, {"build_key": chain["build_key"], "run": config.tracking.enabled})
 
 
 stage.run(__name__, main, preloaded_within_s=20, libraries=preload.TRACKING)

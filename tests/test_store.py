@@ -116,6 +116,34 @@ def test_what_is_done_to_a_result_leaves_the_store_as_it_is(result: Path, tmp_pa
     assert files_below(tmp_path / "out") == FILES
 
 
+def test_a_linked_result_needs_no_room_of_its_own_and_is_as_safe(result: Path, tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    store.put(KEY, result, FILES, linked=True)
+    program = result / "build/convert/program.pte"
+    assert program.samefile(stored_object(tmp_path / "store", FILES["build/convert/program.pte"]))
+    assert program.stat().st_mode & stat.S_IWUSR, "a copy of it could not be replaced in MLflow's folder"
+    assert store.get(KEY, tmp_path / "out")
+    assert files_below(tmp_path / "out") == FILES
+    assert not (tmp_path / "out/build/convert/program.pte").samefile(program)
+
+    program.write_bytes(FILES["build/convert/program.pte"].swapcase())
+    assert not store.get(KEY, tmp_path / "again"), "what was written into a linked file passes for the result"
+    program.unlink()
+    program.write_bytes(FILES["build/convert/program.pte"])
+    store.put(KEY, result, FILES, linked=True)
+    assert store.get(KEY, tmp_path / "again")
+    assert files_below(tmp_path / "again") == FILES
+
+
+def test_a_link_of_a_result_is_kept_as_what_it_points_at(result: Path, tmp_path: Path) -> None:
+    (result / "other").symlink_to("build/convert/program.pte")
+    store = Store.open(str(tmp_path / "store"))
+    store.put(KEY, result, ["other"], linked=True)
+    assert store.get(KEY, tmp_path / "out")
+    assert not (tmp_path / "out/other").is_symlink()
+    assert files_below(tmp_path / "out") == {"other": FILES["build/convert/program.pte"]}
+
+
 def test_the_same_content_is_kept_once(result: Path, tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     store.put(KEY, result, FILES)

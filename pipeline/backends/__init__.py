@@ -8,8 +8,6 @@ import json
 import pkgutil
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pipeline.contracts import Backend, BackendDeclaration, FlavorReport
 
 
@@ -67,5 +65,7 @@ def probe(name: str, *, flavor_options: dict[str, Any], **flavor: Any) -> Flavor
 
 
 def _read(schema: type, values: dict[str, Any]) -> Any:
+    from pydantic import TypeAdapter  # here: the reference converter's process, one for each partition, has no need of it
+
     # By way of JSON: in strict mode pydantic takes mappings for dataclasses there only.
     return TypeAdapter(schema).validate_json(json.dumps(values))

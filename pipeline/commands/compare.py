@@ -83,13 +83,13 @@ def run(options: argparse.Namespace) -> None:
 def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, list[ComparedBuild]]:
     """A title, and the builds that are selected, each once, labels all different."""
     from pipeline.comparison import sources
-    from pipeline.tracking import runs
+    from pipeline.tracking import runs, ui
 
     if not selectors:
         sweep = runs.latest_sweep(tracking)
         found = runs.find_runs(tracking, selector=sweep)
         if not found:
-            raise LowerdeckError("no build was recorded yet: `dvc repro` builds and records")
+            raise LowerdeckError(f"no build was recorded yet: {ui.HOW_TO_RECORD}")
         title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
         return title, [*_recorded(tracking, found), *_lost_points([sweep] if sweep else [])]
     recorded: dict[str, runs.RecordedRun] = {}

@@ -6,10 +6,11 @@ before anything runs, all problems at once.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from pipeline.config.shapes import shape_problems
 from pipeline.contracts import BackendDeclaration, BuildChoices, ConfigurationError, LowerdeckError
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
+Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]
+"""What Hydra made of chosen options: most of the time of compose goes there, and single values have no part in it."""
 
 
 def compose(params_path: Path, conf_dir: Path) -> Config:
@@ -33,10 +36,16 @@ def compose(params_path: Path, conf_dir: Path) -> Config:
     return compose_params(read_params(params_path), conf_dir)
 
 
-def compose_params(params: dict[str, Any], conf_dir: Path) -> Config:
-    """The configuration that `params`, what params.yaml holds, selects from `conf_dir`; raises as `compose`."""
+def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None = None) -> Config:
+    """The configuration that `params`, what params.yaml holds, selects from `conf_dir`; raises as `compose`.
+
+    Args:
+        params: Choices, plugins and overrides.
+        conf_dir: The folder conf.
+        chosen: Of earlier calls, for as long as `conf_dir` stays as it is; this one adds its own.
+    """
     raise_problems(_selection_problems(params, conf_dir))
-    values = _composed(params, conf_dir)
+    values = _composed(params, conf_dir, {} if chosen is None else chosen)
     config, problems = validated(Config, values)
     raise_problems(problems)
     assert isinstance(config, Config)
@@ -163,36 +172,47 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
             )
 
 
-def _composed(params: dict[str, Any], conf_dir: Path) -> dict[str, Any]:
+def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[str, Any]:
     """The chosen options of conf/ with the overrides merged in, as plain containers."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     overrides = params.get("overrides") or {}
-    chosen = {group: params[group] for group in GROUPS if group in params}
+    choices = {group: params[group] for group in GROUPS if group in params}
+    flavor = overrides.get("target", {}).get("default_flavor")
+    key = (str(conf_dir.resolve()), repr(flavor), *(choices.get(group) for group in GROUPS))
     try:
-        with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
-            config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in chosen.items()])
-            if config.flavor.name == "default":
-                chosen["flavor"] = overrides.get("target", {}).get(
-                    "default_flavor", OmegaConf.select(config, "target.default_flavor")
-                )
-                raise_problems(_default_flavor_problems(chosen["flavor"], conf_dir))
-                config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in chosen.items()])
-            if params.get("plugins") is not None:
-                OmegaConf.update(config, "build.plugins", params["plugins"], force_add=True)
-        values: Any = OmegaConf.to_container(config, resolve=False)
+        if key not in chosen:
+            chosen[key] = _chosen(choices, flavor, conf_dir)
+        values = copy.deepcopy(chosen[key])
+        if params.get("plugins") is not None and isinstance(values.get("build"), dict):
+            values["build"]["plugins"] = params["plugins"]
         _merge(values, overrides)
         _refuse_missing(values)
-        values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
     except OmegaConfBaseException as error:
         raise_problems([_composition_problem(error)])
     except (HydraException, YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
+    return dict(resolved)
+
+
+def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str, Any]:
+    """The chosen options of conf/; `flavor`, else the target's own, takes the place of the flavor `default`."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+        config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in choices.items()])
+        if config.flavor.name == "default":
+            default = OmegaConf.select(config, "target.default_flavor") if flavor is None else flavor
+            raise_problems(_default_flavor_problems(default, conf_dir))
+            options = {**choices, "flavor": default}
+            config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in options.items()])
+    values: Any = OmegaConf.to_container(config, resolve=False)
     return dict(values)
 
 

@@ -116,11 +116,19 @@ class Store:
                 shutil.rmtree(partial, ignore_errors=True)
         return True
 
-    def put(self, key: str, folder: Path, files: Iterable[str | Path]) -> None:
+    def put(self, key: str, folder: Path, files: Iterable[str | Path], *, linked: bool = False) -> None:
         """Keep `files`, paths relative to `folder`, as the result for `key`.
 
         A result that is there already is replaced, and with it contents that were damaged. Only what succeeded belongs
         here: the store has no word for failures.
+
+        Args:
+            key: SHA-256 of all that the result was made of.
+            folder: Where the files are.
+            files: What to keep.
+            linked: Whether the files may become names of the store's own contents, which spares copies where both are
+                in one file system. Who writes into one afterwards, rather than putting another in its place, damages
+                the result: it counts as missing then.
 
         Raises:
             LowerdeckError: the store cannot be written, e.g. because the disk is full. Nothing of the result is seen
@@ -131,7 +139,7 @@ class Store:
             self._tidy()
             for path in sorted({Path(path).as_posix() for path in files}):
                 assert is_below(path), f"{path} is not below the folder"
-                kept.append(self._add(folder / path, path))
+                kept.append(self._add(folder / path, path, linked))
             content = entry_content(kept)
             if self._remote is None:
                 self._write(entry_name(key), content)
@@ -217,15 +225,17 @@ class Store:
             self._move(partial, stored)
         return True
 
-    def _add(self, source: Path, path: str) -> StoredFile:
-        """Keep the content of `source`; what it is named by is what was really copied."""
+    def _add(self, source: Path, path: str, linked: bool) -> StoredFile:
+        """Keep the content of `source`; what it is named by is what was really copied or linked."""
         with self._partial() as partial:
-            sha256 = _copied(source, partial)
+            linked = linked and _linked(source, partial)
+            sha256 = _digest(partial) if linked else _copied(source, partial)
             if sha256 is None:
                 raise LowerdeckError(f"{source} is no file; a result consists of files")
             file = StoredFile(path, sha256, partial.stat().st_size)
             # Always put into place, also where one is: it may be damaged, and to look costs as much.
-            self._move(partial, self._folder / object_name(sha256))
+            # Of a link, the source would get the rights, and with it MLflow's copies, which have to be replaceable.
+            self._move(partial, self._folder / object_name(sha256), read_only=not linked)
         if self._remote is not None and self._remote.size(object_name(sha256)) != file.size_bytes:
             self._remote.upload(self._folder / object_name(sha256), object_name(sha256))
         return file
@@ -247,9 +257,10 @@ class Store:
             Path(name).unlink(missing_ok=True)
 
     @staticmethod
-    def _move(partial: Path, place: Path) -> None:
+    def _move(partial: Path, place: Path, *, read_only: bool = True) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
-        partial.chmod(0o444)
+        if read_only:
+            partial.chmod(0o444)
         os.replace(partial, place)
 
     def _tidy(self) -> None:
@@ -283,6 +294,17 @@ def _read(path: Path) -> bytes | None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _linked(source: Path, place: Path) -> bool:
+    """Make `place` another name of the file `source`; False where it cannot be."""
+    if source.is_symlink():
+        return False
+    place.unlink()
+    with suppress(OSError):  # another file system, or one without links: a copy does as well
+        os.link(source, place)
+        return True
+    return False
 
 
 def _copied(source: Path, place: Path) -> str | None:

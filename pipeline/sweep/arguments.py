@@ -8,6 +8,7 @@ point is what a person would have written into params.yaml, and compose takes it
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,20 +40,26 @@ def for_hydra(typed: Sequence[str]) -> list[str]:
 
 
 def parse(typed: Sequence[str]) -> list[Override]:
-    """Hydra's reading of overrides.
+    """Hydra's reading of overrides; nobody changes it.
 
     Raises:
         ConfigurationError: Hydra cannot read one.
     """
+    return [_parsed(text) for text in typed]
+
+
+@functools.lru_cache(maxsize=4096)  # points have most of them in common, and Hydra's parser takes milliseconds
+def _parsed(text: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        return OverridesParser.create().parse_overrides(list(typed))
+        (override,) = OverridesParser.create().parse_overrides([text])
     except HydraException as error:
         raise ConfigurationError(
             f"{' '.join(str(error).split())}\nAn override is key=value or key=value,value; docs/sweeps.md has examples."
         ) from None
+    return override
 
 
 def objectives(typed: Sequence[str], experiment: Mapping[str, Any]) -> list[str]:

@@ -95,8 +95,8 @@ class PointBuild:
         awaited = stage.name == PARTITION and self._shared.edges.are_awaited(self._config, quantized)
         return awaited or self._shared.store.is_locked(self._key(stage))
 
-    def configure(self) -> None:
-        """Compose the point, unless the very same was composed before.
+    def configure(self) -> bool:
+        """Compose the point, unless the very same was composed before; whether it was not.
 
         Raises:
             ConfigurationError: there can be no such build.
@@ -113,7 +113,7 @@ class PointBuild:
         if key not in self._shared.configured or not store.contains(key):
             self._shared.configured[key] = self._composed(key)
         self._config, self._digests[artifacts.CONFIG.as_posix()] = self._shared.configured[key]
-        self._done.setdefault(COMPOSE, "shared")
+        return self._done.setdefault(COMPOSE, "shared") == "ran"
 
     def _composed(self, key: str) -> tuple[Mapping[str, Any], str]:
         """The resolved configuration and its digest, from the store or made."""
@@ -124,7 +124,7 @@ class PointBuild:
                 if (refused := self._shared.refused.get(key)) is not None:
                     raise refused
                 try:
-                    config = compose_params(self._params, self._shared.folder.project / "conf")
+                    config = compose_params(self._params, self._shared.folder.project / "conf", self._shared.chosen)
                 except ConfigurationError as error:
                     self._shared.refused[key] = error
                     raise
@@ -164,7 +164,7 @@ class PointBuild:
             for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
                 self._place(self._shared.maker[path])
             self._execute(stage, key)
-            store.put(key, self._workspace, self._files_of(stage))
+            store.put(key, self._workspace, self._files_of(stage), linked=True)
         made = store.digests(key)
         assert made is not None, f"the store lost {key} at once"
         return made
@@ -186,7 +186,7 @@ class PointBuild:
                 for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
                     self._place(self._shared.maker[path])
                 self._execute(stage, self._keys[stage.name])
-                self._shared.store.put(self._keys[stage.name], self._workspace, self._files_of(stage))
+                self._shared.store.put(self._keys[stage.name], self._workspace, self._files_of(stage), linked=True)
         self._placed.add(stage.name)
 
     def _execute(self, stage: Stage, key: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline import artifacts
 from pipeline.config.compose import read_params
 from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.sweep import arguments, hydra_multirun, search, snapshot
+from pipeline.sweep import arguments, hydra_multirun, search, snapshot, warm
 from pipeline.sweep.building import PointBuild
 from pipeline.sweep.content import FILES, digest, tool_versions
 from pipeline.sweep.declaration import Stage, read_stages
@@ -241,7 +241,9 @@ def _checked(project: Path, folder: Folder, given: Sequence[str]) -> Prepared:
     for number, overrides in enumerate(points):
         params = arguments.as_params(sweep.base, overrides)
         try:
-            PointBuild(shared, number, arguments.as_typed(overrides), params).configure()
+            new = PointBuild(shared, number, arguments.as_typed(overrides), params).configure()
+            if new and hydra_multirun.runs_here(given):
+                warm.start_beside(folder.project)  # it imports while the other points are composed
         except ConfigurationError as error:
             refused[number] = error
     _refuse_mistakes(points, refused)

@@ -87,6 +87,12 @@ def searches(experiment: Mapping[str, Any], given: Sequence[str]) -> bool:
     return any(name != "basic" for name in chosen)
 
 
+def runs_here(given: Sequence[str]) -> bool:
+    """Whether the launcher that `given` overrides choose runs points on this machine, as far as is known."""
+    chosen = [text.partition("=")[2] for text in given if text.startswith("hydra/launcher=")]
+    return not chosen or chosen[-1] in ("basic", "joblib", "submitit_local")
+
+
 def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> None:
     """Run `task` for every point that Hydra's sweeper asks for.
 
@@ -117,7 +123,7 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
         task_name="lowerdeck", config_search_path=create_config_search_path(str(folder.absolute()))
     )
     try:
-        with _quiet():
+        with _quiet(), _composed_already():
             hydra.multirun("config", task, [*own, *given], with_log_configuration=False)
     except HydraException as error:
         raise LowerdeckError(f"Hydra refuses this sweep: {' '.join(str(error.__cause__ or error).split())}") from error
@@ -133,6 +139,17 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
 
 def _quoted(path: Path) -> str:
     return "'" + str(path.absolute()).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@contextlib.contextmanager
+def _composed_already() -> Iterator[None]:
+    """Spare sweepers the composing of every point before the first one runs: the sweep has done so, to the end."""
+    from unittest.mock import patch
+
+    from hydra.plugins.sweeper import Sweeper
+
+    with patch.object(Sweeper, "validate_batch_is_legal", lambda sweeper, batch: None):
+        yield
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.compose import Chosen
 from pipeline.config.schema import TrackingConfig
 from pipeline.contracts import ConfigurationError, LowerdeckError
 from pipeline.store import Store
@@ -49,6 +50,8 @@ class Shared:
         """Configurations that cannot exist, likewise."""
         self.configured: dict[str, tuple[Mapping[str, Any], str]] = {}
         """Resolved configurations as plain values and their SHA-256, by key of compose."""
+        self.chosen: Chosen = {}
+        """What Hydra made of the options that points choose."""
         self.broken: LowerdeckError | None = None
         """Why no other point can be built."""
         self.later: Callable[[Callable[[], None]], object] = lambda end: end()

@@ -7,10 +7,12 @@ share them. A stage ends with the worker that asked for it, and a warm process w
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,10 +103,10 @@ TRACKING = Room(
 ROOMS = {room.name: room for room in (LOWERING, TRACKING)}
 
 
-def start(code: Path) -> None:
-    """Start all rooms for the code below `code`: the one imports while the other already works."""
-    for room in ROOMS.values():
-        room.start(code)
+@functools.cache
+def start_beside(code: Path) -> None:
+    """Start the first room that a point needs for the code below `code`, without waiting until it listens."""
+    threading.Thread(target=LOWERING.start, args=(code,), daemon=True).start()
 
 
 def serve(name: str, place: str) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 _VIEW = "?workflowType=machine_learning"
 """Opens the table of runs; MLflow would open the pages for language models."""
+HOW_TO_RECORD = (
+    "`dvc repro` builds and records; where the build is there already, `dvc repro --force --single-item track` records"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ def locate(config: TrackingConfig) -> Location:
         LowerdeckError: nothing was recorded there yet, or it cannot be reached.
     """
     uri = tracking_uri(config)
-    advice = "`dvc repro` builds and records"
+    advice = HOW_TO_RECORD
     if not config.enabled:
         advice = f"tracking.enabled is false; choose `tracking: local` in params.yaml, then {advice}"
     nothing = f"nothing has been recorded yet in the experiment {config.experiment!r} of {shown(uri)}: {advice}"

@@ -115,6 +115,15 @@ def test_every_stage_runs_once_and_a_second_time_none(built: Built) -> None:
     assert built.stale() == set()
 
 
+def test_a_clone_does_not_take_its_build_for_recorded(built: Built, tmp_path: Path) -> None:
+    clone = Project(tmp_path / "clone", built.project.environment)
+    assert built.project.run("git", "clone", "--quiet", ".", str(clone.root)).returncode == 0
+    status = clone.dvc("status", "--json")
+    assert status.returncode == 0, status.stderr
+    (changed,) = (change for change in json.loads(status.stdout)["track"] if "changed outs" in change)
+    assert changed == {"changed outs": {"build/recorded.json": "deleted"}}
+
+
 def test_the_build_is_measured_through_its_program(built: Built) -> None:
     metrics = json.loads((built.project.root / "build/evaluate/metrics.json").read_text())
     assert metrics["num_samples"] == 360
