@@ -2,9 +2,10 @@
 
 python -m benchmarks.sweep [--target ethos_u55_128] [--points 8] [--peer-runs 8] [--no-workers]
 
-(a) one process, cold, in a fresh clone of HEAD with an empty store, against the peer; and per point what stages do not
-account for: keys, store, folders, MLflow. (b) the same sweep again. (c) two joblib workers against one, both with an
-empty store. The peer runs --peer-runs times; its mean counts for every point.
+(a) one process, cold, in a fresh clone of HEAD with an empty store, against the peer. (b) the same sweep again; and per
+point of the first one what neither stages nor the start of the program account for: configuration, keys, store, folders.
+(c) two joblib workers against one, both with an empty store; also from the first edge program on, before which the second
+worker has little to do. The peer runs --peer-runs times; its mean counts for every point.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cold_build.__main__ import NUM_CALIBRATION, NUM_EVALUATION, PARAMS, ROOT, environment, run_peer
 
@@ -30,6 +32,7 @@ DELEGATION = (
     "[aten::linear,aten::mean]",
     "[aten::add,aten::linear,aten::mean]",
 )
+PARTITIONED = ("stage ends", "partition")
 
 
 def main() -> None:
@@ -43,8 +46,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="sweep-"))
     try:
         clone = prepare(folder, arguments.target)
-        one_process(clone, arguments.target, arguments.points, arguments.peer_runs)
-        repeated(clone, arguments.points)
+        beyond = one_process(clone, arguments.target, arguments.points, arguments.peer_runs)
+        repeated(clone, arguments.points, beyond)
         if not arguments.no_workers:
             workers(clone, arguments.points)
     finally:
@@ -90,8 +93,8 @@ def variables(clone: Path) -> dict[str, str]:
     return environment() | {"PYTHONPATH": str(clone), "TMPDIR": str(temporary)}
 
 
-def one_process(clone: Path, target: str, points: int, peer_runs: int) -> None:
-    """(a), and where the time of a point goes."""
+def one_process(clone: Path, target: str, points: int, peer_runs: int) -> float:
+    """(a), and where the time of a point goes; seconds that no stage ran."""
     seconds, folder = sweep(clone, points)
     peers = [run_peer(clone, target)[0] for _ in range(peer_runs)]
     summary = json.loads((folder / "summary.json").read_text())
@@ -101,45 +104,62 @@ def one_process(clone: Path, target: str, points: int, peer_runs: int) -> None:
         peer = statistics.mean(peers)
         print(f"  peer, {points} runs         {points * peer:8.1f} s  (mean of {peer_runs}: {peer:.1f} s)")
         print(f"  ratio                {seconds / (points * peer):8.2f}")
-    stages_of_points(folder, points)
+    return seconds - in_stages(folder, points)
 
 
-def stages_of_points(folder: Path, points: int) -> None:
-    """Where the time went from the first point's beginning to the end of the last, after imports."""
+def journal(folder: Path) -> list[dict[str, Any]]:
+    """The events of the last start of a sweep."""
     events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    ended = [event for event in events if event["event"] == "stage ends"]
+    return [event for event in events if event["session"] == events[-1]["session"]]
+
+
+def in_stages(folder: Path, points: int) -> float:
+    """Seconds that stages ran, one after the other; prints them."""
+    ended = [event for event in journal(folder) if event["event"] == "stage ends"]
     for point in range(points):
         spent = [event for event in ended if event["point"] == point]
         print(f"  point {point}: " + ", ".join(f"{event['stage']} {event['seconds']:.2f}" for event in spent))
-    first = next(event["time"] for event in events if event["event"] == "point begins")
-    work = sum(event["seconds"] for event in ended if event["stage"] != "track")  # recorded beside the next point
-    wall = events[-1]["time"] - first
-    print(
-        f"  {wall:.2f} s for points, {work:.2f} s of it in stages: {(wall - work) / points:.2f} s a point beyond them"
-    )
+    recorded = [event["seconds"] for event in ended if event["stage"] == "track"]
+    # A point is recorded beside the next one; the last has none.
+    return recorded[-1] + sum(event["seconds"] for event in ended if event["stage"] != "track")
 
 
-def repeated(clone: Path, points: int) -> None:
-    """(b): all points again, and one point again; the difference is what points cost."""
+def repeated(clone: Path, points: int, beyond: float) -> None:
+    """(b): all points again, and one point again; the difference is what points cost.
+
+    Args:
+        clone: Where the sweep has run.
+        points: How many.
+        beyond: Seconds of that sweep beyond its stages, with the start of the program.
+    """
     sweep(clone, 1)
     few, _ = sweep(clone, 1)
     many, folder = sweep(clone, points)
     assert json.loads((folder / "summary.json").read_text())["stage_runs"] == {}
+    print(f"  beyond stages and a start of {few:.2f} s: {(beyond - few) / points:.2f} s a point")
     print(f"  again: {many:.2f} s, of one point {few:.2f} s: {(many - few) / max(points - 1, 1):.3f} s a point")
 
 
 def workers(clone: Path, points: int) -> None:
     """(c)."""
-    minutes = {}
+    minutes, from_edge = {}, {}
     for count in (1, 2):
         launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={count}"]
         shutil.rmtree(clone / "sweeps")  # edge programs that serve again lie there, too
         seconds, folder = sweep(clone, points, *launcher)
         runs = json.loads((folder / "summary.json").read_text())["stage_runs"]
         assert runs["quantize"] == 1, runs
-        minutes[count] = seconds / 60
-        print(f"  {count} joblib worker{'s' if count > 1 else ''}: {points / minutes[count]:.2f} points a minute")
-    print(f"  two workers: {minutes[1] / minutes[2]:.2f} times the points a minute of one")
+        events = journal(folder)
+        edge = next(event["time"] for event in events if (event["event"], event.get("stage")) == PARTITIONED)
+        minutes[count], from_edge[count] = seconds / 60, (events[-1]["time"] - edge) / 60
+        print(
+            f"  {count} joblib worker{'s' if count > 1 else ''}: {points / minutes[count]:.2f} points a minute, "
+            f"{points / from_edge[count]:.2f} from the first edge program on"
+        )
+    print(
+        f"  two workers: {minutes[1] / minutes[2]:.2f} times the points a minute of one, "
+        f"{from_edge[1] / from_edge[2]:.2f} from the first edge program on"
+    )
 
 
 if __name__ == "__main__":
