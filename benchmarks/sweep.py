@@ -3,9 +3,9 @@
 python -m benchmarks.sweep [--target ethos_u55_128] [--points 8] [--peer-runs 8] [--no-workers]
 
 (a) one process, cold, in a fresh clone of HEAD with an empty store, against the peer. (b) the same sweep again; and per
-point of the first one what neither stages nor the start of the program account for: configuration, keys, store, folders.
-(c) two joblib workers against one, both with an empty store; also from the first edge program on, before which the second
-worker has little to do. The peer runs --peer-runs times; its mean counts for every point.
+point of the first one what neither stages nor the start of the program account for: configuration, keys, store and
+folders. (c) two joblib workers against one, both with an empty store; also from the first edge program on, before which
+the second worker has little to do. The peer runs --peer-runs times; its mean counts for every point.
 """
 
 import argparse

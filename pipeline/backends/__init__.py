@@ -65,7 +65,8 @@ def probe(name: str, *, flavor_options: dict[str, Any], **flavor: Any) -> Flavor
 
 
 def _read(schema: type, values: dict[str, Any]) -> Any:
-    from pydantic import TypeAdapter  # here: the reference converter's process, one for each partition, has no need of it
+    # Not above: the reference converter, a process for each partition, imports this module and has no need of it.
+    from pydantic import TypeAdapter
 
     # By way of JSON: in strict mode pydantic takes mappings for dataclasses there only.
     return TypeAdapter(schema).validate_json(json.dumps(values))

@@ -91,7 +91,7 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
         if not found:
             raise LowerdeckError(f"no build was recorded yet: {ui.HOW_TO_RECORD}")
         title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
-        return title, [*_recorded(tracking, found), *_lost_points([sweep] if sweep else [])]
+        return title, [*_recorded(tracking, found), *_lost_points([sweep] if sweep else [], found)]
     recorded: dict[str, runs.RecordedRun] = {}
     others: dict[str, ComparedBuild] = {}
     sweeps: list[str] = []
@@ -107,7 +107,7 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
     return ", ".join(selectors), [
         *others.values(),
         *_recorded(tracking, list(recorded.values())),
-        *_lost_points(sweeps),
+        *_lost_points(sweeps, list(recorded.values())),
     ]
 
 
@@ -118,17 +118,18 @@ def _recorded(tracking: TrackingConfig, found: Sequence[RecordedRun]) -> list[Co
     return sources.of_runs(found, ui.locate(tracking).run_pages) if found else []
 
 
-def _lost_points(sweeps: Sequence[str]) -> list[ComparedBuild]:
-    """Points of sweeps that failed or were skipped, as far as the sweeps ran in this project."""
+def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[ComparedBuild]:
+    """Points of sweeps that failed or were skipped, and have no run, as far as the sweeps ran in this project."""
     from pipeline.comparison import sources
     from pipeline.sweep.folder import Folder
     from pipeline.sweep.snapshot import SWEEPS
 
+    recorded = sources.points_of(found)
     return [
         sources.of_lost_point(sweep, record.point, record.overrides, record.status, record.reason)
         for sweep in dict.fromkeys(sweeps)
         for record in Folder(Path(SWEEPS, sweep)).records()
-        if record.status != "built"
+        if record.status != "built" and (sweep, str(record.point)) not in recorded
     ]
 
 

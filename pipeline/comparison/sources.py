@@ -12,12 +12,12 @@ from pipeline import artifacts, figures
 from pipeline.comparison.builds import ComparedBuild, State, finite
 from pipeline.contracts import LowerdeckError
 from pipeline.tracking.content import flat_params
-from pipeline.tracking.runs import RecordedRun
+from pipeline.tracking.runs import SWEEP_ID_TAG, RecordedRun
 
 WORKSPACE = "workspace"
 """Selects the build in build/, committed or not; DVC's word."""
 LABEL_CHARACTERS = 8
-_OVERRIDE_TAG = "sweep.override."
+_OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
 _REVISION_FILES = (artifacts.METRICS, artifacts.CONFIG, artifacts.LINEAGE)
 _LINKED = {"plan": artifacts.PLAN.name, "program": artifacts.PROGRAM.name, "configuration": artifacts.CONFIG.name}
 
@@ -61,6 +61,11 @@ def _of_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> ComparedB
         run_id=run.run_id,
         links=links,
     )
+
+
+def points_of(runs: Sequence[RecordedRun]) -> set[tuple[str, str]]:
+    """Ids of sweeps and numbers of their points, of all runs that are such points."""
+    return {(run.tags[SWEEP_ID_TAG], run.tags.get(_POINT_TAG, "")) for run in runs if SWEEP_ID_TAG in run.tags}
 
 
 def of_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status: str, reason: str) -> ComparedBuild:

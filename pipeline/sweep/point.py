@@ -97,7 +97,7 @@ def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[st
     build = PointBuild(shared, number, arguments.as_typed(overrides), params, session)
 
     def end(record: PointRecord) -> None:
-        record = build.track(record) if record.status == "built" else record
+        record = build.track(record)
         record = dataclasses.replace(record, seconds=round(time.perf_counter() - started, 3), session=session)
         shared.folder.record(record)
         shared.folder.note("point ends", point=number, session=session, status=record.status)

@@ -127,14 +127,14 @@ def test_every_stage_runs_once_for_all_points_that_agree_in_it(first: Swept) -> 
         "convert": 2,
         "firmware": 2,
         "evaluate": 4,
-        "track": 3,
+        "track": 4,
     }
 
 
 def test_a_sweep_of_before_runs_nothing_but_what_failed(first: Swept, swept_project: Project) -> None:
     again = sweep(swept_project, *POINTS)
     assert again.folder == first.folder
-    assert again.summary["stage_runs"] == {"evaluate": 1}
+    assert again.summary["stage_runs"] == {"evaluate": 1, "track": 1}
     assert again.summary["stage_runs_of_all_starts"]["evaluate"] == 5
     built = [point for point in again.points if point["status"] == "built"]
     assert [set(point["stages"].values()) for point in built] == 3 * [{"shared"}]
@@ -142,7 +142,7 @@ def test_a_sweep_of_before_runs_nothing_but_what_failed(first: Swept, swept_proj
 
 def test_points_are_flat_runs_with_the_sweep_in_their_tags(first: Swept, swept_project: Project) -> None:
     runs = tags_of_runs(swept_project, first.folder.name)
-    assert len(runs) == 3
+    assert len(runs) == 4
     for tags in runs:
         overrides = json.loads(tags["sweep.overrides"])
         assert overrides[0] == "target=xnnpack_cpu"
@@ -152,6 +152,18 @@ def test_points_are_flat_runs_with_the_sweep_in_their_tags(first: Swept, swept_p
         assert "mlflow.parentRunId" not in tags
         point = next(point for point in first.points if point["overrides"] == overrides)
         assert tags["sweep.point"] == str(point["point"])
+
+
+def test_a_point_that_misses_its_gate_is_compared_by_what_was_measured(first: Swept, swept_project: Project) -> None:
+    (missed,) = (point for point in first.points if point["status"] == "failed")
+    compared = swept_project.run(sys.executable, "-m", "pipeline.cli", "compare", "--json", "-", "--no-log")
+    assert compared.returncode == 0, tail(compared.stderr)
+    said = json.loads(compared.stdout)
+    assert len(said["builds"]) + len(said["left_out"]) == len(first.points), "one point was listed twice"
+    assert {build["state"] for build in said["left_out"]} == {"skipped"}
+    (found,) = (build for build in said["builds"] if build["state"] == "gates failed")
+    assert found["figures"]["delegated_share"] == missed["metrics"]["delegated_share"]
+    assert "min_delegated_share" in found["reason"]
 
 
 def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swept, swept_project: Project) -> None:
@@ -168,7 +180,7 @@ def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swep
     assert done.returncode == 0, tail(done.stdout + done.stderr)
     program = (swept_project.root / "build" / "convert" / "program.pte").read_bytes()
     assert hashlib.sha256(program).hexdigest() == chosen["program_sha256"]
-    assert len(tags_of_runs(swept_project, first.folder.name)) == 3  # a build leaves them alone
+    assert len(tags_of_runs(swept_project, first.folder.name)) == 4  # a build leaves them alone
 
     # Another sweep with the same point records it too, and runs nothing else.
     other = sweep(swept_project, "target=xnnpack_cpu", "--store", "sweeps/store", DELEGATION.replace("[],", ""))
