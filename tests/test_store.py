@@ -425,3 +425,43 @@ def test_who_asks_learns_that_a_result_is_being_made(tmp_path: Path) -> None:
         assert store.is_locked(KEY)
         assert not store.is_locked(OTHER_KEY)
     assert not store.is_locked(KEY)
+
+
+@pytest.fixture
+def s3_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of an S3 server on this machine, where s3fs and moto are installed."""
+    pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    for name, value in {
+        "AWS_ENDPOINT_URL": address,
+        "FSSPEC_S3_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "anybody",
+        "AWS_SECRET_ACCESS_KEY": "anything",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    import boto3
+
+    boto3.client("s3").create_bucket(Bucket="builds")
+    yield "s3://builds"
+    server.stop()
+
+
+def test_a_bucket_is_a_store_and_is_not_made(
+    s3_bucket: str, result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
+    Store.open(f"{s3_bucket}/lowerdeck").put(KEY, result, FILES)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "two"))
+    again = Store.open(f"{s3_bucket}/lowerdeck")
+    assert again.contains(KEY)
+    assert not again.contains(OTHER_KEY)
+    assert again.get(KEY, tmp_path / "out")
+    assert files_below(tmp_path / "out") == FILES
+
+    for _ in range(2):
+        with pytest.raises(LowerdeckError, match="bucket does not exist"):
+            Store.open("s3://biulds/lowerdeck").put(KEY, result, FILES)

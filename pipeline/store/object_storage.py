@@ -12,6 +12,9 @@ from pipeline.contracts import LowerdeckError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "ocilake", "oci", "obs", "tos"})
+"""Storages whose objects need no folders. To ask for some would make the bucket, also one that is merely misspelt."""
+
 
 class ObjectStorage:
     """A folder of an object storage; what fsspec's packages raise is said as LowerdeckError."""
@@ -20,6 +23,8 @@ class ObjectStorage:
         self._location = location
         self._filesystem = cast("Any", filesystem)
         self._root = root.rstrip("/")
+        protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
+        self._has_folders = _BUCKETS.isdisjoint(protocols)
 
     def read(self, name: str) -> bytes | None:
         """Content of an object, None where it is missing."""
@@ -44,19 +49,23 @@ class ObjectStorage:
     def upload(self, source: Path, name: str) -> None:
         """Put the file `source` in the place of an object."""
         with self._refusals():
-            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
+            self._make_folder(name)
             self._filesystem.put_file(str(source), self._path(name))
 
     def write(self, name: str, content: bytes) -> None:
         """Put `content` in the place of an object."""
         with self._refusals():
-            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
+            self._make_folder(name)
             self._filesystem.pipe_file(self._path(name), content)
 
     def remove(self, name: str) -> None:
         """Remove an object, where that is allowed."""
         with suppress(LowerdeckError), self._refusals():
             self._filesystem.rm_file(self._path(name))
+
+    def _make_folder(self, name: str) -> None:
+        if self._has_folders:
+            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
