@@ -104,6 +104,15 @@ def test_the_latest_sweep_is_compared_with_the_points_that_it_lost(capsys):
     assert len([line for line in table if re.match(r"[◆◇ ] [0-9a-f]{8} ", line)]) == 3
 
 
+def test_a_sweep_that_lost_all_its_points_says_why(project, capsys):
+    points = Folder(project / "sweeps" / "5eeb0002")
+    points.record(PointRecord(point=0, overrides=["model=x"], status="failed", reason="export: no such operator"))
+    assert cli.main(["compare", "5eeb0002", "--no-log"]) == 1
+    assert "5eeb0002 point 0 failed: export: no such operator" in capsys.readouterr().err
+    assert cli.main(["compare", "5eeb0003", "--no-log"]) == 1
+    assert "5eeb0003" in capsys.readouterr().err
+
+
 def test_builds_within_noise_of_the_best_are_marked_alike(capsys):
     """190 and 189 of the same 200 samples cannot be told apart, 150 can."""
     builds = as_json("precision", capsys=capsys)["builds"]

@@ -101,7 +101,14 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
         elif (revision := _revision(selector)) is not None:
             others[revision] = sources.of_revision(revision)
         else:
-            found = runs.find_runs(tracking, selector=selector)
+            try:
+                found = runs.find_runs(tracking, selector=selector)
+            except LowerdeckError:
+                unrecorded = _unrecorded_sweeps(selector)
+                if not unrecorded:
+                    raise
+                sweeps += unrecorded
+                continue
             recorded |= {run.run_id: run for run in found}
             sweeps += runs.sweeps_named(selector, found)
     return ", ".join(selectors), [
@@ -131,6 +138,15 @@ def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[Co
         for record in Folder(Path(SWEEPS, sweep)).records()
         if record.status != "built" and (sweep, str(record.point)) not in recorded
     ]
+
+
+def _unrecorded_sweeps(selector: str) -> list[str]:
+    """Ids of this project's sweeps that `selector` begins: of one that lost all its points, MLflow knows nothing."""
+    from pipeline.sweep.snapshot import SWEEPS
+
+    if not re.fullmatch(r"[0-9a-f]{4,}", selector):
+        return []
+    return [path.parent.name for path in SWEEPS.glob(f"{selector}*/points.jsonl")]
 
 
 def _revision(selector: str) -> str | None:
