@@ -176,7 +176,7 @@ class TestRun:
         assert "75.00 % of 4 samples" in tags["mlflow.note.content"]
         assert "runs on the host only" in tags["mlflow.note.content"]
 
-    def test_one_filter_finds_a_build_over_its_flavors(self):
+    def test_one_filter_finds_a_build_over_its_flavors(self, monkeypatch):
         """As docs/flavors.md has it, on a real database."""
         import mlflow
 
@@ -190,7 +190,7 @@ class TestRun:
             track(write_build(program=bytes([number]), flavor=flavor, target=target))
         track(write_build(program=b"other", model={"name": "tiny", "fingerprint": "0" * 64}))
         track(write_build(program=b"else", quantization={"num_calibration_samples": 1}))
-        mlflow.set_tracking_uri(f"sqlite:///{Path.cwd()}/mlflow/mlflow.db")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow/mlflow.db")  # of this test alone
         (given,) = [run for run in runs() if run.data.tags["lowerdeck.flavor"] == "sdk_3_0_0"]
         key = given.data.tags["lowerdeck.upstream_key"]
         (documented,) = re.findall(r'filter_string="(.+?)"', FLAVORS_PAGE.read_text())
