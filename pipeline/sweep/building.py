@@ -47,6 +47,8 @@ class PointBuild:
         self._config: Mapping[str, Any] = {}
         self._done: dict[str, str] = {}
         """`ran` or `shared` by stage."""
+        self._measured: Path | None = None
+        """Folder in which evaluate has written figures that miss a gate: another point's, where that one ran it."""
 
     def run(self) -> PointRecord:
         """Take the point through all stages but the last, which records it; how it ended."""
@@ -71,8 +73,8 @@ class PointBuild:
 
     def track(self, record: PointRecord) -> PointRecord:
         """Record a point that `run` has built, or that does not keep its gates; how it ended now."""
-        if record.status == "failed" and record.metrics:
-            return self._track_measured(record)
+        if self._measured is not None:
+            return self._track_measured(record, self._measured)
         if record.status != "built":
             return record
         try:
@@ -82,24 +84,28 @@ class PointBuild:
         shutil.rmtree(self._workspace, ignore_errors=True)
         return dataclasses.replace(record, stages=self._done)
 
-    def _track_measured(self, record: PointRecord) -> PointRecord:
+    def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
         """Record a point whose figures miss a gate: they were measured, and a person wants to see by how much."""
         stage = self._shared.stages[TRACK]
         made = (self._shared.maker[path] for path in (artifacts.CONFIG.as_posix(), *stage.inputs))
         try:
             for earlier in dict.fromkeys(made):
-                if earlier.name != EVALUATE:  # what it wrote is in the workspace alone: it failed
+                if earlier.name != EVALUATE:
                     self._place(earlier)
+            if measured != self._workspace:  # the store has nothing of a stage that failed
+                for path in _files_of(self._shared.stages[EVALUATE], measured):
+                    artifacts.write_bytes(self._workspace / path, (measured / path).read_bytes())
             self._execute(stage, digest([self._keys[EVALUATE], TRACK]))
         except StageFailed as failed:
             return dataclasses.replace(record, reason=f"{record.reason}\n{failed.reason}\nlog: {failed.log}")
         return dataclasses.replace(record, stages=record.stages | {TRACK: "ran"})
 
     def _failed(self, failed: StageFailed) -> PointRecord:
+        metrics = _figures(failed.workspace) if failed.stage == EVALUATE and failed.workspace is not None else {}
+        self._measured = failed.workspace if metrics else None
         return PointRecord(
             point=self._number, overrides=self._typed, status="failed", reason=failed.reason,
-            stages=self._done | {failed.stage: "failed"}, log=str(failed.log),
-            metrics=_figures(self._workspace) if failed.stage == EVALUATE else {},  # measured, and below a gate
+            stages=self._done | {failed.stage: "failed"}, log=str(failed.log), metrics=metrics,
         )  # fmt: skip
 
     def _next(self, waiting: list[Stage]) -> Stage:
@@ -181,7 +187,7 @@ class PointBuild:
             for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
                 self._place(self._shared.maker[path])
             self._execute(stage, key)
-            store.put(key, self._workspace, self._files_of(stage), linked=True)
+            store.put(key, self._workspace, _files_of(stage, self._workspace), linked=True)
         made = store.digests(key)
         assert made is not None, f"the store lost {key} at once"
         return made
@@ -203,7 +209,9 @@ class PointBuild:
                 for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
                     self._place(self._shared.maker[path])
                 self._execute(stage, self._keys[stage.name])
-                self._shared.store.put(self._keys[stage.name], self._workspace, self._files_of(stage), linked=True)
+                self._shared.store.put(
+                    self._keys[stage.name], self._workspace, _files_of(stage, self._workspace), linked=True
+                )
         self._placed.add(stage.name)
 
     def _execute(self, stage: Stage, key: str) -> None:
@@ -227,7 +235,7 @@ class PointBuild:
             reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
         if reason:
             self._shared.refuse_full_disk()
-            failed = StageFailed(stage.name, log, reason)
+            failed = StageFailed(stage.name, log, reason, self._workspace if code > 0 else None)
             self._shared.failed[key] = failed
             raise failed
         assert self._placed is not None
@@ -248,15 +256,6 @@ class PointBuild:
         """What the MLflow run of the point says of the sweep."""
         return self._shared.sweep.tags(self._number, self._typed)
 
-    def _files_of(self, stage: Stage) -> list[Path]:
-        """Files of the stage's outputs, relative to the workspace."""
-        files: list[Path] = []
-        for output in stage.outputs:
-            place = self._workspace / output
-            found = sorted(place.rglob("*")) if place.is_dir() else [place]
-            files += [path.relative_to(self._workspace) for path in found if not path.is_dir()]
-        return files
-
     def _metrics(self) -> dict[str, Any]:
         """Figures that evaluate wrote."""
         with tempfile.TemporaryDirectory() as temporary:
@@ -265,6 +264,16 @@ class PointBuild:
                 self._place(self._shared.stages[EVALUATE])
                 folder = self._workspace
             return _figures(folder)
+
+
+def _files_of(stage: Stage, workspace: Path) -> list[Path]:
+    """Files of the stage's outputs, relative to the workspace."""
+    files: list[Path] = []
+    for output in stage.outputs:
+        place = workspace / output
+        found = sorted(place.rglob("*")) if place.is_dir() else [place]
+        files += [path.relative_to(workspace) for path in found if not path.is_dir()]
+    return files
 
 
 def _figures(folder: Path) -> dict[str, Any]:

@@ -28,9 +28,10 @@ _DATA_STANDS_S = 1.0
 class StageFailed(Exception):  # noqa: N818  the end of a point, that its record tells
     """A stage failed, and with it its point."""
 
-    def __init__(self, stage: str, log: Path, reason: str) -> None:
+    def __init__(self, stage: str, log: Path, reason: str, workspace: Path | None) -> None:
+        """`workspace` is the folder in which it ran and said no; None where it was ended, or data changed under it."""
         super().__init__(reason)
-        self.stage, self.log, self.reason = stage, log, reason
+        self.stage, self.log, self.reason, self.workspace = stage, log, reason, workspace
 
 
 class Shared:

@@ -24,6 +24,8 @@ from tests.project import Project, tail
 QUICK = ["evaluation.max_samples=12", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]
 DELEGATION = "target.options.operators_not_to_delegate=[],[aten::add]"
 POINTS = ["target=xnnpack_cpu", "quantization=int8,int16x8", DELEGATION, "gates.min_delegated_share=null,0.97", *QUICK]
+KEPT_OFF = DELEGATION.replace("[],", "")
+MISSING = ["quantization=int8,int8_per_channel", KEPT_OFF, "gates.min_delegated_share=0.97", *QUICK]
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,17 @@ def test_a_point_that_misses_its_gate_is_compared_by_what_was_measured(first: Sw
     assert "min_delegated_share" in found["reason"]
 
 
+def test_points_that_share_a_missed_gate_have_a_run_each(first: Swept, swept_project: Project) -> None:
+    missed = sweep(swept_project, "target=xnnpack_cpu", *MISSING)
+    assert missed.code == 1
+    assert missed.summary["points"] == {"failed": 2}
+    assert missed.summary["stage_runs"]["evaluate"] == 1  # the schemes are one, where this model is concerned
+    one, other = missed.points
+    assert one["metrics"] == other["metrics"] != {}
+    assert {tags["gates"] for tags in tags_of_runs(swept_project, missed.folder.name)} == {"failed"}
+    assert len(tags_of_runs(swept_project, missed.folder.name)) == 2
+
+
 def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swept, swept_project: Project) -> None:
     chosen = next(point for point in first.points if point["status"] == "built" and "add" in point["overrides"][2])
     swept_project.edit_params(
@@ -183,7 +196,7 @@ def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swep
     assert len(tags_of_runs(swept_project, first.folder.name)) == 4  # a build leaves them alone
 
     # Another sweep with the same point records it too, and runs nothing else.
-    other = sweep(swept_project, "target=xnnpack_cpu", "--store", "sweeps/store", DELEGATION.replace("[],", ""))
+    other = sweep(swept_project, "target=xnnpack_cpu", "--store", "sweeps/store", KEPT_OFF)
     assert other.code == 0, tail(other.output)
     assert other.folder != first.folder
     assert other.summary["stage_runs"] == {"track": 1}
