@@ -51,6 +51,11 @@ class ComparedBuild:
         """Whether there is anything to compare."""
         return bool(self.figures)
 
+    @property
+    def may_be_chosen(self) -> bool:
+        """Whether it keeps its gates and is finished: others are shown, and never the best of anything."""
+        return self.state is State.BUILT
+
     def interval(self, figure: str) -> tuple[float, float] | None:
         """The ends of a figure's 95 % interval, None where it has none."""
         low, high = self.figures.get(figure + LOW), self.figures.get(figure + HIGH)

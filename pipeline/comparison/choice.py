@@ -20,13 +20,15 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     yield f"{total}, {len(found)} of them Pareto-optimal for {names}."
     if by_noise := found.count(Standing.BY_NOISE):
         yield f"{by_noise} of these {'is' if by_noise == 1 else 'are'} so by a difference within noise alone."
+    if unfit := sum(not build.may_be_chosen for build in comparison.builds):
+        yield f"{unfit} {'misses its' if unfit == 1 else 'miss their'} gates or did not finish, and may not be chosen."
     for column in comparison.objective_columns:
         yield from _of_measured(comparison, column)
 
 
 def _of_measured(comparison: Comparison, column: Column) -> Iterator[str]:
     """What is best among the builds that a measured figure does not tell apart."""
-    have = [build for build in comparison.builds if column.interval(build) is not None]
+    have = [build for build in comparison.builds if build.may_be_chosen and column.interval(build) is not None]
     leader = best(column, have)
     if leader is None:
         return

@@ -80,7 +80,8 @@ def compare(
         raise LowerdeckError(f"none of the {len(builds)} builds has figures: {_whys(builds)}")
     columns = columns_of(have)
     chosen = parse_objectives(objectives, columns)
-    found = standings(have, chosen, columns, paired)
+    candidates = [build for build in have if build.may_be_chosen]
+    found = standings(candidates, chosen, columns, paired)
     ordered = _sorted(have, columns, chosen, found, sort)
     parameters = differing(ordered)
     return Comparison(
@@ -91,7 +92,7 @@ def compare(
         columns=columns,
         objectives=chosen,
         standings=found,
-        marks={column: marks(column, ordered, paired) for column in columns},
+        marks={column: marks(column, [b for b in ordered if b.may_be_chosen], paired) for column in columns},
         effects=effects(ordered, parameters, columns, paired),
     )
 
@@ -120,10 +121,15 @@ def _sorted(
     for figure, descending in reversed(keys):  # sorting is stable: the first key comes last
         ordered.sort(key=lambda build: _position(build, figure, descending))
     if sort is None:
-        ordered.sort(
-            key=lambda build: list(Standing).index(found[build.label]) if build.label in found else len(Standing)
-        )
+        ordered.sort(key=lambda build: _rank(build, found))
     return ordered
+
+
+def _rank(build: ComparedBuild, found: Mapping[str, Standing]) -> int:
+    """Pareto-optimal builds before the others, and what may not be chosen last."""
+    if build.label in found:
+        return list(Standing).index(found[build.label])
+    return len(Standing) + (not build.may_be_chosen)
 
 
 def _position(build: ComparedBuild, figure: str, descending: bool) -> tuple[bool, str, float]:

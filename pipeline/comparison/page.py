@@ -19,7 +19,7 @@ from pipeline.comparison.page_tables import builds_table, effects_tables, flavor
 from pipeline.comparison.parallel import parallel
 from pipeline.comparison.parameters import Parameter
 from pipeline.comparison.pareto import Standing
-from pipeline.comparison.plots import Look, key_mark, scatter
+from pipeline.comparison.plots import UNFIT, Look, key_mark, scatter
 from pipeline.comparison.terminal import shown_columns
 from pipeline.page_parts import page_head, script_element, section, table
 
@@ -51,7 +51,7 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         section("Trade-offs", _legend(comparison, by), _plots(comparison, look)),
         section("Each build across its parameters and figures", _parallel(comparison, look)),
         section("Builds", builds_table(comparison, look, _links(comparison, folder))),
-        section("By flavor", flavor_tables(comparison)),
+        section("By flavor", flavor_tables(comparison, look)),
         section("What each option changed", effects_tables(comparison)),
         _left_out(comparison),
         section("What is the same", _shared(comparison)),
@@ -104,6 +104,8 @@ def _legend(comparison: Comparison, by: Parameter | None) -> str:
     entries = [(key_mark("optimal"), str(Standing.OPTIMAL)), (key_mark(""), "other builds")]
     if Standing.BY_NOISE in comparison.standings.values():
         entries.insert(1, (key_mark("by_noise"), str(Standing.BY_NOISE)))
+    if not all(build.may_be_chosen for build in comparison.builds):
+        entries.append((key_mark(UNFIT), "misses its gates, or is not finished"))
     keys = [f"<span>{sign}{escape(words)}</span>" for sign, words in entries]
     if by is not None:
         keys.append(f'<span class="by">{escape(by.key)}:</span>')

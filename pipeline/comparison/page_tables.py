@@ -13,7 +13,7 @@ from pipeline.comparison.effects import Change, Effect
 from pipeline.comparison.marks import Mark, is_better, marks
 from pipeline.comparison.parameters import differing
 from pipeline.comparison.pareto import Standing
-from pipeline.comparison.plots import Look, key_mark, standing_class
+from pipeline.comparison.plots import Look, key_mark
 from pipeline.comparison.terminal import shown_columns
 
 SIGNS = {Mark.BEST: "★", Mark.TIED: "≈"}
@@ -32,11 +32,11 @@ def builds_table(comparison: Comparison, look: Look, links: Mapping[str, Sequenc
     heads += ["<th scope=col>files</th>"] if linked else []
     rows = []
     for number, build in enumerate(comparison.builds):
-        cells = [_name(comparison, build)]
+        cells = [_name(comparison, build, look)]
         cells += [_text(parameter.values[number]) for parameter in comparison.parameters]
         cells += [_number(column, build, comparison.marks[column].get(build.label)) for column in shown]
         cells += [_files(links[build.label])] if linked else []
-        standing = standing_class(comparison.standings.get(build.label))
+        standing = look.style(build) if build.may_be_chosen else ""
         rows.append(f'<tr data-row="{look.rows[build.label]}" class="{standing}">{"".join(cells)}</tr>')
     hint = (
         f'<p class="hint">{SIGNS[Mark.BEST]} best of a column; {SIGNS[Mark.TIED]} not distinguishable from the best, '
@@ -46,11 +46,12 @@ def builds_table(comparison: Comparison, look: Look, links: Mapping[str, Sequenc
     return hint + _table("".join(heads), rows, "builds") + '<button type="button" id="more" hidden></button>'
 
 
-def flavor_tables(comparison: Comparison) -> str:
+def flavor_tables(comparison: Comparison, look: Look) -> str:
     """For each compiler the figures that only it gives, ranked among its own builds."""
     parts = []
     for compiler in sorted({build.compiler for build in comparison.builds}):
         mine = [build for build in comparison.builds if build.compiler == compiler]
+        fit = [build for build in mine if build.may_be_chosen]
         rows = {build.label: row for row, build in enumerate(comparison.builds)}
         columns = [
             column
@@ -61,13 +62,13 @@ def flavor_tables(comparison: Comparison) -> str:
             )
             and any(column.value(build) is not None for build in mine)
         ]
-        found = {column: marks(column, mine, {}) if column.kind is not Kind.MEASURED else {} for column in columns}
+        found = {column: marks(column, fit, {}) if column.kind is not Kind.MEASURED else {} for column in columns}
         parameters = differing(mine)
         heads = [_head("build"), *(_head(parameter.key) for parameter in parameters)]
         heads += [_column_head(comparison, column) for column in columns]
         lines = []
         for number, build in enumerate(mine):
-            cells = [_name(comparison, build), *(_text(parameter.values[number]) for parameter in parameters)]
+            cells = [_name(comparison, build, look), *(_text(parameter.values[number]) for parameter in parameters)]
             cells += [_number(column, build, found[column].get(build.label)) for column in columns]
             lines.append(f'<tr data-row="{rows[build.label]}">{"".join(cells)}</tr>')
         counted = "1 build" if len(mine) == 1 else f"{len(mine)} builds"
@@ -128,12 +129,13 @@ def _column_head(comparison: Comparison, column: Column) -> str:
     return f'<th scope="col" class="number{wanted}" title="{escape(column.kind)}">{escape(words)}{small}</th>'
 
 
-def _name(comparison: Comparison, build: ComparedBuild) -> str:
-    standing = comparison.standings.get(build.label)
-    sign = key_mark(standing_class(standing)) if standing else '<span class="sign"></span>'
-    words = {None: 2, Standing.BY_NOISE: 1, Standing.OPTIMAL: 0}[standing]
-    title = f"{build.name}{f': {standing}' if standing else ''}"
-    return f'<th scope="row" data-value="{words}" title="{escape(title)}">{sign}{escape(build.label)}</th>'
+def _name(comparison: Comparison, build: ComparedBuild, look: Look) -> str:
+    standing, style = comparison.standings.get(build.label), look.style(build)
+    sign = key_mark(style) if style else '<span class="sign"></span>'
+    order = {None: 2, Standing.BY_NOISE: 1, Standing.OPTIMAL: 0}[standing] if build.may_be_chosen else 3
+    words = standing or ("" if build.may_be_chosen else f"{build.state}: {build.reason}")
+    title = f"{build.name}{f': {words}' if words else ''}"
+    return f'<th scope="row" data-value="{order}" title="{escape(title)}">{sign}{escape(build.label)}</th>'
 
 
 def _text(value: str) -> str:

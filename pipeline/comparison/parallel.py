@@ -10,7 +10,7 @@ from pipeline.comparison import numbers
 from pipeline.comparison.builds import ComparedBuild
 from pipeline.comparison.columns import Column
 from pipeline.comparison.parameters import Parameter
-from pipeline.comparison.plots import MANY, Look, labelled_ticks, standing_class
+from pipeline.comparison.plots import MANY, Look, labelled_ticks
 
 MAX_AXES = 12
 MAX_LABELS = 14
@@ -96,7 +96,7 @@ def _line(build: ComparedBuild, row: int, scales: Sequence[_Scale], look: Look) 
         if crossing is not None:
             path += f"{'L' if joined else 'M'}{_LEFT + number * _STEP} {crossing:.1f}"
         joined = crossing is not None
-    name = f"line c{look.colors[build.label]} {standing_class(look.standings.get(build.label))}"
+    name = f"line c{look.colors[build.label]} {look.style(build)}"
     return f'<path class="{name}" data-rows="{look.rows[build.label]}" d="{path}"/>'
 
 

@@ -20,6 +20,8 @@ MANY = 150
 _WIDTH, _HEIGHT = 440, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 48
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+UNFIT = "unfit"
+"""CSS class of builds that may not be chosen."""
 _MARGIN = 0.06
 """Share of an axis that is left free at either end."""
 
@@ -33,6 +35,13 @@ class Look:
     colors: Mapping[str, int]
     """Number of its colour, by label."""
     standings: Mapping[str, Standing]
+
+    def style(self, build: ComparedBuild) -> str:
+        """The CSS class of its marks and lines."""
+        standing = self.standings.get(build.label)
+        if standing is not None:
+            return standing.name.lower()
+        return "" if build.may_be_chosen else UNFIT
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -56,7 +65,7 @@ def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -
     up = _Axis.of(y, ys, _HEIGHT - _BOTTOM, _TOP)
     parts = [_frame(across, up)]
     parts += [_bar(across.at(_value(x, build)), up, ends) for build in have if (ends := bars.get(build.label))]
-    parts.append(_frontier(have, x, y, across, up))
+    parts.append(_frontier([build for build in have if build.may_be_chosen], x, y, across, up))
     parts += _points(have, x, y, across, up, look)
     label = escape(f"{numbers.title(y)} against {numbers.title(x)}")
     box = f"0 0 {_WIDTH} {_HEIGHT}"
@@ -174,17 +183,16 @@ def _points(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis
     for place, here in places.items():
         groups: dict[tuple[int, str], list[ComparedBuild]] = {}
         for build in here:
-            groups.setdefault((look.colors[build.label], standing_class(look.standings.get(build.label))), []).append(
-                build
-            )
-        for ring, ((color, standing), group) in enumerate(sorted(groups.items())):
-            radius = size + 2.5 * (len(groups) - 1 - ring) + (1.5 if standing else 0)
+            groups.setdefault((look.colors[build.label], look.style(build)), []).append(build)
+        for ring, ((color, style), group) in enumerate(sorted(groups.items())):
+            is_optimal = style not in ("", UNFIT)
+            radius = size + 2.5 * (len(groups) - 1 - ring) + (1.5 if is_optimal else 0)
             rows = " ".join(str(look.rows[build.label]) for build in group)
             mark = (
-                f'<g class="mark c{color} {standing}" data-rows="{rows}" transform="translate({" ".join(place)})">'
-                f"<title>{escape(_words(here, x, y))}</title>{_shape(standing, radius)}</g>"
+                f'<g class="mark c{color} {style}" data-rows="{rows}" transform="translate({" ".join(place)})">'
+                f"<title>{escape(_words(here, x, y))}</title>{_shape(style, radius)}</g>"
             )
-            marks.append((bool(standing), mark))
+            marks.append((is_optimal, mark))
     return [mark for _, mark in sorted(marks, key=lambda mark: mark[0])]
 
 
@@ -196,22 +204,22 @@ def _words(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
     return f"{names}{more}: {', '.join(values)}"
 
 
-def standing_class(standing: Standing | None) -> str:
-    """The CSS class of marks and lines of such builds."""
-    return "" if standing is None else standing.name.lower()
+def _shape(style: str, radius: float) -> str:
+    if style == UNFIT:
+        # A cross, with a place around it that can be pointed at.
+        return f'<circle class="hit" r="{radius}"/><path d="{_cross(radius)}"/>'
+    return _diamond(radius) if style else f'<circle r="{radius}"/>'
 
 
-def _shape(standing: str, radius: float) -> str:
-    return _diamond(radius) if standing else f'<circle r="{radius}"/>'
+def _cross(radius: float) -> str:
+    return f"M{-radius} {-radius}L{radius} {radius}M{-radius} {radius}L{radius} {-radius}"
 
 
 def _diamond(radius: float) -> str:
     return f'<path d="M0 {-radius * 1.2:.1f}L{radius * 1.2:.1f} 0L0 {radius * 1.2:.1f}L{-radius * 1.2:.1f} 0Z"/>'
 
 
-def key_mark(standing: str, color: int | None = None) -> str:
+def key_mark(style: str, color: int | None = None) -> str:
     """A mark for a legend."""
     name = f"c{color}" if color is not None else "key"
-    return (
-        f'<svg class="sign" viewBox="-9 -9 18 18"><g class="mark {name} {standing}">{_shape(standing, 5.5)}</g></svg>'
-    )
+    return f'<svg class="sign" viewBox="-9 -9 18 18"><g class="mark {name} {style}">{_shape(style, 5.5)}</g></svg>'

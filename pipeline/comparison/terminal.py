@@ -19,6 +19,7 @@ from pipeline.comparison.pareto import Standing
 
 MARKS = {Mark.BEST: "*", Mark.TIED: "≈"}
 STANDINGS = {Standing.OPTIMAL: "◆", Standing.BY_NOISE: "◇"}
+UNFIT = "✕"
 _SHOWN = (
     "delegated_accuracy", "quantized_accuracy", "delegated_macs_share", "delegated_share", "undelegated_macs",
     "partitions", "crossing_bytes", "program_bytes", "planned_memory_bytes",
@@ -80,7 +81,8 @@ def print_comparison(comparison: Comparison, console: Console, *, top: int | Non
 def _first(comparison: Comparison, count: int) -> _Shown:
     cells = []
     for build in comparison.builds[:count]:
-        sign = STANDINGS[comparison.standings[build.label]] if build.label in comparison.standings else " "
+        standing = comparison.standings.get(build.label)
+        sign = STANDINGS[standing] if standing else " " if build.may_be_chosen else UNFIT
         cells.append(Text(f"{sign} {build.label}", style="bold" if sign == STANDINGS[Standing.OPTIMAL] else ""))
     return _Shown(heading="  build", cells=cells, is_number=False)
 
@@ -139,6 +141,8 @@ def _notes(comparison: Comparison, count: int) -> Iterator[str]:
     objectives = ", ".join(map(str, comparison.objectives))
     yield f"◆ Pareto-optimal in {objectives}   ◇ the same, by a difference within noise alone"
     yield "* best   ≈ not distinguishable from the best (95 % intervals)"
+    if not all(build.may_be_chosen for build in comparison.builds):
+        yield f"{UNFIT} misses its gates, or is not finished: shown, and the best of nothing"
     samples = {column.author for column in comparison.columns if column.kind is Kind.MEASURED and column.author}
     if len(samples) > 1:
         yield f"measured on {len(samples)} sets of samples, each in columns of its own: they cannot be compared"

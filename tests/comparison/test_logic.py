@@ -199,6 +199,33 @@ def test_builds_without_figures_stand_apart():
         compare([lost])
 
 
+def test_what_misses_its_gates_is_shown_and_the_best_of_nothing():
+    """a would be first in both figures, by all that it was measured with."""
+    builds = [build("a", 199, 100, state=State.GATED), build("b", 120, 300), build("c", 60, 200)]
+    found = compare(builds, objectives="accuracy:max,size:min")
+    assert [build.label for build in found.builds] == ["b", "c", "a"]
+    assert set(found.standings) == {"b", "c"}
+    assert {column.figure: marked for column, marked in found.marks.items() if marked} == {
+        "quantized_accuracy": {"b": Mark.BEST},
+        "program_bytes": {"c": Mark.BEST},
+    }
+    text = " ".join(choice.sentences(found))
+    assert "3 builds, 2 of them Pareto-optimal" in text
+    assert "1 misses its gates or did not finish" in text
+    assert "The best quantized accuracy is 60.00 %" in text
+    written = page.render(found, "x", None)
+    assert 'class="mark c0 unfit"' in written
+    assert "gates failed" in written
+    assert "unfit" not in page.render(compare(builds[1:]), "x", None).partition("<main>")[2]
+
+
+def test_nothing_is_best_where_all_builds_miss_their_gates():
+    found = compare([build("a", 199, 100, state=State.GATED), build("b", 120, 300, state=State.GATED)])
+    assert found.standings == {}
+    assert all(not marked for marked in found.marks.values())
+    assert "2 builds, 0 of them Pareto-optimal" in next(choice.sentences(found))
+
+
 def test_sentences_let_other_figures_decide_where_accuracy_cannot():
     text = " ".join(choice.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
     assert "of no build can be told from the highest" in text
