@@ -32,7 +32,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="write over changes that are in no commit, and where something that the build was made of has changed",
+        help="write over changes that are in no commit, and where something that the build was made of has changed; "
+        "register what misses its gates",
     )
     parser.add_argument("--register", metavar="NAME", help="register the program in MLflow's model registry")
     parser.add_argument("--alias", help="alias of the registered version, e.g. candidate")
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> None:
     tracking = recorded.where()
     build = recorded.read(tracking, recorded.the_run(tracking, options.selector))
     print(f"promoting {build}: program {build.program_sha256}")
+    _tell_gates(options, build)
     selected = _selected(build)
     _tell_differences(options, build, selected)
     _write(options, selected)
@@ -66,6 +68,16 @@ def _refuse_unfit(options: argparse.Namespace) -> None:
         raise LowerdeckError("--alias needs --register NAME: it is given to the version that is registered")
     if options.register and (options.dry_run or options.no_build):
         raise LowerdeckError("--register needs the program to be built and checked; leave out --dry-run and --no-build")
+
+
+def _tell_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
+    """Say that the run misses its gates, and do not offer such a program to others unless that is wanted."""
+    if build.run.tags.get("gates") != "failed":
+        return
+    message = f"{build} misses its gates: {build.run.tags.get('gates.failed', 'its tag gates.failed is gone')}"
+    if options.register and not options.force:
+        raise LowerdeckError(f"{message}\nNothing was written. --force registers it all the same.")
+    print(f"note: {message}; `dvc repro` will end at evaluate")
 
 
 def _selected(build: RecordedBuild) -> Selected:

@@ -130,6 +130,24 @@ def test_a_dry_run_shows_and_changes_nothing(recorded: Recorded, capsys: pytest.
     assert {name: (recorded.project.root / name).read_bytes() for name in BUILT} == before
 
 
+def test_a_run_that_misses_its_gates_is_not_registered_by_mistake(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, before = recorded.client(), recorded.params()
+    client.set_tag(recorded.run_id, "gates", "failed")
+    client.set_tag(recorded.run_id, "gates.failed", "gates.min_delegated_share: too low")
+    try:
+        assert recorded.promote_here(recorded.run_id[:8], "--register", "below") == 1
+        assert "misses its gates: gates.min_delegated_share: too low" in capsys.readouterr().err
+        assert recorded.params() == before
+        assert client.search_model_versions("name = 'below'") == []
+        assert recorded.promote_here(recorded.run_id[:8], "--dry-run") == 0
+        assert "misses its gates" in capsys.readouterr().out
+    finally:
+        client.set_tag(recorded.run_id, "gates", "none")
+        client.delete_tag(recorded.run_id, "gates.failed")
+
+
 def test_edits_that_are_in_no_commit_are_not_overwritten(
     recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
