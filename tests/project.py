@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -65,6 +66,8 @@ class Project:
                 stderr=output,
                 text=True,
                 start_new_session=True,
+                # What a shell starts in the background ignores Ctrl-C where there is no job control, and hands that on.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
 
     def dvc(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -6,14 +6,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 
 
 @contextmanager
 def captured_messages(*ignored: str) -> Iterator[list[str]]:
     """Catch what is written to the process's standard error; the list is filled when the block ends.
 
-    What other threads write meanwhile is caught too.
+    ExecuTorch's bindings write to Python's `sys.stderr`, other libraries to the file descriptor, and in a notebook or
+    a test these are two places. What other threads write meanwhile is caught too.
 
     Args:
         ignored: Lines that contain one of these are dropped.
@@ -24,7 +25,9 @@ def captured_messages(*ignored: str) -> Iterator[list[str]]:
         original = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
-            yield lines
+            same = os.fdopen(os.dup(file.fileno()), "w", buffering=1, errors="backslashreplace")
+            with same, redirect_stderr(same):
+                yield lines
         finally:
             os.dup2(original, 2)
             os.close(original)

@@ -495,4 +495,4 @@ def test_an_interrupted_build_goes_on_where_it_was(make_project: Callable[[str],
     assert running.wait(timeout=120) != 0
     done = project.dvc("repro")
     assert done.returncode == 0, tail(done.stdout + done.stderr)
-    assert stages_run(done.stdout) == ["partition", "convert", "firmware", "evaluate", "track"]
+    assert stages_run(done.stdout) == ["partition", "convert", "firmware", "baseline", "evaluate", "track"]
