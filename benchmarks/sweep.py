@@ -1,6 +1,7 @@
 """A sweep over eight delegation options on MobileNetV2 against eight runs of the single-process script.
 
 python -m benchmarks.sweep [--target ethos_u55_128] [--points 8] [--peer-runs 8] [--no-workers]
+python -m benchmarks.sweep --workers-only --twice target.options.fetch_constants_to_sram=false,true
 
 (a) one process, cold, in a fresh clone of HEAD with an empty store, against the peer. (b) the same sweep again; and per
 point of the first one what neither stages nor the start of the program account for: configuration, keys, store and
@@ -42,14 +43,17 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=8, choices=range(1, 9))
     parser.add_argument("--peer-runs", type=int, default=8)
     parser.add_argument("--no-workers", action="store_true", help="leave out (c)")
+    parser.add_argument("--workers-only", action="store_true", help="leave out (a) and (b)")
+    parser.add_argument("--twice", metavar="KEY=VALUE,VALUE", help="(c) goes over these two values, too")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="sweep-"))
     try:
         clone = prepare(folder, arguments.target)
-        beyond = one_process(clone, arguments.target, arguments.points, arguments.peer_runs)
-        repeated(clone, arguments.points, beyond)
+        if not arguments.workers_only:
+            beyond = one_process(clone, arguments.target, arguments.points, arguments.peer_runs)
+            repeated(clone, arguments.points, beyond)
         if not arguments.no_workers:
-            workers(clone, arguments.points)
+            workers(clone, arguments.points, arguments.twice)
     finally:
         shutil.rmtree(folder)
 
@@ -140,21 +144,23 @@ def repeated(clone: Path, points: int, beyond: float) -> None:
     print(f"  again: {many:.2f} s, of one point {few:.2f} s: {(many - few) / max(points - 1, 1):.3f} s a point")
 
 
-def workers(clone: Path, points: int) -> None:
+def workers(clone: Path, points: int, twice: str | None) -> None:
     """(c)."""
     minutes, from_edge = {}, {}
+    also = [twice] if twice else []
+    built = 2 * points if twice else points
     for count in (1, 2):
         launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={count}"]
-        shutil.rmtree(clone / "sweeps")  # edge programs that serve again lie there, too
-        seconds, folder = sweep(clone, points, *launcher)
+        shutil.rmtree(clone / "sweeps", ignore_errors=True)  # edge programs that serve again lie there, too
+        seconds, folder = sweep(clone, points, *launcher, *also)
         runs = json.loads((folder / "summary.json").read_text())["stage_runs"]
         assert runs["quantize"] == 1, runs
         events = journal(folder)
         edge = next(event["time"] for event in events if (event["event"], event.get("stage")) == PARTITIONED)
         minutes[count], from_edge[count] = seconds / 60, (events[-1]["time"] - edge) / 60
         print(
-            f"  {count} joblib worker{'s' if count > 1 else ''}: {points / minutes[count]:.2f} points a minute, "
-            f"{points / from_edge[count]:.2f} from the first edge program on"
+            f"  {count} joblib worker{'s' if count > 1 else ''}: {built / minutes[count]:.2f} points a minute, "
+            f"{built / from_edge[count]:.2f} from the first edge program on"
         )
     print(
         f"  two workers: {minutes[1] / minutes[2]:.2f} times the points a minute of one, "
