@@ -109,8 +109,10 @@ def test_a_sweep_that_lost_all_its_points_says_why(project, capsys):
     points.record(PointRecord(point=0, overrides=["model=x"], status="failed", reason="export: no such operator"))
     assert cli.main(["compare", "5eeb0002", "--no-log"]) == 1
     assert "5eeb0002 point 0 failed: export: no such operator" in capsys.readouterr().err
+    measured = Folder(project / "sweeps" / "5eeb0003")  # its run should be there: what MLflow says is not hidden
+    measured.record(PointRecord(point=0, overrides=[], status="built", metrics={"program_bytes": 1}))
     assert cli.main(["compare", "5eeb0003", "--no-log"]) == 1
-    assert "5eeb0003" in capsys.readouterr().err
+    assert "is called '5eeb0003'" in capsys.readouterr().err
 
 
 def test_builds_within_noise_of_the_best_are_marked_alike(capsys):

@@ -141,12 +141,17 @@ def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[Co
 
 
 def _unrecorded_sweeps(selector: str) -> list[str]:
-    """Ids of this project's sweeps that `selector` begins: of one that lost all its points, MLflow knows nothing."""
+    """Ids of this project's sweeps that `selector` begins and that lost all their points: MLflow does not know them.
+
+    Where a point was measured, it was recorded, and that its run is not found has another reason.
+    """
+    from pipeline.sweep.folder import Folder
     from pipeline.sweep.snapshot import SWEEPS
 
     if not re.fullmatch(r"[0-9a-f]{4,}", selector):
         return []
-    return [path.parent.name for path in SWEEPS.glob(f"{selector}*/points.jsonl")]
+    found = [path.parent for path in SWEEPS.glob(f"{selector}*/points.jsonl")]
+    return [path.name for path in found if not any(record.metrics for record in Folder(path).records())]
 
 
 def _revision(selector: str) -> str | None:

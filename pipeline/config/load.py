@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pipeline.config.problems import raise_problems, validated
 from pipeline.config.schema import Config
+from pipeline.config.yaml_text import plain_values
 from pipeline.contracts import ConfigurationError
 
 Section = TypeVar("Section")
@@ -39,7 +40,7 @@ def config_of(text: str) -> Config:
     import yaml
 
     try:
-        values = yaml.safe_load(text)
+        values = plain_values(text)
     except yaml.YAMLError as error:
         raise ConfigurationError(f"this is no resolved configuration: {error}") from None
     return _checked(values)
@@ -64,7 +65,7 @@ def _values(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigurationError(f"{path} does not exist yet; `dvc repro compose` makes it")
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+        values = plain_values(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         values = None
     if not isinstance(values, dict):

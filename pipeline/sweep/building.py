@@ -14,9 +14,10 @@ from typing import Any
 
 from pipeline import artifacts
 from pipeline.config.compose import compose_params, render
+from pipeline.config.yaml_text import plain_values
 from pipeline.contracts import ConfigurationError
 from pipeline.sweep import snapshot, warm
-from pipeline.sweep.content import digest, read_yaml
+from pipeline.sweep.content import digest
 from pipeline.sweep.declaration import Stage
 from pipeline.sweep.edges import STAGE as PARTITION
 from pipeline.sweep.folder import PointRecord
@@ -154,7 +155,8 @@ class PointBuild:
                 artifacts.write_text(folder / artifacts.CONFIG, render(config))
                 store.put(key, folder, [artifacts.CONFIG])
                 self._done[COMPOSE] = "ran"
-            return read_yaml(folder / artifacts.CONFIG), artifacts.sha256(folder / artifacts.CONFIG)
+            text = (folder / artifacts.CONFIG).read_text(encoding="utf-8")
+            return plain_values(text), artifacts.sha256(folder / artifacts.CONFIG)
 
     def _have(self, stage: Stage) -> None:
         """See to it that the store has the result of `stage`."""

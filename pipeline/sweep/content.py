@@ -91,11 +91,3 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ABSENT
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in the YAML file at `path`, by the quick loader where there is one."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return dict(yaml.load(path.read_text(encoding="utf-8"), Loader=loader))  # noqa: S506  both are safe

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.yaml_text import plain_values
 from pipeline.contracts import LowerdeckError
-from pipeline.sweep.content import read_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ def read_stages(path: Path) -> tuple[Stage, ...]:
     Raises:
         LowerdeckError: the file declares something that a sweep cannot do.
     """
-    declared = read_yaml(path)
+    declared = plain_values(path.read_text(encoding="utf-8"))
     outputs = {name: _outputs(fields) for name, fields in declared["stages"].items()}
     made = {output for made_by_one in outputs.values() for output in made_by_one}
     stages = [_stage(name, fields, outputs[name], made) for name, fields in declared["stages"].items()]
