@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline import artifacts
-from pipeline.statistics import wilson_interval
-from pipeline.tracking.content import flat_params
+from lowerdeck import artifacts
+from lowerdeck.statistics import wilson_interval
+from lowerdeck.tracking.content import flat_params
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NUM_SAMPLES = 360
@@ -131,9 +131,9 @@ def measure(folder: Path) -> dict[str, Any]:
     for name, arguments in (("report", ["--no-log"]), ("report, kept in MLflow", [])):
         start = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.cli", "compare", "--csv", "builds.csv", *arguments],
+            [sys.executable, "-m", "lowerdeck.cli", "compare", "--csv", "builds.csv", *arguments],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY / "pipeline")},
             stdout=subprocess.DEVNULL,
         )
         _, status, usage = os.wait4(process.pid, 0)

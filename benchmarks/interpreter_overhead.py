@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.runtime import open_program
-from pipeline.runtime.neutron_twin import RESOLVERS
+from lowerdeck.runtime import open_program
+from lowerdeck.runtime.neutron_twin import RESOLVERS
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 Both make the edge program of the same quantized program with the backend's passes, and let the backend's partitioner
 decide. The step also describes every node and says why it is not delegated; the bare way drops the decision. Both work
-on graphs in the pipeline's quick way (pipeline/quick_graphs.py), so that the plan has to hide behind no saving. They
+on graphs in the pipeline's quick way (pipeline/lowerdeck/quick_graphs.py), so that the plan has to hide behind no saving. They
 are timed in turns, each on a program read anew, so that other work on the machine hits both.
 
     python -m benchmarks.plan_cost                                    # MobileNetV2 at 224x224, three targets
@@ -28,13 +28,13 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
-from pipeline import backends, program_io, pt2
-from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, QuantizationScheme
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantize import quantize
-from pipeline.quick_graphs import quick_graphs
+from lowerdeck import backends, program_io, pt2
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import Backend, QuantizationScheme
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantize import quantize
+from lowerdeck.quick_graphs import quick_graphs
 
 TARGETS = ("xnnpack_cpu", "ethos_u55_128", "neutron_imxrt700")
 

@@ -77,7 +77,7 @@ def sweep(clone: Path, points: int, *arguments: str) -> tuple[float, Path]:
     command = [
         sys.executable,
         "-m",
-        "pipeline.cli",
+        "lowerdeck.cli",
         "sweep",
         "-m",
         f"target.options.operators_not_to_delegate={values}",
@@ -94,7 +94,7 @@ def variables(clone: Path) -> dict[str, str]:
     """The code of the clone, and sockets of its own: no warm process from before serves it."""
     temporary = clone.parent / f"tmp-{time.monotonic_ns()}"
     temporary.mkdir()
-    return environment() | {"PYTHONPATH": str(clone), "TMPDIR": str(temporary)}
+    return environment() | {"PYTHONPATH": str(clone / "pipeline"), "TMPDIR": str(temporary)}
 
 
 def one_process(clone: Path, target: str, points: int, peer_runs: int) -> float:

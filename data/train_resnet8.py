@@ -28,8 +28,8 @@ from torch import nn
 from tqdm import tqdm
 
 from data.prepare_digits import FOLDER, NUM_CLASSES, write_atomically
-from pipeline.datasets import preprocessing
-from pipeline.models.networks.resnet8 import ResNet8
+from lowerdeck.datasets import preprocessing
+from lowerdeck.models.networks.resnet8 import ResNet8
 
 WEIGHTS = Path("data/checkpoints/resnet8_digits.safetensors")
 REPORT = Path("data/checkpoints/resnet8_digits.json")
@@ -55,7 +55,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """One split, preprocessed as pipeline.datasets.digits does it."""
+    """One split, preprocessed as lowerdeck.datasets.digits does it."""
 
     images: torch.Tensor
     """float32 [n x 3 x 32 x 32], 0 ... 1."""
@@ -73,7 +73,7 @@ def main() -> None:
     num_correct = count_correct(model, evaluation)
     weights = safetensors.torch.save({name: value.contiguous() for name, value in model.state_dict().items()})
     report = {
-        "network": "pipeline.models.networks.resnet8:ResNet8",
+        "network": "lowerdeck.models.networks.resnet8:ResNet8",
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "evaluation": {
             "top1": round(num_correct / len(evaluation.labels), 6),

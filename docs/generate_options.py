@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from docs import generate_configuration as configuration
-from pipeline import backends
-from pipeline.config import schema
+from lowerdeck import backends
+from lowerdeck.config import schema
 
 LIST = Path(__file__).with_name("options.yaml")
 PAGE = Path(__file__).with_name("options.md")

@@ -1,14 +1,14 @@
 """Stage baseline: float and quantized program on the evaluation set -> build/baseline/, to hold the `.pte` against."""
 
-from pipeline import stage
+from lowerdeck import stage
 
 
 def main() -> None:
     build = stage.fix_arithmetic()
-    from pipeline import artifacts
-    from pipeline.config.schema import EvaluationConfig
-    from pipeline.evaluate import choose_samples, evaluate, spread, torch_program
-    from pipeline.layers import compare_layers, output_lsb
+    from lowerdeck import artifacts
+    from lowerdeck.config.schema import EvaluationConfig
+    from lowerdeck.evaluate import choose_samples, evaluate, spread, torch_program
+    from lowerdeck.layers import compare_layers, output_lsb
 
     config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)
     exported, quantized = artifacts.read_program(artifacts.EXPORTED), artifacts.read_program(artifacts.QUANTIZED)

@@ -1,15 +1,15 @@
 """Stage calibrate: representative samples through the prepared model, then training if any -> build/calibrate/."""
 
-from pipeline import stage
+from lowerdeck import stage
 
 
 def main() -> None:
     build = stage.fix_arithmetic()
-    from pipeline import artifacts
-    from pipeline.config.schema import QuantizationConfig
-    from pipeline.contracts import ObserverState
-    from pipeline.datasets.choice import ChosenInputs, choose
-    from pipeline.datasets.overlap import check_disjoint
+    from lowerdeck import artifacts
+    from lowerdeck.config.schema import QuantizationConfig
+    from lowerdeck.contracts import ObserverState
+    from lowerdeck.datasets.choice import ChosenInputs, choose
+    from lowerdeck.datasets.overlap import check_disjoint
 
     config, quantizer, dataset = stage.section(QuantizationConfig), stage.quantizer(), stage.dataset(build.seed)
     check_disjoint(dataset.calibration, dataset.evaluation)
@@ -18,7 +18,7 @@ def main() -> None:
     chosen = choose(split, count, config.calibration_choice, build.seed)
     state = ObserverState(tensors={}, layout="none")
     if quantizer is not None:
-        from pipeline.calibrate import calibrate
+        from lowerdeck.calibrate import calibrate
 
         program, training = artifacts.read_program(artifacts.EXPORTED), stage.training(dataset)
         state = calibrate(program, quantizer, ChosenInputs(split=split, indices=chosen), len(chosen), training)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from pipeline import preload, stage
+from lowerdeck import preload, stage
 
 
 def main() -> None:
-    from pipeline import artifacts
-    from pipeline.config.compose import compose, render
+    from lowerdeck import artifacts
+    from lowerdeck.config.compose import compose, render
 
     config = compose(Path("params.yaml"), Path("conf"))
     artifacts.write_text(artifacts.CONFIG, render(config))

@@ -1,15 +1,15 @@
 """Stage convert: edge program -> build/convert/, the `.pte` with its manifest and host twins."""
 
-from pipeline import preload, stage
+from lowerdeck import preload, stage
 
 
 def main() -> None:
     stage.fix_arithmetic()
-    from pipeline import artifacts
+    from lowerdeck import artifacts
 
     backend = stage.lowering_backend()
     converter = backend.converter()
-    from pipeline.convert import convert
+    from lowerdeck.convert import convert
 
     plan, edge_program = artifacts.read_plan(), artifacts.read_edge_program()
     with artifacts.converter_folder() as workdir:

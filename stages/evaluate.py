@@ -1,16 +1,16 @@
 """Stage evaluate: the `.pte` on the evaluation set, held against the baseline -> build/evaluate/."""
 
-from pipeline import stage
+from lowerdeck import stage
 
 
 def main() -> None:
     build = stage.fix_arithmetic()
     from dataclasses import replace
 
-    from pipeline import artifacts, figures, metrics
-    from pipeline.config.schema import EvaluationConfig
-    from pipeline.evaluate import class_figures, evaluate, summarize
-    from pipeline.gates import hold_gates
+    from lowerdeck import artifacts, figures, metrics
+    from lowerdeck.config.schema import EvaluationConfig
+    from lowerdeck.evaluate import class_figures, evaluate, summarize
+    from lowerdeck.gates import hold_gates
 
     config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)
     baseline, samples = artifacts.read_baseline()

@@ -1,13 +1,13 @@
 """Stage export: model factory and weights -> build/export/program.pt2."""
 
-from pipeline import stage
+from lowerdeck import stage
 
 
 def main() -> None:
     stage.fix_arithmetic()
-    from pipeline import artifacts
-    from pipeline.config.schema import ModelConfig
-    from pipeline.export import export
+    from lowerdeck import artifacts
+    from lowerdeck.config.schema import ModelConfig
+    from lowerdeck.export import export
 
     config = stage.section(ModelConfig)
     program = export(stage.model(), config.input_shapes, config.dynamic_shapes, config.memory_format)

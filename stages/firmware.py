@@ -1,13 +1,13 @@
 """Stage firmware: the `.pte` with all that its use in firmware needs -> build/firmware/ and build/firmware.zip."""
 
-from pipeline import stage
+from lowerdeck import stage
 
 
 def main() -> None:
     build = stage.fix_arithmetic()
-    from pipeline import artifacts
-    from pipeline.firmware import bundle
-    from pipeline.firmware.vector import calibration_sample, execute
+    from lowerdeck import artifacts
+    from lowerdeck.firmware import bundle
+    from lowerdeck.firmware.vector import calibration_sample, execute
 
     program, dataset = artifacts.open_program("reference"), stage.dataset(build.seed)
     sample = calibration_sample(dataset.calibration, artifacts.read_json(artifacts.CALIBRATION_SAMPLES))

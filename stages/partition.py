@@ -1,14 +1,14 @@
 """Stage partition: quantized program -> build/partition/, the edge program and its delegation plan."""
 
-from pipeline import stage
+from lowerdeck import stage
 
 
 def main() -> None:
     stage.fix_arithmetic()
-    from pipeline import artifacts
+    from lowerdeck import artifacts
 
     backend, program = stage.lowering_backend(), artifacts.read_program(artifacts.QUANTIZED)
-    from pipeline.partition import kept_whole, partition, plan_again
+    from lowerdeck.partition import kept_whole, partition, plan_again
 
     # The dear part of the stage is to make the edge program: one that was made of the same serves again.
     made_of, options = stage.edge_ingredients()

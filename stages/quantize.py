@@ -1,22 +1,22 @@
 """Stage quantize: exported program and observers, or the model itself -> build/quantize/."""
 
-from pipeline import stage
+from lowerdeck import stage
 
 
 def main() -> None:
     stage.fix_arithmetic()
-    from pipeline import artifacts
-    from pipeline.contracts import QuantizedTensor
+    from lowerdeck import artifacts
+    from lowerdeck.contracts import QuantizedTensor
 
     scheme, quantizer = stage.scheme(), stage.quantizer()
     program = artifacts.read_program(artifacts.EXPORTED)
     tensors: tuple[QuantizedTensor, ...] = ()
     if quantizer is not None:
-        from pipeline.quantize import quantize
+        from lowerdeck.quantize import quantize
 
         program, tensors = quantize(program, quantizer, artifacts.read_observers())
     elif scheme.rebuilds_model:
-        from pipeline.quantization.quantize_model import quantize_model
+        from lowerdeck.quantization.quantize_model import quantize_model
 
         program, tensors = quantize_model(stage.model(), program, scheme)
     artifacts.write_program(artifacts.QUANTIZED, program)

@@ -1,16 +1,16 @@
 """Stage track: the build in build/ -> its MLflow run, build/track/lineage.json and build/recorded.json."""
 
-from pipeline import preload, stage
+from lowerdeck import preload, stage
 
 
 def main() -> None:
-    from pipeline import artifacts
-    from pipeline.tracking import lineage
+    from lowerdeck import artifacts
+    from lowerdeck.tracking import lineage
 
     config = stage.whole_config()
     chain = lineage.trace(config)
     if config.tracking.enabled:
-        from pipeline.tracking.record import record
+        from lowerdeck.tracking.record import record
 
         recorded = record(config, chain)
         what = "new run" if recorded.new else "updated run"

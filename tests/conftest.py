@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
-    from pipeline.contracts import Backend, Converter, DelegationPlan, ObserverState
-    from pipeline.convert import Converted
+    from lowerdeck.contracts import Backend, Converter, DelegationPlan, ObserverState
+    from lowerdeck.convert import Converted
 
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
 """The options of conf/target that fixtures lower; others differ from one of these in their Vela configuration."""
@@ -58,13 +58,13 @@ class Lowered:
 
     def edge(self) -> EdgeProgramManager:
         """The edge program that partition wrote."""
-        from pipeline import artifacts
+        from lowerdeck import artifacts
 
         with chdir(self.folder):
             return artifacts.read_edge_program()
 
     def _read(self, path: str, reader: str) -> ExportedProgram:
-        from pipeline import artifacts
+        from lowerdeck import artifacts
 
         with chdir(self.folder):
             program: ExportedProgram = getattr(artifacts, reader)(getattr(artifacts, path))
@@ -73,7 +73,7 @@ class Lowered:
 
 def backend_for(target: dict[str, Any]) -> Backend:
     """The backend of a conf/target file with its default flavor."""
-    from pipeline import backends
+    from lowerdeck import backends
 
     flavor = yaml.safe_load((REPOSITORY / "conf" / "flavor" / f"{target['default_flavor']}.yaml").read_text())
     return backends.create(
@@ -120,8 +120,8 @@ def samples() -> list[tuple[torch.Tensor, ...]]:
 @pytest.fixture(scope="session")
 def exported_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small network as an exported program."""
-    from pipeline import artifacts
-    from pipeline.export import export
+    from lowerdeck import artifacts
+    from lowerdeck.export import export
 
     path = tmp_path_factory.mktemp("exported") / "program.pt2"
     artifacts.write_program(path, export(small_network(), [[1, 3, 32, 32]]))
@@ -147,12 +147,12 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
     """All steps, with their results in files between them as between stages."""
     import torch
 
-    from pipeline import artifacts
-    from pipeline.calibrate import calibrate
-    from pipeline.contracts import QuantizationScheme
-    from pipeline.convert import convert
-    from pipeline.partition import partition
-    from pipeline.quantize import quantize
+    from lowerdeck import artifacts
+    from lowerdeck.calibrate import calibrate
+    from lowerdeck.contracts import QuantizationScheme
+    from lowerdeck.convert import convert
+    from lowerdeck.partition import partition
+    from lowerdeck.quantize import quantize
 
     target = yaml.safe_load((REPOSITORY / "conf" / "target" / f"{name}.yaml").read_text())
     backend, scheme = backend_for(target), QuantizationScheme(name="int8")

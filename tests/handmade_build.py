@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pipeline import artifacts
-from pipeline.config.compose import render
-from pipeline.config.load import read_config
-from pipeline.contracts import (
+from lowerdeck import artifacts
+from lowerdeck.config.compose import render
+from lowerdeck.config.load import read_config
+from lowerdeck.contracts import (
     ClassFigures,
     CompiledPartition,
     Converter,
@@ -132,8 +132,8 @@ def configuration(**sections):
 
 def write_config(**sections):
     """build/config.yaml alone, and what it holds."""
-    from pipeline.config.problems import validated
-    from pipeline.config.schema import Config
+    from lowerdeck.config.problems import validated
+    from lowerdeck.config.schema import Config
 
     config, problems = validated(Config, configuration(**sections))
     assert not problems, problems

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from pipeline import artifacts
-from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, QuantizationScheme
-from pipeline.convert import Converted, convert
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantize import quantize
+from lowerdeck import artifacts
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import Backend, QuantizationScheme
+from lowerdeck.convert import Converted, convert
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantize import quantize
 
 
 class Mixed(nn.Module):

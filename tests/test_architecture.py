@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import backends
-from tests.project import REPOSITORY, Project
+from lowerdeck import backends
+from tests.project import REPOSITORY, SOURCES, Project
 
 MODULES = sorted(path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "pipeline").rglob("*.py"))
 TEXTS = sorted(
@@ -35,7 +35,7 @@ def imported_by(script: str, folder: Path = REPOSITORY) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", printing],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        env=os.environ | {"PYTHONPATH": SOURCES},
         capture_output=True,
         text=True,
         check=True,
@@ -52,7 +52,7 @@ def test_import_contracts_hold() -> None:
 
 def test_composing_imports_nothing_heavy(project: Project) -> None:
     script = (
-        "from pathlib import Path\nfrom pipeline.config.compose import compose, render\n"
+        "from pathlib import Path\nfrom lowerdeck.config.compose import compose, render\n"
         "render(compose(Path('params.yaml'), Path('conf')))"
     )
     assert imported_by(script, project.root) & set(HEAVY) == set()
@@ -60,18 +60,18 @@ def test_composing_imports_nothing_heavy(project: Project) -> None:
 
 @pytest.mark.parametrize("name", backends.available())
 def test_declaring_a_backend_imports_nothing_heavy(name: str) -> None:
-    assert imported_by(f"from pipeline import backends\nbackends.source({name!r})") & set(HEAVY) == set()
+    assert imported_by(f"from lowerdeck import backends\nbackends.source({name!r})") & set(HEAVY) == set()
 
 
 def test_the_front_of_a_stage_imports_the_standard_library_alone() -> None:
-    imported = imported_by("from pipeline import preload, stage")
+    imported = imported_by("from lowerdeck import preload, stage")
     assert imported & {*HEAVY, "numpy", "yaml", "pydantic", "omegaconf", "hydra"} == set()
 
 
 def test_only_tracking_imports_mlflow_and_nothing_does_at_the_top_of_the_pipeline() -> None:
     importing = {name for name in MODULES if re.search(r"^\s*(?:import|from) mlflow\b", source(name), re.MULTILINE)}
     assert importing
-    assert all(name.startswith("pipeline/tracking/") for name in importing)
+    assert all(name.startswith("pipeline/lowerdeck/tracking/") for name in importing)
 
 
 def source(name: str) -> str:

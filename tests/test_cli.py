@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import artifacts, cli, plots_template
-from pipeline.tracking import ui
+from lowerdeck import artifacts, cli, plots_template
+from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
+from tests.project import SOURCES
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
@@ -85,12 +86,12 @@ class TestReport:
     def test_needs_neither_pytorch_nor_mlflow(self):
         write_build()
         code = (
-            "import sys; from pipeline import cli; assert cli.main(['report']) == 0; "
+            "import sys; from lowerdeck import cli; assert cli.main(['report']) == 0; "
             "assert not {'torch', 'mlflow', 'hydra'} & set(sys.modules)"
         )
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            env=os.environ | {"PYTHONPATH": SOURCES},
             capture_output=True,
             text=True,
             check=False,
@@ -266,8 +267,8 @@ class TestFlavors:
         assert "reference: its programs run on the host only, not on the NPU" in printed
 
     def test_needs_no_pytorch(self):
-        code = "import sys; from pipeline.cli import main; main(['flavors']); print('torch' in sys.modules)"
-        done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(CONF.parent)},
+        code = "import sys; from lowerdeck.cli import main; main(['flavors']); print('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SOURCES},
                               capture_output=True, text=True, check=True)  # fmt: skip
         assert done.stdout.splitlines()[-1] == "False"
 
@@ -280,8 +281,8 @@ class TestFlavors:
 def test_plugins_of_the_current_folder_are_found_by_the_installed_command(tmp_path):
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "mine.py").write_text("FOUND = 1\n")
-    code = "from pipeline import cli; cli.main(['report']); import plugins.mine; print(plugins.mine.FOUND)"
+    code = "from lowerdeck import cli; cli.main(['report']); import plugins.mine; print(plugins.mine.FOUND)"
     command = [sys.executable, "-P", "-c", code]  # -P: as an installed command starts
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": SOURCES}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "1\n", done.stderr

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from pipeline import artifacts, cli
-from pipeline.statistics import wilson_interval
-from pipeline.sweep.folder import Folder, PointRecord
-from pipeline.tracking import lineage
-from pipeline.tracking.record import record
-from pipeline.tracking.runs import KIND_TAG
+from lowerdeck import artifacts, cli
+from lowerdeck.statistics import wilson_interval
+from lowerdeck.sweep.folder import Folder, PointRecord
+from lowerdeck.tracking import lineage
+from lowerdeck.tracking.record import record
+from lowerdeck.tracking.runs import KIND_TAG
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 EVIL = '<img src=x onerror="alert(1)">'

@@ -1,4 +1,4 @@
-"""pipeline.convert: the program is the planned one, and converters that fail say so."""
+"""lowerdeck.convert: the program is the planned one, and converters that fail say so."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends.ethos_u.backend import EthosU
-from pipeline.contracts import CompiledPartition, ConversionError, LowerdeckError
-from pipeline.convert import Converted, convert
+from lowerdeck.backends.ethos_u.backend import EthosU
+from lowerdeck.contracts import CompiledPartition, ConversionError, LowerdeckError
+from lowerdeck.convert import Converted, convert
 from tests.conftest import TARGETS, Lowered
 
 

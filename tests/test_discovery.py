@@ -1,4 +1,4 @@
-"""pipeline.discovery: modules are found by what they define, without running them."""
+"""lowerdeck.discovery: modules are found by what they define, without running them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import discovery
-from pipeline.contracts import ConfigurationError
+from lowerdeck import discovery
+from lowerdeck.contracts import ConfigurationError
 
 
 def test_modules_are_listed_by_their_definitions_and_not_run(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import torch
 from executorch.exir import EdgeProgramManager
 from torch import nn
 
-from pipeline import artifacts, backends
-from pipeline.calibrate import calibrate
-from pipeline.contracts import (
+from lowerdeck import artifacts, backends
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import (
     Backend,
     DelegationPlan,
     DynamicDimension,
@@ -24,15 +24,15 @@ from pipeline.contracts import (
     Sample,
     Split,
 )
-from pipeline.convert import Converted, convert
-from pipeline.dynamic_shapes import dynamic_shapes_of
-from pipeline.export import export
-from pipeline.layers import compare_layers
-from pipeline.models.networks.resnet8 import ResNet8
-from pipeline.partition import partition
-from pipeline.quantize import quantize
-from pipeline.run import describe, run_program
-from pipeline.runtime import open_program
+from lowerdeck.convert import Converted, convert
+from lowerdeck.dynamic_shapes import dynamic_shapes_of
+from lowerdeck.export import export
+from lowerdeck.layers import compare_layers
+from lowerdeck.models.networks.resnet8 import ResNet8
+from lowerdeck.partition import partition
+from lowerdeck.quantize import quantize
+from lowerdeck.run import describe, run_program
+from lowerdeck.runtime import open_program
 from tests.conftest import small_network
 
 HEIGHT_AND_WIDTH = (DynamicDimension(dim=2, min=16, max=64), DynamicDimension(dim=3, min=16, max=64))

@@ -1,4 +1,4 @@
-"""pipeline.evaluate: which samples are taken, what programs answer, and what is never reported."""
+"""lowerdeck.evaluate: which samples are taken, what programs answer, and what is never reported."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import metrics
-from pipeline.contracts import DelegationPlan, LowerdeckError, Outputs, PlannedNode, Sample
-from pipeline.evaluate import (
+from lowerdeck import metrics
+from lowerdeck.contracts import DelegationPlan, LowerdeckError, Outputs, PlannedNode, Sample
+from lowerdeck.evaluate import (
     NOT_MEASURED,
     STRUCTURAL,
     Program,
@@ -24,7 +24,7 @@ from pipeline.evaluate import (
     summarize,
     torch_program,
 )
-from pipeline.export import export
+from lowerdeck.export import export
 from tests.conftest import small_network
 
 PLAN = DelegationPlan(

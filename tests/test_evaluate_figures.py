@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import artifacts, backends
-from pipeline.contracts import DelegationPlan, Outputs, PlannedNode, QuantizationScheme, Sample
-from pipeline.evaluate import class_figures, spread, summarize
-from pipeline.layers import compare_layers, output_lsb
-from pipeline.metrics import agreement, lsb, sqnr, top1
-from pipeline.quantization.quantized_tensors import quantized_tensors
-from pipeline.statistics import IDENTICAL_DB, error_lsb, share, sqnr_db, wilson_interval
+from lowerdeck import artifacts, backends
+from lowerdeck.contracts import DelegationPlan, Outputs, PlannedNode, QuantizationScheme, Sample
+from lowerdeck.evaluate import class_figures, spread, summarize
+from lowerdeck.layers import compare_layers, output_lsb
+from lowerdeck.metrics import agreement, lsb, sqnr, top1
+from lowerdeck.quantization.quantized_tensors import quantized_tensors
+from lowerdeck.statistics import IDENTICAL_DB, error_lsb, share, sqnr_db, wilson_interval
 
 PLAN = DelegationPlan(
     backend="x", nodes=(PlannedNode(name="a", operator="a", compute=True, partition=None, module=""),)
@@ -159,8 +159,8 @@ class Split(list):
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory):
     """(backend, **options of Small) -> float and quantized program, through files as between stages; samples."""
-    from pipeline.calibrate import calibrate
-    from pipeline.quantize import quantize
+    from lowerdeck.calibrate import calibrate
+    from lowerdeck.quantize import quantize
 
     devices = {"xnnpack": {}, "ethos_u": {"accelerator": "ethos-u55-128"}, "neutron": {"target": "imxrt700"}}
     made = {}
@@ -227,8 +227,8 @@ class TestLayers:
 
 
 def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
-    from pipeline import figures
-    from pipeline.contracts import LayerFigures
+    from lowerdeck import figures
+    from lowerdeck.contracts import LayerFigures
 
     monkeypatch.chdir(tmp_path)
     outputs = outputs_of([0, 0], float=[0, 0], quantized=[0, 1])

@@ -1,4 +1,4 @@
-"""pipeline.macs against torch.utils.flop_counter, which counts a multiplication and an addition as two."""
+"""lowerdeck.macs against torch.utils.flop_counter, which counts a multiplication and an addition as two."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.export import export
-from pipeline.macs import macs
-from pipeline.partition import partition
+from lowerdeck.export import export
+from lowerdeck.macs import macs
+from lowerdeck.partition import partition
 from tests.conftest import Lowered
 
 aten = torch.ops.aten

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import artifacts
-from pipeline.backends.neutron.reference.litert import read_graph
-from pipeline.calibrate import calibrate
-from pipeline.contracts import DelegationPlan, QuantizationScheme
-from pipeline.convert import Converted, convert
-from pipeline.export import export
-from pipeline.memory_formats import laid_out, memory_format_of
-from pipeline.partition import partition
-from pipeline.quantize import quantize
+from lowerdeck import artifacts
+from lowerdeck.backends.neutron.reference.litert import read_graph
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import DelegationPlan, QuantizationScheme
+from lowerdeck.convert import Converted, convert
+from lowerdeck.export import export
+from lowerdeck.memory_formats import laid_out, memory_format_of
+from lowerdeck.partition import partition
+from lowerdeck.quantize import quantize
 from tests.conftest import Lowered, small_network
 
 CHANNELS_LAST = (0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""pipeline.module_paths: globs and class names against the modules of a program."""
+"""lowerdeck.module_paths: globs and class names against the modules of a program."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.contracts import ConfigurationError
-from pipeline.module_paths import known_modules, matches, refuse_unknown, with_outer_modules
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.module_paths import known_modules, matches, refuse_unknown, with_outer_modules
 
 CLASSES = {"blocks.0": "my.models.Block", "blocks.0.fc": "torch.nn.modules.linear.Linear"}
 FC = with_outer_modules("blocks.0.fc", CLASSES)

@@ -1,4 +1,4 @@
-"""pipeline.partition: the plan says what lowering then does."""
+"""lowerdeck.partition: the plan says what lowering then does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import ethosu.vela
 import pytest
 import torch
 
-from pipeline import backends, pt2
-from pipeline.contracts import LowerdeckError, NothingDelegatedError, ReasonCode
-from pipeline.export import export
-from pipeline.partition import Partitioned, kept_whole, partition, plan_again
+from lowerdeck import backends, pt2
+from lowerdeck.contracts import LowerdeckError, NothingDelegatedError, ReasonCode
+from lowerdeck.export import export
+from lowerdeck.partition import Partitioned, kept_whole, partition, plan_again
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.networks import Alien, quantized_mixed
 

@@ -1,4 +1,4 @@
-"""pipeline.plan_check: lowering that does otherwise than planned is found out, whatever the tags say."""
+"""lowerdeck.plan_check: lowering that does otherwise than planned is found out, whatever the tags say."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from executorch.exir.backend.partitioner import PartitionResult
 from torch import nn
 from torch.fx import GraphModule
 
-from pipeline.backends.xnnpack import Options
-from pipeline.backends.xnnpack.backend import Xnnpack
-from pipeline.contracts import LowerdeckError, Lowering
-from pipeline.convert import convert
-from pipeline.coverage import coverage
-from pipeline.export import export
-from pipeline.partition import Partitioned, partition
-from pipeline.plan_check import hold_program
+from lowerdeck.backends.xnnpack import Options
+from lowerdeck.backends.xnnpack.backend import Xnnpack
+from lowerdeck.contracts import LowerdeckError, Lowering
+from lowerdeck.convert import convert
+from lowerdeck.coverage import coverage
+from lowerdeck.export import export
+from lowerdeck.partition import Partitioned, partition
+from lowerdeck.plan_check import hold_program
 from tests.conftest import Lowered
 from tests.networks import quantized_mixed
 

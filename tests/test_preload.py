@@ -1,4 +1,4 @@
-"""pipeline.preload: real servers and clients, with nothing heavy to import."""
+"""lowerdeck.preload: real servers and clients, with nothing heavy to import."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import end_servers
+from tests.project import SOURCES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NO_SERVER = 99
 
 SERVER = """
 import sys
-from pipeline import preload
+from lowerdeck import preload
 preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]))
 """
 CLIENT = f"""
 import sys
-from pipeline import preload
+from lowerdeck import preload
 code = preload.run(sys.argv[1], 20)
 sys.exit({NO_SERVER} if code is None else code)
 """
@@ -42,7 +43,7 @@ class Host:
 
     def environment(self, **variables: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("LOWERDECK_")}
-        return kept | {"TMPDIR": str(self.temporary), "PYTHONPATH": str(REPOSITORY)} | variables
+        return kept | {"TMPDIR": str(self.temporary), "PYTHONPATH": SOURCES} | variables
 
     def module(self, name: str, source: str) -> str:
         (self.work / f"{name}.py").write_text(source)
@@ -135,7 +136,7 @@ def test_a_module_runs_with_the_folder_arguments_variables_and_streams_of_its_cl
         "show",
         "import os, sys\n"
         "print(__name__, os.getcwd(), sys.argv[1:], os.environ['COLOUR'], 'UNSET' in os.environ, input())\n"
-        "print('colorsys' in sys.modules, 'pipeline.stage' in sys.modules, os.getppid())\n"
+        "print('colorsys' in sys.modules, 'lowerdeck.stage' in sys.modules, os.getppid())\n"
         "print('to stderr', file=sys.stderr)",
     )
     code, output, errors = host.run(name, "--flag", "two words", COLOUR="green")
@@ -307,9 +308,9 @@ def test_a_folder_of_somebody_else_is_refused(host: Host) -> None:
 def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: end_servers(host.temporary))
     name = host.module("recorder", "import os, sys\nprint('mlflow.tracking' in sys.modules, 'torch' in sys.modules)\n")
-    start = "from pipeline import preload\npreload.start(preload.TRACKING)"
+    start = "from lowerdeck import preload\npreload.start(preload.TRACKING)"
     subprocess.run([sys.executable, "-c", start], env=host.environment(), check=True)
-    client = f"import sys\nfrom pipeline import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
+    client = f"import sys\nfrom lowerdeck import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
 
     def answered() -> subprocess.CompletedProcess[str]:
         return subprocess.run(

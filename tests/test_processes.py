@@ -1,4 +1,4 @@
-"""pipeline.processes: work in forked processes gives what it gives in one, in order."""
+"""lowerdeck.processes: work in forked processes gives what it gives in one, in order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contracts import LowerdeckError
-from pipeline.processes import in_order, num_processors
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.processes import in_order, num_processors
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 8])

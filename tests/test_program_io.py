@@ -14,14 +14,14 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline import artifacts
-from pipeline.contracts import LowerdeckError, Lowering, ProgramTensor
-from pipeline.convert import convert
-from pipeline.evaluate import torch_program
-from pipeline.partition import partition
-from pipeline.run import run_program
-from pipeline.runtime import open_program
-from pipeline.runtime.floats import FloatProgram, from_program, to_program
+from lowerdeck import artifacts
+from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
+from lowerdeck.convert import convert
+from lowerdeck.evaluate import torch_program
+from lowerdeck.partition import partition
+from lowerdeck.run import run_program
+from lowerdeck.runtime import open_program
+from lowerdeck.runtime.floats import FloatProgram, from_program, to_program
 from tests.conftest import Lowered, backend_for, small_network
 
 TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
@@ -101,7 +101,7 @@ class TestIntegers:
         assert (taken["name"], taken["dtype"], taken["shape"]) == ("x", "int8", [1, 3, 32, 32])
         assert (given["dtype"], given["shape"]) == ("int8", [1, 10])
         # What the program itself answers through ExecuTorch's constant methods.
-        from pipeline.runtime.pte import read_pte
+        from lowerdeck.runtime.pte import read_pte
 
         constants = {method.name: method.values[method.outputs[0]] for method in read_pte(converted.program)[1:]}
         for name, tensor in (("input0", taken), ("output0", given)):

@@ -1,4 +1,4 @@
-"""pipeline.pt2: bytes that depend on the program alone, and edge programs that come back as they were."""
+"""lowerdeck.pt2: bytes that depend on the program alone, and edge programs that come back as they were."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import pt2
-from pipeline.contracts import Backend
-from pipeline.convert import convert
-from pipeline.export import export
-from pipeline.partition import partition
+from lowerdeck import pt2
+from lowerdeck.contracts import Backend
+from lowerdeck.convert import convert
+from lowerdeck.export import export
+from lowerdeck.partition import partition
 from tests.conftest import TARGETS, Lowered, small_network
 from tests.networks import quantized_mixed
+from tests.project import SOURCES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NETWORK = """
@@ -43,7 +44,7 @@ SAVE = """
 import hashlib, io, json
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge
-from pipeline import pt2
+from lowerdeck import pt2
 from net import Net
 
 torch.manual_seed(0)
@@ -75,7 +76,7 @@ def saved_in_two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[Pat
         folder = tmp_path_factory.mktemp("process") / name
         folder.mkdir(parents=True)
         (folder / "net.py").write_text(NETWORK)
-        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}"}
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": f"{folder}{os.pathsep}{SOURCES}"}
         subprocess.run([sys.executable, "-c", SAVE], cwd=folder, env=environment, check=True, capture_output=True)
         folders.append(folder)
     return folders
@@ -163,13 +164,13 @@ def test_a_quantized_program_loads_in_a_process_that_has_imported_nothing(
     build = lowered("xnnpack_cpu")
     torch.save(build.samples[0][0], tmp_path / "input.pt")
     script = (
-        "import sys, torch\nfrom pathlib import Path\nfrom pipeline import pt2\n"
+        "import sys, torch\nfrom pathlib import Path\nfrom lowerdeck import pt2\n"
         "torch.save(pt2.load(Path(sys.argv[1])).module()(torch.load('input.pt')), 'output.pt')"
     )
     subprocess.run(
         [sys.executable, "-c", script, str(build.folder / "build" / "quantize" / "program.pt2")],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        env=os.environ | {"PYTHONPATH": SOURCES},
         check=True,
         capture_output=True,
     )

@@ -1,4 +1,4 @@
-"""pipeline.quantize: the quantized program and its report."""
+"""lowerdeck.quantize: the quantized program and its report."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pipeline.contracts import LowerdeckError, QuantizationScheme
-from pipeline.quantization.quantized_tensors import quantized_tensors
-from pipeline.quantize import quantize
+from lowerdeck.contracts import LowerdeckError, QuantizationScheme
+from lowerdeck.quantization.quantized_tensors import quantized_tensors
+from lowerdeck.quantize import quantize
 from tests.conftest import TARGETS, Lowered
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from pipeline import artifacts
-from pipeline.config.schema import TrackingConfig
-from pipeline.contracts import LowerdeckError
-from pipeline.tracking import lineage, runs
-from pipeline.tracking.record import record
+from lowerdeck import artifacts
+from lowerdeck.config.schema import TrackingConfig
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.tracking import lineage, runs
+from lowerdeck.tracking.record import record
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 NAME = "tiny neutron_imxrt700 int8 reference"

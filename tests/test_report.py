@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipeline import artifacts, figures
-from pipeline.contracts import LowerdeckError
-from pipeline.report import page, read_build, terminal
-from pipeline.tracking import lineage
+from lowerdeck import artifacts, figures
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.report import page, read_build, terminal
+from lowerdeck.tracking import lineage
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]

@@ -13,10 +13,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from pipeline import artifacts
-from pipeline.contracts import LowerdeckError
-from pipeline.run import describe, run_program
-from pipeline.runtime import open_program
+from lowerdeck import artifacts
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.run import describe, run_program
+from lowerdeck.runtime import open_program
+from tests.project import SOURCES
 
 REPOSITORY = Path(__file__).parents[1]
 LOWERING = runpy.run_path(str(Path(__file__).with_name("runtime") / "lowering.py"))
@@ -76,8 +77,8 @@ def x(tmp_path):
 def lowerdeck_run(*arguments):
     """The command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "run", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        [sys.executable, "-m", "lowerdeck.cli", "run", *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": SOURCES},
         capture_output=True,
         text=True,
         timeout=120,

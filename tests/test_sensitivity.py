@@ -1,4 +1,4 @@
-"""pipeline.sensitivity and its switches: switched layers against real builds, rankings, lists to leave float."""
+"""lowerdeck.sensitivity and its switches: switched layers against real builds, rankings, lists to leave float."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.calibrate import calibrate
-from pipeline.contracts import LowerdeckError, ModuleRule, QuantizationScheme, Sample
-from pipeline.export import export
-from pipeline.quantization.annotation import scheme_quantizer
-from pipeline.quantization.pt2e import prepare, restore_observers
-from pipeline.quantization.switches import SwitchedModel
-from pipeline.quantize import quantize
-from pipeline.sensitivity import Measured, Trials, ranked, reach, sensitivities
-from pipeline.statistics import paired_difference
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, Sample
+from lowerdeck.export import export
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.quantization.pt2e import prepare, restore_observers
+from lowerdeck.quantization.switches import SwitchedModel
+from lowerdeck.quantize import quantize
+from lowerdeck.sensitivity import Measured, Trials, ranked, reach, sensitivities
+from lowerdeck.statistics import paired_difference
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.networks import Fragile
 from tests.project import REPOSITORY

@@ -13,12 +13,12 @@ import pytest
 import torch
 import yaml
 
-from pipeline import artifacts, cli, sensitivity
-from pipeline.calibrate import calibrate
-from pipeline.config.params import with_override
-from pipeline.config.quantization import quantization_scheme
-from pipeline.contracts import ConfigurationError
-from pipeline.export import export
+from lowerdeck import artifacts, cli, sensitivity
+from lowerdeck.calibrate import calibrate
+from lowerdeck.config.params import with_override
+from lowerdeck.config.quantization import quantization_scheme
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.export import export
 from tests.conftest import backend_for
 from tests.networks import Fragile
 from tests.project import REPOSITORY

@@ -1,4 +1,4 @@
-"""pipeline.source_lines: the model's own line of a stack trace, the same on every machine."""
+"""lowerdeck.source_lines: the model's own line of a stack trace, the same on every machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.source_lines import relative_path, source_line
+from lowerdeck.source_lines import relative_path, source_line
 
 
 def trace(*frames: tuple[str, int]) -> str:
@@ -16,11 +16,11 @@ def trace(*frames: tuple[str, int]) -> str:
 def test_frames_of_torch_are_passed_over() -> None:
     called = trace(
         ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", 1751),
-        ("pipeline/models/networks/resnet8.py", 40),
+        ("pipeline/lowerdeck/models/networks/resnet8.py", 40),
         ("/env/lib/python3.11/site-packages/torch/nn/modules/conv.py", 565),
         ("<eval_with_key>.7", 12),
     )
-    assert source_line(called) == "pipeline/models/networks/resnet8.py:40"
+    assert source_line(called) == "pipeline/lowerdeck/models/networks/resnet8.py:40"
 
 
 def test_the_innermost_line_of_the_model_counts() -> None:
@@ -48,7 +48,7 @@ def test_what_has_no_line_says_none() -> None:
 def test_a_file_of_the_project_is_named_alike_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The points of a sweep are built in folders that do not hold the code."""
     path = f"{Path(__file__).parents[1]}/pipeline/models/networks/resnet8.py"
-    assert relative_path(path) == "pipeline/models/networks/resnet8.py"
+    assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"
     monkeypatch.chdir(tmp_path)
-    assert relative_path(path) == "pipeline/models/networks/resnet8.py"
+    assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"
     assert relative_path("/elsewhere/net.py") == "net.py"

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from pipeline import artifacts
-from pipeline.contracts import LowerdeckError
-from pipeline.tracking import address, content, lineage, plots, store
-from pipeline.tracking.record import record
+from lowerdeck import artifacts
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.tracking import address, content, lineage, plots, store
+from lowerdeck.tracking.record import record
+from tests.project import SOURCES
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
@@ -62,7 +63,7 @@ def run_stage(**environment):
     """The stage as DVC runs it, in the current folder."""
     return subprocess.run(
         [sys.executable, "-m", "stages.track"],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        env=os.environ | {"PYTHONPATH": SOURCES} | environment,
         capture_output=True,
         text=True,
         timeout=60,
@@ -307,7 +308,7 @@ class TestStage:
     def test_two_at_once_on_a_new_database_make_one_run(self):
         write_build()
         command = [sys.executable, "-m", "stages.track"]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        environment = os.environ | {"PYTHONPATH": SOURCES}
         processes = [
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for _ in range(2)
@@ -380,7 +381,7 @@ def test_the_plot_of_layers_has_the_same_bytes_every_time():
 
 
 def test_the_confusion_plot_has_the_same_bytes_every_time():
-    from pipeline.figures import Confusion
+    from lowerdeck.figures import Confusion
 
     confusion = Confusion(labels=("0", "1"), counts=((5, 1), (0, 4)))
     picture = plots.confusion_png(confusion, "title")

@@ -1,4 +1,4 @@
-"""pipeline.transposes against what reads the same graphs independently of it."""
+"""lowerdeck.transposes against what reads the same graphs independently of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ai_edge_litert.interpreter import Interpreter
 from torch import nn
 from tosa import Op, TosaGraph
 
-from pipeline.backends.xnnpack.serialized import read_graph
-from pipeline.contracts import CompiledPartition
-from pipeline.transposes import with_transposes
+from lowerdeck.backends.xnnpack.serialized import read_graph
+from lowerdeck.contracts import CompiledPartition
+from lowerdeck.transposes import with_transposes
 from tests.conftest import Lowered
 from tests.networks import lowered_network
 

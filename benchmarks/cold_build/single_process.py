@@ -39,8 +39,8 @@ def main(target: str, num_calibration: int, num_evaluation: int, output: Path) -
 
 def neutron(target: str):
     """NXP's flow, with the project's reference converter in place of the SDK that cannot be had here."""
-    from pipeline.backends.neutron.converter import REFERENCE
-    from pipeline.backends.neutron.sdk import provide_sdk
+    from lowerdeck.backends.neutron.converter import REFERENCE
+    from lowerdeck.backends.neutron.sdk import provide_sdk
 
     provide_sdk(REFERENCE)
     from executorch.backends.nxp.backend.neutron_converter_manager import NeutronConverterManager

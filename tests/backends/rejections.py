@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pipeline.contracts import Backend, DelegationPlan, Lowering, Reason, ReasonCode
-from pipeline.partition import partition
+from lowerdeck.contracts import Backend, DelegationPlan, Lowering, Reason, ReasonCode
+from lowerdeck.partition import partition
 
 Again = Callable[[torch.fx.Node, Reason], bool | None]
 """What the check says now that a reason of a node names; None where that is no check that can be asked alone."""

@@ -13,11 +13,11 @@ import torch
 from executorch.exir.backend.partitioner import Partitioner
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from pipeline import backends
-from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, Lowering, QuantizationScheme, UnsupportedQuantizationError
-from pipeline.convert import convert
-from pipeline.quantize import quantize
+from lowerdeck import backends
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import Backend, Lowering, QuantizationScheme, UnsupportedQuantizationError
+from lowerdeck.convert import convert
+from lowerdeck.quantize import quantize
 from tests.conftest import TARGETS, Lowered
 
 NAMES = backends.available()

@@ -1,4 +1,4 @@
-"""pipeline.backends.exclusion: patterns name exactly what they say, and say so where they name nothing."""
+"""lowerdeck.backends.exclusion: patterns name exactly what they say, and say so where they name nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.backends.exclusion import Exclusion, excluded_by, mark
-from pipeline.contracts import LowerdeckError
-from pipeline.export import export
+from lowerdeck.backends.exclusion import Exclusion, excluded_by, mark
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.export import export
 
 
 class Blocks(nn.Module):

@@ -10,10 +10,10 @@ import torchvision
 import yaml
 from torch import nn
 
-from pipeline.calibrate import calibrate
-from pipeline.contracts import QuantizationScheme, ReasonCode
-from pipeline.export import export
-from pipeline.quantize import quantize
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import QuantizationScheme, ReasonCode
+from lowerdeck.export import export
+from lowerdeck.quantize import quantize
 from tests.backends.rejections import Rejections, rejections
 from tests.conftest import TARGETS, backend_for
 from tests.networks import MIXED_SHAPE, SCHEMED_SHAPE, Mixed, Schemed

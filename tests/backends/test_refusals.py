@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.backends.refusals import refusal, refusal_at
-from pipeline.contracts import ReasonCode
+from lowerdeck.backends.refusals import refusal, refusal_at
+from lowerdeck.contracts import ReasonCode
 
 LARGEST = 4096
 

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from pipeline.comparison import choice, effects, exports, numbers, page, paired, sources
-from pipeline.comparison.builds import ComparedBuild, State, finite
-from pipeline.comparison.columns import Column, Kind, columns_of, kind_of
-from pipeline.comparison.comparison import compare
-from pipeline.comparison.marks import Mark
-from pipeline.comparison.parameters import differing
-from pipeline.comparison.plots import labelled_ticks, ticks
-from pipeline.contracts import LowerdeckError
-from pipeline.statistics import wilson_interval
-from pipeline.tracking.runs import RecordedRun
-from pipeline.tracking.ui import Location
+from lowerdeck.comparison import choice, effects, exports, numbers, page, paired, sources
+from lowerdeck.comparison.builds import ComparedBuild, State, finite
+from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of
+from lowerdeck.comparison.comparison import compare
+from lowerdeck.comparison.marks import Mark
+from lowerdeck.comparison.parameters import differing
+from lowerdeck.comparison.plots import labelled_ticks, ticks
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.statistics import wilson_interval
+from lowerdeck.tracking.runs import RecordedRun
+from lowerdeck.tracking.ui import Location
 
 
 def build(

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipeline.config.compose import compose, render
-from pipeline.config.load import read_config
-from pipeline.config.schema import GROUPS, Config
-from pipeline.contracts import ConfigurationError
+from lowerdeck.config.compose import compose, render
+from lowerdeck.config.load import read_config
+from lowerdeck.config.schema import GROUPS, Config
+from lowerdeck.contracts import ConfigurationError
 from tests.conftest import TARGETS
 from tests.project import REPOSITORY, SELECTION, Project
 
@@ -42,7 +42,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         "image_folder": {"options": {"root": str(folder / "images")}},
         "cifar10": {"options": {"root": str(folder / "cifar10")}},
         "custom": {
-            "options": {"factory": "pipeline.models.networks.resnet8:ResNet8"},
+            "options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"},
             "input_shapes": [[1, 3, 32, 32]],
         },
         "eiq_neutron_sdk_venv": {"options": {"python": sys.executable}},

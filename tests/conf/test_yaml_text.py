@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config.yaml_text import plain_values
+from lowerdeck.config.yaml_text import plain_values
 
 
 @pytest.mark.parametrize("with_libyaml", [True, False])

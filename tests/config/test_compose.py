@@ -1,4 +1,4 @@
-"""pipeline.config.compose: what composes, and that everything else is refused with a message that can be acted on."""
+"""lowerdeck.config.compose: what composes, and that everything else is refused with a message that can be acted on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import yaml
 from pydantic import TypeAdapter
 from ruamel.yaml import YAML
 
-from pipeline import backends
-from pipeline.config.compose import compose, render
-from pipeline.config.schema import Config
-from pipeline.contracts import ConfigurationError
+from lowerdeck import backends
+from lowerdeck.config.compose import compose, render
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import ConfigurationError
 from tests.conftest import TARGETS
 from tests.project import CONFIG, SELECTION, Project
 
@@ -226,7 +226,7 @@ def test_overrides_are_merged_down_to_options_whose_own_values_are_replaced(comp
     assert config.quantization.num_calibration_samples == 64
     assert config.quantization.scheme == "int8"
     assert config.model.options["kwargs"] == {"in_channels": 3}
-    assert config.model.options["factory"] == "pipeline.models.networks.resnet8:ResNet8"
+    assert config.model.options["factory"] == "lowerdeck.models.networks.resnet8:ResNet8"
     assert config.dataset.options["mean"] == [0.1, 0.2, 0.3]
     assert config.gates.min_delegated_share == 0.5
 
@@ -543,14 +543,14 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "factory that is not opened": (
         override("model.options.factory", "os:system"),
-        ("model.options.factory: ", "os:system", "pipeline.models only", "plugins: [os]"),
+        ("model.options.factory: ", "os:system", "lowerdeck.models only", "plugins: [os]"),
     ),
     "factory module that is not there": (
         {"plugins": ["my_nets"]} | override("model.options.factory", "my_nets.small:Net"),
         ("model.options.factory: ", "there is no module my_nets"),
     ),
     "factory that is not there": (
-        override("model.options.factory", "pipeline.models.networks.resnet8:ResNet9"),
+        override("model.options.factory", "lowerdeck.models.networks.resnet8:ResNet9"),
         ("model.options.factory: ", "no ResNet9", "Did you mean ResNet8?"),
     ),
     "factory without a module": (

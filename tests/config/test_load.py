@@ -1,4 +1,4 @@
-"""pipeline.config.load: what a stage gets of build/config.yaml."""
+"""lowerdeck.config.load: what a stage gets of build/config.yaml."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.config.compose import compose, render
-from pipeline.config.load import read_config, read_section, section_name
-from pipeline.config.schema import Config, GatesConfig, ModelConfig, TargetConfig
-from pipeline.contracts import ConfigurationError
+from lowerdeck.config.compose import compose, render
+from lowerdeck.config.load import read_config, read_section, section_name
+from lowerdeck.config.schema import Config, GatesConfig, ModelConfig, TargetConfig
+from lowerdeck.contracts import ConfigurationError
 from tests.project import Project
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.params import with_values
-from pipeline.contracts import ConfigurationError
+from lowerdeck.config.params import with_values
+from lowerdeck.contracts import ConfigurationError
 
 TEXT = """\
 # at the top

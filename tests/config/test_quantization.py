@@ -1,4 +1,4 @@
-"""pipeline.config.quantization: what has no effect, or what a backend lacks, is refused with what it has."""
+"""lowerdeck.config.quantization: what has no effect, or what a backend lacks, is refused with what it has."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import backends
-from pipeline.config.problems import validated
-from pipeline.config.quantization import completed, quantization_problems, quantization_scheme
-from pipeline.config.schema import QuantizationConfig, TargetConfig
-from pipeline.contracts import ModuleRule
+from lowerdeck import backends
+from lowerdeck.config.problems import validated
+from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
+from lowerdeck.config.schema import QuantizationConfig, TargetConfig
+from lowerdeck.contracts import ModuleRule
 from tests.project import REPOSITORY
 
 TARGETS = {"ethos_u": "ethos_u55_128", "neutron": "neutron_imxrt700", "xnnpack": "xnnpack_cpu"}

@@ -11,8 +11,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from pipeline import backends, contracts, datasets, models
-from pipeline.config import schema
+from lowerdeck import backends, contracts, datasets, models
+from lowerdeck.config import schema
 
 SECTIONS = [
     value
@@ -33,7 +33,7 @@ VALUES = [
 
 
 def identity(part: Any) -> str:
-    return f"{part.__module__.removeprefix('pipeline.')}.{part.__name__}"
+    return f"{part.__module__.removeprefix('lowerdeck.')}.{part.__name__}"
 
 
 def undescribed(part: type) -> list[str]:

@@ -1,4 +1,4 @@
-"""pipeline.config.shapes: what is refused of model.dynamic_shapes, with what to mend."""
+"""lowerdeck.config.shapes: what is refused of model.dynamic_shapes, with what to mend."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.compose import compose, render
-from pipeline.config.load import read_section
-from pipeline.config.schema import Config, ModelConfig
-from pipeline.contracts import ConfigurationError, DynamicDimension
+from lowerdeck.config.compose import compose, render
+from lowerdeck.config.load import read_section
+from lowerdeck.config.schema import Config, ModelConfig
+from lowerdeck.contracts import ConfigurationError, DynamicDimension
 from tests.project import SELECTION, Project
 
 HEIGHT = {"dim": 2, "min": 16, "max": 64}

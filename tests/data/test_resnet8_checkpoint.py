@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data import prepare_digits
-from pipeline import datasets, models
+from lowerdeck import datasets, models
 
 CHECKPOINTS = Path("data/checkpoints")
 

@@ -1,4 +1,4 @@
-"""pipeline.datasets.arrays: both formats, several inputs, dtypes, and every way a file can be wrong."""
+"""lowerdeck.datasets.arrays: both formats, several inputs, dtypes, and every way a file can be wrong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.datasets import arrays
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.datasets import arrays
 
 
 def inputs(num_samples: int = 5, seed: int = 0) -> np.ndarray:

@@ -1,13 +1,13 @@
-"""pipeline.datasets.choice: which samples are taken."""
+"""lowerdeck.datasets.choice: which samples are taken."""
 
 from __future__ import annotations
 
 import pytest
 
-from pipeline.contracts import LowerdeckError, Sample
-from pipeline.datasets import random
-from pipeline.datasets.choice import choose
-from pipeline.datasets.splits import LoadedDataset
+from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.datasets import random
+from lowerdeck.datasets.choice import choose
+from lowerdeck.datasets.splits import LoadedDataset
 
 
 class Sorted:

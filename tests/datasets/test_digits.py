@@ -1,4 +1,4 @@
-"""pipeline.datasets.digits: exact pixels, and files that are not what the manifest describes."""
+"""lowerdeck.datasets.digits: exact pixels, and files that are not what the manifest describes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from safetensors.numpy import load_file
 
 from data import prepare_digits
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.datasets import digits
-from pipeline.datasets.overlap import check_disjoint
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.datasets import digits
+from lowerdeck.datasets.overlap import check_disjoint
 
 MEND = r"run `dvc repro data/dvc\.yaml`"
 

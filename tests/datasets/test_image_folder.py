@@ -1,4 +1,4 @@
-"""pipeline.datasets.image_folder: layout, labels, geometry, and everything that can be wrong with a folder."""
+"""lowerdeck.datasets.image_folder: layout, labels, geometry, and everything that can be wrong with a folder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.datasets import image_folder
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.datasets import image_folder
 
 SHAPES = [[1, 3, 8, 8]]
 

@@ -1,4 +1,4 @@
-"""pipeline.datasets.overlap: a sample in both splits is found and named."""
+"""lowerdeck.datasets.overlap: a sample in both splits is found and named."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pipeline.contracts import Sample, SampleOverlapError
-from pipeline.datasets.overlap import check_disjoint
-from pipeline.datasets.splits import ArraySplit
+from lowerdeck.contracts import Sample, SampleOverlapError
+from lowerdeck.datasets.overlap import check_disjoint
+from lowerdeck.datasets.splits import ArraySplit
 
 
 class DigestSplit:

@@ -1,12 +1,12 @@
-"""pipeline.datasets.random: reproducible, structural, and different wherever it has to be."""
+"""lowerdeck.datasets.random: reproducible, structural, and different wherever it has to be."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from pipeline.contracts import ConfigurationError
-from pipeline.datasets import random
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.datasets import random
 
 SHAPES = [[1, 3, 4, 4], [1, 2]]
 

@@ -19,9 +19,9 @@ from PIL import Image
 from pydantic import ConfigDict, TypeAdapter
 
 from data import prepare_digits
-from pipeline import datasets
-from pipeline.contracts import ConfigurationError
-from pipeline.datasets.overlap import check_disjoint
+from lowerdeck import datasets
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.datasets.overlap import check_disjoint
 
 SHAPES = [[1, 3, 32, 32]]
 
@@ -222,7 +222,7 @@ def test_unknown_option_is_refused_by_strict_validation(made: dict[str, dict[str
 def test_fingerprint_imports_no_torch(name: str, made: dict[str, dict[str, Any]]) -> None:
     script = f"""
 import json, sys
-from pipeline import datasets
+from lowerdeck import datasets
 assert {name!r} in datasets.available()
 source = datasets.source({name!r})
 source.fingerprint(source.Options(**json.loads(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""pipeline.datasets.torchvision: its table is true of torchvision, and data that is missing or wrong is explained."""
+"""lowerdeck.datasets.torchvision: its table is true of torchvision, and data that is missing or wrong is explained."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 import torch
 from torchvision import datasets as upstream
 
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.datasets import torchvision as source
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.datasets import torchvision as source
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -139,7 +139,7 @@ def test_download_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_command_line(root: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline.datasets.torchvision", *arguments]
+        command = [sys.executable, "-m", "lowerdeck.datasets.torchvision", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run("FashionMNIST", str(root)).returncode == 0, "what is there needs no download"

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pipeline.contracts import LowerdeckError
-from pipeline.datasets import arrays
-from pipeline.datasets.choice import training_split
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.datasets import arrays
+from lowerdeck.datasets.choice import training_split
 
 
 def load(folder: Path, *, training: bool, labels: bool = True) -> tuple[arrays.Options, arrays.splits.LoadedDataset]:

@@ -73,7 +73,7 @@ def test_named_files_exist(page: Path) -> None:
     shown = examples()
     text = page.read_text(encoding="utf-8")
     for name in NAMED.findall(LINK.sub("", text)):
-        # In `conf/GROUP` and `pipeline/datasets/NAME.py` words in capitals stand for names.
+        # In `conf/GROUP` and `pipeline/lowerdeck/datasets/NAME.py` words in capitals stand for names.
         placeholder = any(re.fullmatch(r"[A-Z]+(\.\w+)?", part) for part in name.split("/") if part != "README.md")
         if placeholder or name.startswith(NOT_IN_A_CLONE) or any(path.startswith(name) for path in shown):
             continue
@@ -93,7 +93,7 @@ def test_examples_of_contributing_compose(tmp_path: Path) -> None:
     chosen = {"model": "tiny_cnn", "dataset": "stripes", "evaluation": "with_top3", "target": "tosa_int"}
     (tmp_path / "params.yaml").write_text("".join(f"{group}: {option}\n" for group, option in chosen.items()))
     program = (
-        "from pathlib import Path; from pipeline.config.compose import compose\n"
+        "from pathlib import Path; from lowerdeck.config.compose import compose\n"
         "config = compose(Path('params.yaml'), Path('conf')); print(config.flavor.name, *config.evaluation.metrics)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from docs import generate_options
-from pipeline.config.compose import compose
+from lowerdeck.config.compose import compose
 from tests.project import REPOSITORY, SELECTION
 
 ROWS = [(section, row) for section in generate_options.sections() for row in section["rows"]]
@@ -110,8 +110,8 @@ def arguments(interface: Any) -> set[str]:
 
 
 def test_every_argument_of_the_installed_interfaces_is_listed() -> None:
-    from pipeline.backends.neutron.converter import REFERENCE
-    from pipeline.backends.neutron.sdk import provide_sdk
+    from lowerdeck.backends.neutron.converter import REFERENCE
+    from lowerdeck.backends.neutron.sdk import provide_sdk
 
     provide_sdk(REFERENCE)
     from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import artifacts, cli
-from pipeline.contracts import ReasonCode
+from lowerdeck import artifacts, cli
+from lowerdeck.contracts import ReasonCode
+from tests.project import SOURCES
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
 write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]
@@ -93,7 +94,7 @@ class TestGroups:
     def test_into_a_pipe_lines_are_whole_and_without_colours(self):
         words = "a very long reason " * 20
         artifacts.write_plan(plan(node("add", "aten.add.Tensor", reason=because("constraint", words.strip()))))
-        command = [sys.executable, "-m", "pipeline.cli", "explain"]
+        command = [sys.executable, "-m", "lowerdeck.cli", "explain"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=_with_project())
         assert words.strip() in done.stdout
         assert "\x1b" not in done.stdout
@@ -199,4 +200,4 @@ class TestAgainst:
 def _with_project():
     import os
 
-    return os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return os.environ | {"PYTHONPATH": SOURCES}

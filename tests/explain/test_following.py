@@ -5,14 +5,14 @@ import torch
 import yaml
 from torch import nn
 
-from pipeline.backends import create
-from pipeline.calibrate import calibrate
-from pipeline.contracts import QuantizationScheme
-from pipeline.explain.graph import PlanGraph
-from pipeline.explain.hints import hint
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantize import quantize
+from lowerdeck.backends import create
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import QuantizationScheme
+from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.hints import hint
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantize import quantize
 from tests.project import REPOSITORY
 
 

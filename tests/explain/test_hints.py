@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contracts import ReasonCode
-from pipeline.explain.constraints import ethos_u, neutron, xnnpack
-from pipeline.explain.graph import PlanGraph
-from pipeline.explain.groups import MEANINGS
-from pipeline.explain.hints import hint
+from lowerdeck.contracts import ReasonCode
+from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
+from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.groups import MEANINGS
+from lowerdeck.explain.hints import hint
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
 because, node, plan, tensor = (HANDMADE[name] for name in ("because", "node", "plan", "tensor"))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contracts import LowerdeckError
-from pipeline.explain import model_explorer, page
-from pipeline.explain.graph import PlanGraph
-from pipeline.explain.groups import groups
+from lowerdeck import cli
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.explain import model_explorer, page
+from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.groups import groups
 
 network = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))["network"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import artifacts, cli
+from lowerdeck import artifacts, cli
 
 TESTS = Path(__file__).parents[1]
 network = runpy.run_path(str(TESTS / "handmade_plan.py"))["network"]
@@ -90,8 +90,8 @@ class TestRevision:
 
 class TestRun:
     def test_the_plan_of_a_recorded_run(self, explain, tmp_path, monkeypatch):
-        from pipeline.tracking import lineage
-        from pipeline.tracking.record import record
+        from lowerdeck.tracking import lineage
+        from lowerdeck.tracking.record import record
 
         monkeypatch.chdir(tmp_path)
         for name in [name for name in os.environ if name.startswith("MLFLOW_")]:

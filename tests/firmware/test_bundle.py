@@ -1,4 +1,4 @@
-"""pipeline.firmware: what is in the bundle is true, and the test vector is what the program answers."""
+"""lowerdeck.firmware: what is in the bundle is true, and the test vector is what the program answers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import pytest
 import torch
 import yaml
 
-from pipeline import artifacts
-from pipeline.contracts import LowerdeckError, Sample
-from pipeline.firmware import Placement, Target, bundle
-from pipeline.firmware.metadata import RANDOM_CAVEAT
-from pipeline.firmware.readme import readme
-from pipeline.firmware.vector import bundled_program, calibration_sample, execute
-from pipeline.run import run_program
-from pipeline.runtime.floats import to_program
+from lowerdeck import artifacts
+from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.firmware import Placement, Target, bundle
+from lowerdeck.firmware.metadata import RANDOM_CAVEAT
+from lowerdeck.firmware.readme import readme
+from lowerdeck.firmware.vector import bundled_program, calibration_sample, execute
+from lowerdeck.run import run_program
+from lowerdeck.runtime.floats import to_program
 from tests.conftest import Lowered
 from tests.firmware.compiling import compiled
 from tests.test_program_io import TARGETS, Flagged, build

@@ -1,4 +1,4 @@
-"""pipeline.firmware.header: compilers take the header, and the array is the program, where and how it was asked for."""
+"""lowerdeck.firmware.header: compilers take the header, and the array is the program, where and how it was asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.firmware.header import Placement, c_header
+from lowerdeck.firmware.header import Placement, c_header
 
 PROGRAM = bytes(range(256)) * 3 + b"end"
 SOURCE = """

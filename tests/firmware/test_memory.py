@@ -1,4 +1,4 @@
-"""pipeline.firmware.memory: the estimate of the method allocator against ExecuTorch's own runtime."""
+"""lowerdeck.firmware.memory: the estimate of the method allocator against ExecuTorch's own runtime."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from executorch.exir import to_edge
 from torch import nn
 
-from pipeline.firmware.memory import method_allocator_bytes, planned_bytes
-from pipeline.runtime.pte import read_pte
+from lowerdeck.firmware.memory import method_allocator_bytes, planned_bytes
+from lowerdeck.runtime.pte import read_pte
 from tests.conftest import Lowered, small_network
 from tests.firmware.compiling import compiled
 

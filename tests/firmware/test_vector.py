@@ -1,4 +1,4 @@
-"""pipeline.firmware.vector: which sample the test vector of a bundle is made of."""
+"""lowerdeck.firmware.vector: which sample the test vector of a bundle is made of."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 import torch
 
-from pipeline.contracts import LowerdeckError, Sample, Split
-from pipeline.firmware.vector import calibration_sample
+from lowerdeck.contracts import LowerdeckError, Sample, Split
+from lowerdeck.firmware.vector import calibration_sample
 
 
 class Digits(list[Sample]):

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import artifacts, cli
-from pipeline.config.load import config_of
-from pipeline.contracts import DelegationPlan
-from pipeline.coverage import coverage
-from pipeline.ledger.difference import read_tolerances
-from pipeline.ledger.entries import entry_of, file_name, parsed, read
-from pipeline.tracking import lineage
+from lowerdeck import artifacts, cli
+from lowerdeck.config.load import config_of
+from lowerdeck.contracts import DelegationPlan
+from lowerdeck.coverage import coverage
+from lowerdeck.ledger.difference import read_tolerances
+from lowerdeck.ledger.entries import entry_of, file_name, parsed, read
+from lowerdeck.tracking import lineage
 from tests.project import REPOSITORY
 
 write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]
@@ -215,8 +215,8 @@ def test_what_cannot_be_read_is_named(
 
 
 def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str]) -> None:
-    from pipeline.config.load import read_config
-    from pipeline.tracking.record import record
+    from lowerdeck.config.load import read_config
+    from lowerdeck.tracking.record import record
 
     for name, sections in {"a": {}, "b": {"quantization": {"name": "other"}}, "c": {"build": {"seed": 4}}}.items():
         built({"delegated_accuracy": 0.5}, **sections)

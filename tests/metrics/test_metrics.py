@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import metrics
-from pipeline.contracts import Outputs
+from lowerdeck import metrics
+from lowerdeck.contracts import Outputs
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 

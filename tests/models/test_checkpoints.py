@@ -1,4 +1,4 @@
-"""pipeline.models.checkpoints: every accepted way to hold a state dict, and readable refusals of all else."""
+"""lowerdeck.models.checkpoints: every accepted way to hold a state dict, and readable refusals of all else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.models import checkpoints
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.models import checkpoints
 
 State = dict[str, torch.Tensor]
 

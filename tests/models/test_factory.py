@@ -1,4 +1,4 @@
-"""pipeline.models.factory: what may be named, what is refused and how that is said."""
+"""lowerdeck.models.factory: what may be named, what is refused and how that is said."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.contracts import ConfigurationError
-from pipeline.models import factory
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.models import factory
 
-RESNET8 = "pipeline.models.networks.resnet8:ResNet8"
+RESNET8 = "lowerdeck.models.networks.resnet8:ResNet8"
 Plugin = Callable[[str], str]
 
 
@@ -43,7 +43,7 @@ def test_builds_in_eval_mode_with_kwargs() -> None:
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("path", ["os:system", "subprocess:run", "pipeline.config:x", "pipeline.modelsx:y"])
+@pytest.mark.parametrize("path", ["os:system", "subprocess:run", "lowerdeck.config:x", "lowerdeck.modelsx:y"])
 def test_other_packages_are_refused_with_the_line_to_add(path: str) -> None:
     top = path.partition(":")[0].partition(".")[0]
     with pytest.raises(ConfigurationError, match=rf"params\.yaml say `plugins: \[{top}\]`"):
@@ -72,9 +72,9 @@ def test_malformed_paths(path: str) -> None:
 
 def test_names_that_do_not_exist_get_a_suggestion() -> None:
     with pytest.raises(ConfigurationError, match=r"has no Resnet8\. Did you mean ResNet8\?"):
-        check("pipeline.models.networks.resnet8:Resnet8")
+        check("lowerdeck.models.networks.resnet8:Resnet8")
     with pytest.raises(ConfigurationError, match=r"has no module resnet9\. Did you mean resnet8\?"):
-        check("pipeline.models.networks.resnet9:ResNet8")
+        check("lowerdeck.models.networks.resnet9:ResNet8")
     with pytest.raises(ConfigurationError, match=r"there is no module my_models"):
         check("my_models.nets:Net")
 

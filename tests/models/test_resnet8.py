@@ -1,11 +1,11 @@
-"""pipeline.models.networks.resnet8: the topology of MLPerf Tiny's image classification model."""
+"""lowerdeck.models.networks.resnet8: the topology of MLPerf Tiny's image classification model."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from pipeline.models.networks.resnet8 import ResNet8
+from lowerdeck.models.networks.resnet8 import ResNet8
 
 
 def test_topology() -> None:

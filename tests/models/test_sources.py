@@ -15,8 +15,8 @@ import torch
 import yaml
 from pydantic import ConfigDict, TypeAdapter
 
-from pipeline import models
-from pipeline.contracts import ConfigurationError
+from lowerdeck import models
+from lowerdeck.contracts import ConfigurationError
 
 # Options that leave values to the user are composed with such values in tests/conf.
 CONF_FILES = sorted(path for path in Path("conf/model").glob("*.yaml") if "???" not in path.read_text())
@@ -72,10 +72,10 @@ def with_config(options: type) -> type:
 def test_checking_imports_no_torch() -> None:
     script = """
 import sys, json
-from pipeline import models
+from lowerdeck import models
 assert models.available()
 factory, torchvision = models.source("factory"), models.source("torchvision")
-options = factory.Options(factory="pipeline.models.networks.resnet8:ResNet8", kwargs={"num_classes": 10})
+options = factory.Options(factory="lowerdeck.models.networks.resnet8:ResNet8", kwargs={"num_classes": 10})
 factory.check(options, "data/checkpoints/resnet8_digits.safetensors", ())
 torchvision.check(torchvision.Options(architecture="mobilenet_v2"), "DEFAULT", ())
 print(json.dumps(sorted({"torch", "torchvision"} & set(sys.modules))))

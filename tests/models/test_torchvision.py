@@ -1,4 +1,4 @@
-"""pipeline.models.torchvision: names read from torchvision's source are torchvision's, and weights load safely."""
+"""lowerdeck.models.torchvision: names read from torchvision's source are torchvision's, and weights load safely."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torchvision import models
 
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.models import torchvision as source
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.models import torchvision as source
 
 
 def options(architecture: str, num_classes: int | None = None) -> source.Options:

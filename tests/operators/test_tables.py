@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline import backends
-from pipeline.operators import cases, claims, page, rows
-from pipeline.operators.measure import Outcome
-from pipeline.operators.rows import Claimed, Page, Verdict
-from pipeline.operators.shared import shared_work
+from lowerdeck import backends
+from lowerdeck.operators import cases, claims, page, rows
+from lowerdeck.operators.measure import Outcome
+from lowerdeck.operators.rows import Claimed, Page, Verdict
+from lowerdeck.operators.shared import shared_work
 from tests.project import REPOSITORY
 
 BACKENDS = tuple(backend for backend in backends.available() if (REPOSITORY / rows.path(backend)).is_file())

@@ -1,4 +1,4 @@
-"""pipeline.operators: what is compared, and how a measurement is judged."""
+"""lowerdeck.operators: what is compared, and how a measurement is judged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import cli
-from pipeline.contracts import LowerdeckError
-from pipeline.operators import agreement, cases, measure, rows
-from pipeline.operators.case import Case, function
-from pipeline.operators.cases import xnnpack
-from pipeline.operators.measure import Outcome
-from pipeline.operators.precisions import PRECISIONS
-from pipeline.operators.rows import Page, Verdict
+from lowerdeck import cli
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.operators import agreement, cases, measure, rows
+from lowerdeck.operators.case import Case, function
+from lowerdeck.operators.cases import xnnpack
+from lowerdeck.operators.measure import Outcome
+from lowerdeck.operators.precisions import PRECISIONS
+from lowerdeck.operators.rows import Page, Verdict
 from tests.project import REPOSITORY
 
 
@@ -127,6 +127,6 @@ def test_an_operator_that_nobody_has_is_refused(
 
 
 def test_every_backend_is_measured() -> None:
-    from pipeline import backends
+    from lowerdeck import backends
 
     assert all(cases.of(backend).cases for backend in backends.available())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from pipeline import cli
+from lowerdeck import cli
 from tests.project import Project, tail
 
 PARAMS = """\
@@ -52,7 +52,7 @@ class Recorded:
     program_sha256: str
 
     def promote(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.project.run(sys.executable, "-m", "pipeline.cli", "promote", *arguments)
+        return self.project.run(sys.executable, "-m", "lowerdeck.cli", "promote", *arguments)
 
     def promote_here(self, *arguments: str) -> int:
         """The same in this process, which is quicker where neither code is edited nor anything built."""
@@ -163,7 +163,7 @@ def test_edits_that_are_in_no_commit_are_not_overwritten(
 
 
 def test_what_params_cannot_express_stops_before_anything_is_written(recorded: Recorded) -> None:
-    code = recorded.project.root / "pipeline/models/networks/resnet8.py"
+    code = recorded.project.root / "pipeline/lowerdeck/models/networks/resnet8.py"
     code.write_text(code.read_text() + "# a remark\n")
     done = recorded.promote(recorded.run_id[:8])
     assert done.returncode == 1
@@ -218,7 +218,7 @@ def test_one_of_several_runs_has_to_be_named(recorded: Recorded, capsys: pytest.
 
 @pytest.mark.slow
 def test_another_program_is_told_with_what_went_into_it_otherwise(recorded: Recorded) -> None:
-    code = recorded.project.root / "pipeline/calibrate.py"
+    code = recorded.project.root / "pipeline/lowerdeck/calibrate.py"
     before = code.read_text()
     code.write_text(before.replace("yield laid_out(", "yield tuple(2 * tensor for tensor in laid_out(", 1).replace(
         "memory_format)\n\n    with", "memory_format))\n\n    with", 1
@@ -235,7 +235,7 @@ def test_another_program_is_told_with_what_went_into_it_otherwise(recorded: Reco
 
 @pytest.mark.slow
 def test_code_that_changed_without_effect_is_promoted_by_force(recorded: Recorded) -> None:
-    code: Path = recorded.project.root / "pipeline/models/networks/resnet8.py"
+    code: Path = recorded.project.root / "pipeline/lowerdeck/models/networks/resnet8.py"
     code.write_text(code.read_text() + "# a remark\n")
     done = recorded.promote(recorded.run_id[:8], "--force")
     assert done.returncode == 0, tail(done.stdout + done.stderr)

@@ -19,12 +19,12 @@ from mlflow.tracking import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipeline import artifacts
-from pipeline.config.schema import TrackingConfig
-from pipeline.contracts import LowerdeckError
-from pipeline.run import run_program
-from pipeline.tracking import registry, signature
-from pipeline.tracking.store import find_or_create_run, opened
+from lowerdeck import artifacts
+from lowerdeck.config.schema import TrackingConfig
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.run import run_program
+from lowerdeck.tracking import registry, signature
+from lowerdeck.tracking.store import find_or_create_run, opened
 from tests.conftest import Lowered
 
 TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
@@ -51,9 +51,9 @@ for target in sys.argv[1:]:
     answers[target] = loaded[target].predict(given)
     (name,) = answers[target]
     np.save(f"{target}.npy", answers[target][name])
-import pipeline
+import lowerdeck
 runs = {name: model.metadata.run_id for name, model in loaded.items()}
-print(json.dumps({"pipeline": pipeline.__file__, "runs": runs}))
+print(json.dumps({"lowerdeck": lowerdeck.__file__, "runs": runs}))
 """
 
 
@@ -88,7 +88,7 @@ def not_among(distributions: set[str]) -> set[str]:
     return {
         module
         for module, owners in installed.items()
-        if module != "pipeline" and not {canonicalize_name(owner) for owner in owners} & distributions
+        if module != "lowerdeck" and not {canonicalize_name(owner) for owner in owners} & distributions
     }
 
 
@@ -135,7 +135,7 @@ def test_a_loaded_program_answers_as_lowerdeck_run_does(
 
 
 def test_it_is_executed_by_the_code_that_it_was_registered_with(loaded: Loaded) -> None:
-    assert Path(loaded.told["pipeline"]).is_relative_to(loaded.folder / "mlflow" / "artifacts")
+    assert Path(loaded.told["lowerdeck"]).is_relative_to(loaded.folder / "mlflow" / "artifacts")
     assert loaded.told["runs"] == loaded.runs
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.compose import compose_params, render
-from pipeline.config.load import config_of
-from pipeline.config.schema import Config
-from pipeline.contracts import ConfigurationError
-from pipeline.promotion.selection import Difference, differences, selection_of
+from lowerdeck.config.compose import compose_params, render
+from lowerdeck.config.load import config_of
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.promotion.selection import Difference, differences, selection_of
 from tests.project import SELECTION, Project
 
 CONF = Path("conf")

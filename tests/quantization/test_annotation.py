@@ -1,4 +1,4 @@
-"""pipeline.quantization.annotation: modules that stay float or have another scheme, and observers, on every backend."""
+"""lowerdeck.quantization.annotation: modules that stay float or have another scheme, and observers, on every backend."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, ConfigurationError, ModuleRule, ObserverChoice, QuantizationScheme
-from pipeline.export import export
-from pipeline.quantization.annotation import SchemeQuantizer, scheme_quantizer
-from pipeline.quantize import quantize
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import Backend, ConfigurationError, ModuleRule, ObserverChoice, QuantizationScheme
+from lowerdeck.export import export
+from lowerdeck.quantization.annotation import SchemeQuantizer, scheme_quantizer
+from lowerdeck.quantize import quantize
 from tests.conftest import Lowered
 
 ONE_OF_EACH = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")

@@ -1,4 +1,4 @@
-"""pipeline.quantization.pt2e: preparation, and observers that cross a process as plain tensors."""
+"""lowerdeck.quantization.pt2e: preparation, and observers that cross a process as plain tensors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
-from pipeline.contracts import LowerdeckError, QuantizationScheme
-from pipeline.export import export
-from pipeline.quantization.pt2e import observer_state, prepare, restore_observers
+from lowerdeck.contracts import LowerdeckError, QuantizationScheme
+from lowerdeck.export import export
+from lowerdeck.quantization.pt2e import observer_state, prepare, restore_observers
 from tests.conftest import TARGETS, Lowered
 from tests.networks import Alien
 

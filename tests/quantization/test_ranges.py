@@ -1,4 +1,4 @@
-"""pipeline.quantization.ranges and the report: what observers saw and what is clipped, against values kept by hand."""
+"""lowerdeck.quantization.ranges and the report: what observers saw and what is clipped, against values kept by hand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pipeline.calibrate import calibrate
-from pipeline.contracts import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
-from pipeline.quantization.annotation import scheme_quantizer
-from pipeline.quantization.ranges import Grid
-from pipeline.quantize import quantize
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.quantization.ranges import Grid
+from lowerdeck.quantize import quantize
 from tests.conftest import TARGETS, Lowered
 
 

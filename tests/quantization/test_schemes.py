@@ -12,10 +12,10 @@ import pytest
 import torch
 import yaml
 
-from pipeline import artifacts
-from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
-from pipeline.calibrate import calibrate
-from pipeline.contracts import (
+from lowerdeck import artifacts
+from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import (
     Backend,
     DelegationPlan,
     LayerFigures,
@@ -24,14 +24,14 @@ from pipeline.contracts import (
     QuantizedTensor,
     Sample,
 )
-from pipeline.convert import Converted, convert
-from pipeline.evaluate import torch_program
-from pipeline.export import export
-from pipeline.layers import compare_layers, output_lsb
-from pipeline.partition import partition
-from pipeline.quantization.annotation import scheme_quantizer
-from pipeline.quantization.quantize_model import quantize_model
-from pipeline.quantize import quantize
+from lowerdeck.convert import Converted, convert
+from lowerdeck.evaluate import torch_program
+from lowerdeck.export import export
+from lowerdeck.layers import compare_layers, output_lsb
+from lowerdeck.partition import partition
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.quantization.quantize_model import quantize_model
+from lowerdeck.quantize import quantize
 from tests.conftest import backend_for
 from tests.networks import SCHEMED_SHAPE, Schemed
 from tests.project import REPOSITORY

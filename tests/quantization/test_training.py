@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from pipeline import artifacts
-from pipeline.calibrate import calibrate
-from pipeline.contracts import LowerdeckError, ModuleRule, ObserverState, QuantizationScheme, Sample
-from pipeline.convert import convert
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantization.annotation import scheme_quantizer
-from pipeline.quantization.pt2e import prepare, restore_observers
-from pipeline.quantization.training import Recipe, Training
-from pipeline.quantize import quantize
+from lowerdeck import artifacts
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import LowerdeckError, ModuleRule, ObserverState, QuantizationScheme, Sample
+from lowerdeck.convert import convert
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.quantization.pt2e import prepare, restore_observers
+from lowerdeck.quantization.training import Recipe, Training
+from lowerdeck.quantize import quantize
 from tests.conftest import Lowered
 
 SCHEME = QuantizationScheme(name="int8", is_qat=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from pipeline import artifacts, backends
-from pipeline.contracts import Backend, DelegationPlan, QuantizationScheme
-from pipeline.runtime import open_program
-from pipeline.runtime.program import HostProgram
+from lowerdeck import artifacts, backends
+from lowerdeck.contracts import Backend, DelegationPlan, QuantizationScheme
+from lowerdeck.runtime import open_program
+from lowerdeck.runtime.program import HostProgram
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -76,10 +76,10 @@ def lower(
     **options: Any,
 ) -> Lowered:
     """Export, calibrate, quantize, partition and convert; the build is left below `folder`."""
-    from pipeline.calibrate import calibrate
-    from pipeline.convert import convert
-    from pipeline.partition import partition
-    from pipeline.quantize import quantize
+    from lowerdeck.calibrate import calibrate
+    from lowerdeck.convert import convert
+    from lowerdeck.partition import partition
+    from lowerdeck.quantize import quantize
 
     chosen = TARGETS[target]
     backend: Any = backends.create(target, **(chosen | {"options": chosen["options"] | options}))

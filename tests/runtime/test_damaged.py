@@ -19,8 +19,8 @@ CHILD = """
 import json, sys
 from pathlib import Path
 import torch
-from pipeline.contracts import LowerdeckError
-from pipeline.runtime import open_program
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.runtime import open_program
 
 folder, intact, shapes = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 generator = torch.Generator().manual_seed(0)
@@ -80,9 +80,9 @@ def test_damaged_xnnpack_programs(lowered: Callable[..., Lowered], tmp_path: Pat
 
 
 def test_damage_of_any_kind_shows_against_the_manifest(lowered: Callable[..., Lowered], tmp_path: Path) -> None:
-    from pipeline import artifacts
-    from pipeline.contracts import LowerdeckError
-    from pipeline.runtime import open_program
+    from lowerdeck import artifacts
+    from lowerdeck.contracts import LowerdeckError
+    from lowerdeck.runtime import open_program
 
     build = lowered("neutron", "torn")
     content = build.program.read_bytes()

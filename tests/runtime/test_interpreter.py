@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
-from pipeline.contracts import LowerdeckError
-from pipeline.runtime import open_program
-from pipeline.runtime.native import NativeEngine
-from pipeline.runtime.program import HostProgram
-from pipeline.runtime.pte import read_pte
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.runtime import open_program
+from lowerdeck.runtime.native import NativeEngine
+from lowerdeck.runtime.program import HostProgram
+from lowerdeck.runtime.pte import read_pte
 
 QUANTIZED = torch.ops.quantized_decomposed
 

@@ -5,7 +5,7 @@ import io
 import os
 import sys
 
-from pipeline.runtime.messages import captured_messages
+from lowerdeck.runtime.messages import captured_messages
 
 
 def test_messages_are_kept_in_order_where_python_writes_elsewhere():

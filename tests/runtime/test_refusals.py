@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import artifacts
-from pipeline.contracts import LowerdeckError
-from pipeline.runtime import open_program
+from lowerdeck import artifacts
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.runtime import open_program
 from tests.runtime.lowering import Lowered
 
 
@@ -99,7 +99,7 @@ def test_stored_twin_serves_microcode_of_nxps_converter(copied: Callable[[str], 
     """As an SDK flavor leaves it: a payload that only its twin in the manifest explains."""
     from hashlib import sha256
 
-    from pipeline.runtime.pte import read_pte
+    from lowerdeck.runtime.pte import read_pte
 
     build = copied("neutron")
     expected = build.open()(*build.samples[0])[0]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import datasets
-from pipeline.models.networks.resnet8 import ResNet8
+from lowerdeck import datasets
+from lowerdeck.models.networks.resnet8 import ResNet8
 from tests.runtime.lowering import lower
 
 WEIGHTS, DIGITS = Path("data/checkpoints/resnet8_digits.safetensors"), Path("data/prepared/digits")

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.schema import Config
+from lowerdeck.config.schema import Config
 from tests.project import CONFIG, REPOSITORY, SELECTION, Project, tail
 
 STAGES = (
@@ -137,7 +137,7 @@ def test_the_build_is_measured_through_its_program(built: Built) -> None:
 
 def test_the_bundle_for_firmware_holds_what_its_program_answers(built: Built) -> None:
     folder, out = built.project.root / "build/firmware", built.project.root.parent / "answer"
-    command = [sys.executable, "-m", "pipeline.cli", "run", str(folder / "program.pte")]
+    command = [sys.executable, "-m", "lowerdeck.cli", "run", str(folder / "program.pte")]
     ran = built.project.run(*command, "--inputs", str(folder / "input_0.bin"), "--output", str(out))
     assert ran.returncode == 0, ran.stderr
     assert (out / "output_0.bin").read_bytes() == (folder / "expected_output_0.bin").read_bytes()
@@ -231,14 +231,17 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     ("file", "expected"),
     [
         ("stages/export.py", {"export"}),
-        ("pipeline/config/schema.py", {"compose"}),
-        ("pipeline/datasets/digits.py", {"compose", "calibrate", "baseline", "evaluate", "firmware"}),
-        ("pipeline/backends/xnnpack/backend.py", {"compose", "calibrate", "quantize", "partition", "convert"}),
-        ("pipeline/quantization/pt2e.py", {"calibrate", "quantize"}),
-        ("pipeline/convert.py", {"convert"}),
-        ("pipeline/firmware/header.py", {"firmware"}),
-        ("pipeline/metrics/top1.py", {"compose", "evaluate"}),
-        ("pipeline/tracking/record.py", {"track"}),
+        ("pipeline/lowerdeck/config/schema.py", {"compose"}),
+        ("pipeline/lowerdeck/datasets/digits.py", {"compose", "calibrate", "baseline", "evaluate", "firmware"}),
+        (
+            "pipeline/lowerdeck/backends/xnnpack/backend.py",
+            {"compose", "calibrate", "quantize", "partition", "convert"},
+        ),
+        ("pipeline/lowerdeck/quantization/pt2e.py", {"calibrate", "quantize"}),
+        ("pipeline/lowerdeck/convert.py", {"convert"}),
+        ("pipeline/lowerdeck/firmware/header.py", {"firmware"}),
+        ("pipeline/lowerdeck/metrics/top1.py", {"compose", "evaluate"}),
+        ("pipeline/lowerdeck/tracking/record.py", {"track"}),
     ],
 )
 def test_an_edit_of_code_makes_stale_what_runs_it(built: Built, file: str, expected: set[str]) -> None:
@@ -317,7 +320,7 @@ def test_a_stage_killed_in_the_preloading_server_is_gone_with_its_children(slow_
     # The first stage of the build started the server, or this one waits for it: it may have gone idle meanwhile.
     wait_for(lambda: list(Path(slow_export.project.environment["TMPDIR"]).glob("lowerdeck-*/*.sock")))
     client = slow_export.project.start(
-        sys.executable, "-c", "import sys\nfrom pipeline import preload\nsys.exit(preload.run('stages.export', 60))",
+        sys.executable, "-c", "import sys\nfrom lowerdeck import preload\nsys.exit(preload.run('stages.export', 60))",
         PYTHONHASHSEED="0", ONEDNN_MAX_CPU_ISA="AVX2", TORCH_LOGS="-all",
     )  # fmt: skip
     wait_for(lambda: pids(root) or client.poll() is not None)
@@ -352,7 +355,7 @@ def digests_of(built: Built, folder: str) -> dict[str, str]:
 
 def test_what_a_killed_stage_was_writing_is_no_output(built: Built) -> None:
     script = (
-        "import os, signal\nfrom pipeline import artifacts\n"
+        "import os, signal\nfrom lowerdeck import artifacts\n"
         "with artifacts.replaced_folder(artifacts.TWINS) as folder:\n"
         "    (folder / 'half').write_text('of it')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -384,7 +387,7 @@ def test_there_is_an_entry_for_every_stage() -> None:
         assert f"stages/{name}.py" in declared["deps"]
 
 
-# The sections of the configuration that each function of pipeline.stage reads.
+# The sections of the configuration that each function of lowerdeck.stage reads.
 READS = {
     "fix_arithmetic": {"build"},
     "quantizer": {"target", "quantization"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline import artifacts
-from pipeline.sweep.edges import Edges
+from lowerdeck import artifacts
+from lowerdeck.sweep.edges import Edges
 
 CONFIG: dict[str, Any] = {"target": {"backend": "xnnpack", "device": {}}, "flavor": {"name": "reference"}}
 

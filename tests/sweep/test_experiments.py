@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config.compose import compose_params
-from pipeline.config.schema import Config
-from pipeline.contracts import ConfigurationError
-from pipeline.sweep import arguments, hydra_multirun
+from lowerdeck.config.compose import compose_params
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.sweep import arguments, hydra_multirun
 from tests.project import REPOSITORY, SELECTION, Project
 
 CONF = REPOSITORY / "conf"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.sweep import arguments
-from pipeline.sweep.content import ABSENT, Files, tool_versions
-from pipeline.sweep.declaration import read_stages
-from pipeline.sweep.keys import output_digests, stage_key
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.sweep import arguments
+from lowerdeck.sweep.content import ABSENT, Files, tool_versions
+from lowerdeck.sweep.declaration import read_stages
+from lowerdeck.sweep.keys import output_digests, stage_key
 from tests.project import REPOSITORY
 
 STAGES = {stage.name: stage for stage in read_stages(REPOSITORY / "dvc.yaml")}
@@ -58,7 +58,11 @@ def test_stages_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"source_digest": lambda path: f"digest of {path}" + ("!" if path == "pipeline/partition.py" else "")},
+        {
+            "source_digest": lambda path: (
+                f"digest of {path}" + ("!" if path == "pipeline/lowerdeck/partition.py" else "")
+            )
+        },
         {"config": CONFIG | {"target": CONFIG["target"] | {"options": {"verbose": True}}}},
         {"config": CONFIG | {"flavor": {"name": "vela"}}},
         {"inputs": {"build/quantize/program.pt2": "2" * 64}},
@@ -73,7 +77,10 @@ def test_whatever_a_stage_is_made_of_changes_its_key(changed: dict[str, Any]) ->
 
 def test_what_a_stage_does_not_read_leaves_its_key() -> None:
     assert key(config=CONFIG | {"gates": {"name": "release"}}) == key()
-    assert key(source_digest=lambda path: f"digest of {path}" if path != "pipeline/export.py" else "other") == key()
+    assert (
+        key(source_digest=lambda path: f"digest of {path}" if path != "pipeline/lowerdeck/export.py" else "other")
+        == key()
+    )
 
 
 def test_folders_are_digested_by_names_and_content(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.contracts import ConfigurationError, LowerdeckError
-from pipeline.sweep import arguments, search
-from pipeline.sweep.folder import PointRecord, Sweep
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.sweep import arguments, search
+from lowerdeck.sweep.folder import PointRecord, Sweep
 from tests.project import Project, tail
 
 QUICK = ["evaluation.max_samples=8", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]
@@ -40,7 +40,7 @@ def project(make_project: Callable[[str], Project]) -> Project:
 
 
 def searched(project: Project, *overrides: str) -> subprocess.CompletedProcess[str]:
-    return project.run(sys.executable, "-m", "pipeline.cli", "sweep", "-m", *overrides)
+    return project.run(sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", *overrides)
 
 
 def points_of(project: Project) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ class Swept:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pipeline.cli", "sweep", "-m", *arguments]
+    return [sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", *arguments]
 
 
 def sweep(project: Project, *arguments: str, **environment: str) -> Swept:
@@ -158,7 +158,7 @@ def test_points_are_flat_runs_with_the_sweep_in_their_tags(first: Swept, swept_p
 
 def test_a_point_that_misses_its_gate_is_compared_by_what_was_measured(first: Swept, swept_project: Project) -> None:
     (missed,) = (point for point in first.points if point["status"] == "failed")
-    compared = swept_project.run(sys.executable, "-m", "pipeline.cli", "compare", "--json", "-", "--no-log")
+    compared = swept_project.run(sys.executable, "-m", "lowerdeck.cli", "compare", "--json", "-", "--no-log")
     assert compared.returncode == 0, tail(compared.stderr)
     said = json.loads(compared.stdout)
     assert len(said["builds"]) + len(said["left_out"]) == len(first.points), "one point was listed twice"

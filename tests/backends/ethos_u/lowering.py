@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline import backends
-from pipeline.contracts import Backend, DelegationPlan
-from pipeline.convert import Converted, convert
-from pipeline.partition import partition
+from lowerdeck import backends
+from lowerdeck.contracts import Backend, DelegationPlan
+from lowerdeck.convert import Converted, convert
+from lowerdeck.partition import partition
 from tests.conftest import Lowered
 
 U55, U85 = "ethos_u55_128", "ethos_u85_256"

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.backends import ethos_u
-from pipeline.contracts import BuildChoices, ConfigurationError, LowerdeckError, QuantizationScheme, ReasonCode
+from lowerdeck.backends import ethos_u
+from lowerdeck.contracts import BuildChoices, ConfigurationError, LowerdeckError, QuantizationScheme, ReasonCode
 from tests.backends.ethos_u.lowering import U55, planned, with_options
 from tests.conftest import Lowered
 from tests.networks import lowered_network
@@ -95,7 +95,7 @@ def test_what_is_no_check(lowered: Callable[[str], Lowered], plugin: Plugin, nam
     ("path", "plugins", "expected"),
     [
         ("my_checks:NoAdditions", (), "let params.yaml say `plugins: [my_checks]`"),
-        ("os:getcwd", ("my_checks",), "may run code of pipeline.backends, my_checks only"),
+        ("os:getcwd", ("my_checks",), "may run code of lowerdeck.backends, my_checks only"),
         ("my_checks.NoAdditions", ("my_checks",), "must be package.module:attribute, e.g. plugins.my_checks:MyCheck"),
         ("my_checks:NoAddition", ("my_checks",), "my_checks has no NoAddition. Did you mean NoAdditions?"),
         ("my_check:NoAdditions", ("my_check",), "there is no module my_check"),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.compose import compose
-from pipeline.config.schema import Config
-from pipeline.contracts import ConfigurationError
+from lowerdeck.config.compose import compose
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import ConfigurationError
 from tests.backends.ethos_u.test_options import BOARD
 from tests.project import REPOSITORY, SELECTION
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import artifacts
-from pipeline.calibrate import calibrate
-from pipeline.contracts import LowerdeckError, ModuleRule, QuantizationScheme, ReasonCode
-from pipeline.convert import convert
-from pipeline.edge_nodes import operator_name
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantization.annotation import scheme_quantizer
-from pipeline.quantize import quantize
+from lowerdeck import artifacts
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, ReasonCode
+from lowerdeck.convert import convert
+from lowerdeck.edge_nodes import operator_name
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85, with_options
 from tests.conftest import Lowered
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import artifacts, backends
-from pipeline.backends import ethos_u
-from pipeline.contracts import LowerdeckError, ReasonCode
-from pipeline.convert import Converted, convert
-from pipeline.partition import plan_again
+from lowerdeck import artifacts, backends
+from lowerdeck.backends import ethos_u
+from lowerdeck.contracts import LowerdeckError, ReasonCode
+from lowerdeck.convert import Converted, convert
+from lowerdeck.partition import plan_again
 from tests.backends.ethos_u.lowering import U55, U85, converted, planned, with_options
 from tests.conftest import Lowered
 from tests.project import REPOSITORY

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import artifacts, backends
-from pipeline.backends import ethos_u
-from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, BuildChoices, ConversionError, QuantizationScheme
-from pipeline.convert import Converted, convert
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantize import quantize
+from lowerdeck import artifacts, backends
+from lowerdeck.backends import ethos_u
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import Backend, BuildChoices, ConversionError, QuantizationScheme
+from lowerdeck.convert import Converted, convert
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85
 from tests.conftest import Lowered
 

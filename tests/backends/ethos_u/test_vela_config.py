@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 import pytest
 
-from pipeline.backends import ethos_u
-from pipeline.backends.ethos_u import vela_config
-from pipeline.contracts import ConfigurationError
+from lowerdeck.backends import ethos_u
+from lowerdeck.backends.ethos_u import vela_config
+from lowerdeck.contracts import ConfigurationError
 from tests.conftest import Lowered
 
 BOARD = """
@@ -181,7 +181,7 @@ def test_a_file_that_is_not_there() -> None:
 
 def test_reading_it_imports_neither_torch_nor_vela() -> None:
     program = (
-        "import sys\nfrom pipeline.backends import ethos_u\n"
+        "import sys\nfrom lowerdeck.backends import ethos_u\n"
         "device = ethos_u.Device(accelerator='ethos-u55-128')\n"
         "options = ethos_u.Options(system_config='Ethos_U55_Deep_Embedded', memory_mode='Sram_Only')\n"
         "assert not list(ethos_u.check(device, options))\n"

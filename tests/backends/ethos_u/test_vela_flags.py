@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.backends import ethos_u
-from pipeline.backends.ethos_u import vela, vela_config, vela_flags
+from lowerdeck.backends import ethos_u
+from lowerdeck.backends.ethos_u import vela, vela_config, vela_flags
 from tests.conftest import Lowered
 from tests.networks import lowered_network
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import flatbuffers
 import numpy as np
 
-from pipeline.backends.neutron import reference
+from lowerdeck.backends.neutron import reference
 
 REFERENCE = Path(reference.__file__).parent
 # What the copies import; the interpreter of an environment has none of it.
@@ -52,7 +52,7 @@ def make(folder: Path, package: str = "eiq_neutron_sdk", version: str | None = "
     installed = site / package
     installed.mkdir()
     for source in REFERENCE.glob("*.py"):
-        text = source.read_text().replace("pipeline.backends.neutron.reference", package)
+        text = source.read_text().replace("lowerdeck.backends.neutron.reference", package)
         (installed / source.name).write_text(text)
     init = installed / "__init__.py"
     init.write_text(init.read_text().replace('__version__ = f"reference-{FORMAT_VERSION}"\n', "").replace(

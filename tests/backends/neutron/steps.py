@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline import backends, pt2
-from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, DelegationPlan, ModuleRule, QuantizationScheme
-from pipeline.convert import Converted, convert
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantization.annotation import scheme_quantizer
-from pipeline.quantize import quantize
+from lowerdeck import backends, pt2
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import Backend, DelegationPlan, ModuleRule, QuantizationScheme
+from lowerdeck.convert import Converted, convert
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.quantize import quantize
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import flatbuffers
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from pipeline.backends.neutron import child, convert_worker, converter
-from pipeline.backends.neutron.converter import (
+from lowerdeck.backends.neutron import child, convert_worker, converter
+from lowerdeck.backends.neutron.converter import (
     INSTALLED_SDK,
     REFERENCE,
     ConverterFlavor,
@@ -26,8 +26,8 @@ from pipeline.backends.neutron.converter import (
     convert,
     describe,
 )
-from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from pipeline.contracts import ConversionError, LowerdeckError
+from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
+from lowerdeck.contracts import ConversionError, LowerdeckError
 
 without_sdk = pytest.mark.skipif(
     importlib.machinery.PathFinder.find_spec(INSTALLED_SDK) is not None, reason="NXP's SDK is installed"
@@ -250,7 +250,7 @@ def test_converter_ends_with_a_killed_pipeline(tmp_path: Path) -> None:
     flavor = fake_sdk(tmp_path, "print(os.getpid())\ntime.sleep(300)")
     code = f"""
 from pathlib import Path
-from pipeline.backends.neutron.converter import ConverterFlavor, ConverterOptions, convert
+from lowerdeck.backends.neutron.converter import ConverterFlavor, ConverterOptions, convert
 convert({flavor!r}, {RELU!r}, "imxrt700", ConverterOptions(), Path({str(tmp_path / "tag0")!r}))
 """
     environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
@@ -362,9 +362,9 @@ def test_job_names_all_that_the_worker_needs(tmp_path: Path) -> None:
 
 PROVIDE = """
 import sys
-from pipeline.backends.neutron import sdk
-from pipeline.backends.neutron.converter import REFERENCE, ConverterFlavor
-from pipeline.contracts import LowerdeckError
+from lowerdeck.backends.neutron import sdk
+from lowerdeck.backends.neutron.converter import REFERENCE, ConverterFlavor
+from lowerdeck.contracts import LowerdeckError
 try:
     sdk.provide_sdk(ConverterFlavor("eiq", "eiq_neutron_sdk"))
 except LowerdeckError as error:

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.backends.neutron import FlavorOptions
-from pipeline.backends.neutron.converter import (
+from lowerdeck.backends.neutron import FlavorOptions
+from lowerdeck.backends.neutron.converter import (
     ConverterFlavor,
     ConverterOptions,
     convert,
     describe,
     merge_kernel_selection,
 )
-from pipeline.backends.neutron.flavor import converter_flavor
-from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from pipeline.backends.neutron.reference.neutron_library_utils import getNeutronTargets
-from pipeline.contracts import ConversionError, LowerdeckError
+from lowerdeck.backends.neutron.flavor import converter_flavor
+from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
+from lowerdeck.backends.neutron.reference.neutron_library_utils import getNeutronTargets
+from lowerdeck.contracts import ConversionError, LowerdeckError
 from tests.backends.neutron.environments import RESULT_AS, Environment, make, replace_convert
 from tests.backends.neutron.test_converter import RELU
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import artifacts
-from pipeline.contracts import DelegationPlan, LowerdeckError, ReasonCode
-from pipeline.convert import convert
-from pipeline.partition import partition
-from pipeline.runtime.native import missing_operators
+from lowerdeck import artifacts
+from lowerdeck.contracts import DelegationPlan, LowerdeckError, ReasonCode
+from lowerdeck.convert import convert
+from lowerdeck.partition import partition
+from lowerdeck.runtime.native import missing_operators
 from tests.backends.neutron.steps import build, neutron, quantized
 from tests.conftest import Lowered
 

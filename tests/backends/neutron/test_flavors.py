@@ -16,11 +16,11 @@ from ai_edge_litert import schema_py_generated as schema
 from executorch.exir._serialize import _deserialize_pte_binary
 from torch import nn
 
-from pipeline import artifacts, backends, pt2
-from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from pipeline.contracts import Backend, ConversionError, DelegationPlan, LowerdeckError
-from pipeline.convert import Converted, convert
-from pipeline.partition import Partitioned, partition
+from lowerdeck import artifacts, backends, pt2
+from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
+from lowerdeck.contracts import Backend, ConversionError, DelegationPlan, LowerdeckError
+from lowerdeck.convert import Converted, convert
+from lowerdeck.partition import Partitioned, partition
 from tests.backends.neutron.environments import Environment, make, replace_convert
 from tests.backends.neutron.steps import quantized
 from tests.backends.neutron.test_converter import litert_model

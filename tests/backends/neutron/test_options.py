@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline import artifacts
-from pipeline.backends.neutron import Device, Options, check_build, files
-from pipeline.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from pipeline.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme, ReasonCode
-from pipeline.partition import partition
+from lowerdeck import artifacts
+from lowerdeck.backends.neutron import Device, Options, check_build, files
+from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
+from lowerdeck.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme, ReasonCode
+from lowerdeck.partition import partition
 from tests.backends.neutron.steps import Built, build, neutron, quantized
 from tests.conftest import Lowered
 from tests.networks import MIXED_SHAPE, Mixed

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pipeline.calibrate import calibrate
-from pipeline.contracts import QuantizationScheme, ReasonCode
-from pipeline.export import export
-from pipeline.quantize import quantize
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import QuantizationScheme, ReasonCode
+from lowerdeck.export import export
+from lowerdeck.quantize import quantize
 from tests.backends.neutron.steps import neutron, quantized
 from tests.backends.rejections import Rejections, rejections
 

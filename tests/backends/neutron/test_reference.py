@@ -17,9 +17,9 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from torch import nn
 
-from pipeline.backends.neutron import reference, sdk
-from pipeline.backends.neutron.child import OUTPUT_NAME
-from pipeline.backends.neutron.converter import (
+from lowerdeck.backends.neutron import reference, sdk
+from lowerdeck.backends.neutron.child import OUTPUT_NAME
+from lowerdeck.backends.neutron.converter import (
     REFERENCE,
     REFERENCE_SDK,
     Conversion,
@@ -27,11 +27,11 @@ from pipeline.backends.neutron.converter import (
     ConverterOptions,
     convert,
 )
-from pipeline.backends.neutron.reference import neutron_converter, neutron_library_utils
-from pipeline.backends.neutron.reference.kernel_selection import FILE_NAME
-from pipeline.backends.neutron.reference.litert import BUILTIN_OPERATORS, read_graph
-from pipeline.backends.neutron.reference.microcode import MAGIC, pack_microcode, unpack_microcode
-from pipeline.contracts import ConversionError, LowerdeckError
+from lowerdeck.backends.neutron.reference import neutron_converter, neutron_library_utils
+from lowerdeck.backends.neutron.reference.kernel_selection import FILE_NAME
+from lowerdeck.backends.neutron.reference.litert import BUILTIN_OPERATORS, read_graph
+from lowerdeck.backends.neutron.reference.microcode import MAGIC, pack_microcode, unpack_microcode
+from lowerdeck.contracts import ConversionError, LowerdeckError
 
 PROJECT_ROOT = Path(reference.__file__).parents[4]
 

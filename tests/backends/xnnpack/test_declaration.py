@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.backends.xnnpack import Device, Options, check, check_build
-from pipeline.config.compose import compose
-from pipeline.contracts import BuildChoices, ConfigurationError, DynamicDimension, ModuleRule, QuantizationScheme
+from lowerdeck.backends.xnnpack import Device, Options, check, check_build
+from lowerdeck.config.compose import compose
+from lowerdeck.contracts import BuildChoices, ConfigurationError, DynamicDimension, ModuleRule, QuantizationScheme
 from tests.project import SELECTION, Project
 
 

@@ -14,18 +14,18 @@ from executorch.backends.xnnpack.partition.config import generic_node_configs
 from executorch.exir import EdgeProgramManager
 from torch import nn
 
-from pipeline import backends
-from pipeline.backends.xnnpack.operator_configs import AdditionalConfig, DefaultConfig
-from pipeline.backends.xnnpack.partitioner import _WITHOUT_KERNEL
-from pipeline.backends.xnnpack.serialized import SerializedGraph, read_graph
-from pipeline.calibrate import calibrate
-from pipeline.contracts import Backend, DelegationPlan, LowerdeckError, QuantizationScheme
-from pipeline.convert import Converted, convert
-from pipeline.export import export
-from pipeline.partition import partition
-from pipeline.quantize import quantize
-from pipeline.runtime import open_program
-from pipeline.runtime.native import missing_operators
+from lowerdeck import backends
+from lowerdeck.backends.xnnpack.operator_configs import AdditionalConfig, DefaultConfig
+from lowerdeck.backends.xnnpack.partitioner import _WITHOUT_KERNEL
+from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
+from lowerdeck.calibrate import calibrate
+from lowerdeck.contracts import Backend, DelegationPlan, LowerdeckError, QuantizationScheme
+from lowerdeck.convert import Converted, convert
+from lowerdeck.export import export
+from lowerdeck.partition import partition
+from lowerdeck.quantize import quantize
+from lowerdeck.runtime import open_program
+from lowerdeck.runtime.native import missing_operators
 from tests.conftest import Lowered, small_network
 
 SHAPE = (1, 3, 32, 32)

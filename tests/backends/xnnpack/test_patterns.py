@@ -10,9 +10,9 @@ from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 
-from pipeline.backends.xnnpack.backend import Xnnpack
-from pipeline.backends.xnnpack.patterns import ATTENTION, INTERPOLATION, possible_patterns
-from pipeline.edge_nodes import operator_name
+from lowerdeck.backends.xnnpack.backend import Xnnpack
+from lowerdeck.backends.xnnpack.patterns import ATTENTION, INTERPOLATION, possible_patterns
+from lowerdeck.edge_nodes import operator_name
 
 
 class Attention(torch.nn.Module):

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pipeline import backends
-from pipeline.contracts import DelegationPlan, PlannedNode, Reason, ReasonCode
-from pipeline.export import export
-from pipeline.partition import partition
+from lowerdeck import backends
+from lowerdeck.contracts import DelegationPlan, PlannedNode, Reason, ReasonCode
+from lowerdeck.export import export
+from lowerdeck.partition import partition
 from tests.networks import quantized_mixed
 
 XNNPACK: dict[str, Any] = {"device": {}, "flavor": "xnnpack_serializer"}

@@ -1,0 +1,109 @@
+"""Runs Vela on one TOSA graph, in a process and a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from executorch.backends.arm import arm_vela
+from executorch.backends.arm.arm_vela import VelaCompileResult, VelaExternalBlock
+
+from lowerdeck.backends.ethos_u.vela_config import STOCK, VelaConfig
+from lowerdeck.contracts import ConversionError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What Vela made of a TOSA graph."""
+
+    result: VelaCompileResult
+    """Payload for the delegate, and the blocks that stand beside it."""
+    estimates: dict[str, float]
+    reports: dict[str, bytes]
+    """Vela's log and the files that it wrote beside the command stream, by name."""
+
+
+def compile_tosa(
+    tosa: bytes,
+    flags: Sequence[str],
+    *,
+    config: VelaConfig,
+    system: str,
+    placements: Mapping[str, str],
+    folder: Path,
+    timeout_s: float,
+) -> Compiled:
+    """Compile a TOSA graph.
+
+    Args:
+        tosa: Serialized graph.
+        flags: Vela's flags; `--config` among them is `config.flag`.
+        config: File with the sections that the flags name.
+        system: Name of the section that has the clock.
+        placements: Tags of the blocks of the payload that shall stand beside it, by block.
+        folder: Where Vela works; it is made here.
+        timeout_s: Seconds after which Vela is ended.
+
+    Raises:
+        ConversionError: Vela failed or exceeded the time limit; names the folder that holds its input and log.
+    """
+    folder.mkdir(parents=True)
+    (folder / "model.tosa").write_bytes(tosa)
+    if config.name != STOCK:
+        (folder / config.flag).write_bytes(config.content)
+    job = {"arm_vela": arm_vela.__file__, "flags": list(flags), "placements": dict(placements)}
+    (folder / "job.json").write_text(json.dumps(job))
+    _run(folder, timeout_s)
+    blocks = [
+        VelaExternalBlock(**block, payload=(folder / f"block_{index}.bin").read_bytes())
+        for index, block in enumerate(json.loads((folder / "blocks.json").read_text()))
+    ]
+    estimates: dict[str, float] = json.loads((folder / "report.json").read_text())
+    estimates["inference_time_ms"] = 1e3 * estimates["total_cycles"] / config.core_clock_hz(system)
+    return Compiled(
+        result=VelaCompileResult((folder / "payload.bin").read_bytes(), tuple(blocks)),
+        estimates=estimates,
+        reports=_reports(folder),
+    )
+
+
+def _run(folder: Path, timeout_s: float) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("vela_worker.py").resolve()), "job.json"]
+    with (folder / "vela.log").open("wb") as log:
+        try:
+            code = subprocess.run(
+                command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=timeout_s
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise ConversionError(
+                f"Vela did not finish {folder.name} within {timeout_s:g} s (flavor.timeout_s). "
+                f"Its input and log are in {folder}"
+            ) from None
+    if code != 0:
+        tail = "\n".join((folder / "vela.log").read_text(errors="replace").strip().splitlines()[-5:])
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise ConversionError(
+            f"Vela {ended} on {folder.name}:\n{tail}\n{_advice(tail)}"
+            f"Reproduce it alone, in {folder}: {' '.join(command)}"
+        )
+
+
+def _advice(log: str) -> str:
+    """What to do about a failure that is known."""
+    if "could not run on NPU" not in log:
+        return ""
+    return (
+        "Arm's partitioner took an operator that Vela cannot compile. With 16-bit activations on an Ethos-U55 or U65 "
+        "these are transposed convolutions, and convolutions whose result several operators use: give their modules "
+        "int8 with quantization.rules, or keep them on the CPU with target.options.modules_not_to_delegate.\n"
+    )
+
+
+def _reports(folder: Path) -> dict[str, bytes]:
+    written = {path.name.replace("out_", "vela_", 1): path for path in (folder / "output").iterdir()}
+    reports = {name: path.read_bytes() for name, path in sorted(written.items()) if not name.endswith(".npz")}
+    return reports | {"vela.log": (folder / "vela.log").read_bytes()}

@@ -1,0 +1,181 @@
+"""Systems and memory modes that Vela knows: the sections of the vela.ini that comes with it, or of one's own.
+
+Vela says what is wrong with such a file when it compiles, at the end of a build. Here the same is found before.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import importlib.util
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowerdeck.contracts import ConfigurationError
+
+STOCK = "Arm/vela.ini"
+"""Vela's name for the file that comes with it."""
+
+_SYSTEM, _MODE = "System_Config.", "Memory_Mode."
+_AREAS = {"const_mem_area": ("Dram", "OnChipFlash", "OffChipFlash"), "arena_mem_area": ("Sram", "Dram")}
+"""What memories the weights and the activations may lie in, by ethosu/vela/architecture_features.py; the cache is
+Sram always."""
+
+
+@dataclass(frozen=True)
+class VelaConfig:
+    """The sections of one file, with what sections inherit from others."""
+
+    name: str
+    """What messages call the file."""
+    content: bytes
+    sections: configparser.ConfigParser
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """Values that `system_config` may have."""
+        return tuple(name.removeprefix(_SYSTEM) for name in self.sections.sections() if name.startswith(_SYSTEM))
+
+    @property
+    def memory_modes(self) -> tuple[str, ...]:
+        """Values that `memory_mode` may have."""
+        return tuple(name.removeprefix(_MODE) for name in self.sections.sections() if name.startswith(_MODE))
+
+    @property
+    def flag(self) -> str:
+        """Value of Vela's `--config`, which the `.pte` records: it tells the content, and no folder of this machine."""
+        return STOCK if self.name == STOCK else f"vela_{hashlib.sha256(self.content).hexdigest()[:16]}.ini"
+
+    def core_clock_hz(self, system: str) -> float:
+        """Clock of the NPU in `system`."""
+        return float(self._value(_SYSTEM + system, "core_clock") or "nan")
+
+    def system_problem(self, system: str) -> str | None:
+        """What Vela would find wrong with the section of `system`, which is one of `systems`."""
+        section = _SYSTEM + system
+        if problem := self._inheritance_problem(section):
+            return problem
+        try:
+            clock = self.core_clock_hz(system)
+        except ValueError:
+            clock = math.nan
+        if not (math.isfinite(clock) and clock > 0):
+            return f"[{section}] in {self.name} has to give core_clock, a number of Hz above 0, e.g. core_clock=500e6"
+        for port in ("axi0_port", "axi1_port"):
+            memory = self._value(section, port)
+            if memory not in ("Sram", *_AREAS["const_mem_area"]):
+                return f"[{section}] in {self.name} has to give {port}: Sram, Dram, OnChipFlash or OffChipFlash"
+            if self._value(section, f"{memory}_clock_scale") is None:
+                return f"[{section}] in {self.name} has to give {memory}_clock_scale, as {memory} is its {port}"
+        return None
+
+    def mode_problem(self, mode: str, system: str) -> str | None:
+        """What Vela would find wrong with `mode`, one of `memory_modes`, in `system`, one without problems."""
+        section = _MODE + mode
+        if problem := self._inheritance_problem(section):
+            return problem
+        areas = {area: self._area(mode, system, area) for area in (*_AREAS, "cache_mem_area")}
+        for area, memory in areas.items():
+            if memory is None:
+                return f"[{section}] in {self.name} has to give {area}: Axi0 or Axi1"
+        if areas["cache_mem_area"] != "Sram":
+            return f"puts the cache into {areas['cache_mem_area']} of {system}; it has to be Sram"
+        if areas["arena_mem_area"] not in _AREAS["arena_mem_area"]:
+            return f"puts activations into {areas['arena_mem_area']} of {system}, which cannot be written"
+        in_sram_alone = len({self._value(section, area) for area in areas}) == 1
+        if areas["const_mem_area"] not in _AREAS["const_mem_area"] and not in_sram_alone:
+            return f"puts weights into {areas['const_mem_area']} of {system}; they have to be in Dram or Flash"
+        return None
+
+    def writes_second_port(self, mode: str) -> bool:
+        """Whether activations go through the NPU's second port."""
+        return self._value(_MODE + mode, "arena_mem_area") == "Axi1"
+
+    def _area(self, mode: str, system: str, area: str) -> str | None:
+        port = self._value(_MODE + mode, area)
+        return self._value(_SYSTEM + system, f"{port.lower()}_port") if port in ("Axi0", "Axi1") else None
+
+    def _inheritance_problem(self, section: str) -> str | None:
+        seen = [section]
+        while parent := self.sections.get(seen[-1], "inherit", fallback=None):
+            if parent in seen or not self.sections.has_section(parent):
+                why = "inherits from itself" if parent in seen else f"inherits from [{parent}], which is not there"
+                return f"[{section}] in {self.name} {why}"
+            seen.append(parent)
+        return None
+
+    def _value(self, section: str | None, key: str) -> str | None:
+        """A section's own value, else the one that it inherits."""
+        while section is not None:
+            if self.sections.has_option(section, key):
+                return self.sections.get(section, key)
+            section = self.sections.get(section, "inherit", fallback=None)
+        return None
+
+
+def read(path: str | None) -> VelaConfig:
+    """The file at `path`, or the one that comes with Vela.
+
+    Raises:
+        ConfigurationError: there is no such file, it is no ini file, or Vela is not installed.
+    """
+    where = _stock_file() if path is None else Path(path)
+    sections = configparser.ConfigParser()
+    try:
+        content = where.read_bytes()
+        sections.read_string(content.decode())
+    except OSError as error:
+        raise ConfigurationError(f"target.options.vela_config: {path} cannot be read: {error.strerror}") from None
+    except (configparser.Error, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"target.options.vela_config: {path} is no ini file: {reason}") from None
+    return VelaConfig(STOCK if path is None else path, content, sections)
+
+
+def problems(config: VelaConfig, system: str, mode: str, family: str) -> Iterator[tuple[str, str]]:
+    """What of these choices Vela would reject late, or take although the NPU cannot do it: (option, message).
+
+    Args:
+        config: File that the sections are in.
+        system: Name of its section System_Config.
+        mode: Name of its section Memory_Mode.
+        family: `U55`, `U65` or `U85`.
+    """
+    fitting = [name for name in config.systems if _family(name) in (family, None)]
+    if system not in config.systems:
+        yield "system_config", f"{config.name} has no [{_SYSTEM}{system}]; choose one of {', '.join(fitting)}"
+    elif system not in fitting:
+        yield "system_config", f"describes another NPU than an Ethos-{family}; choose one of {', '.join(fitting)}"
+    elif problem := config.system_problem(system):
+        yield "system_config", problem
+    elif mode not in config.memory_modes:
+        usable = _usable_modes(config, system, family)
+        yield "memory_mode", f"{config.name} has no [{_MODE}{mode}]; choose one of {usable}"
+    elif family == "U55" and config.writes_second_port(mode):
+        message = "an Ethos-U55 only reads through its second port, and this mode puts activations there"
+        yield "memory_mode", f"{message}; choose one of {_usable_modes(config, system, family)}"
+    elif problem := config.mode_problem(mode, system):
+        yield "memory_mode", f"{problem}; choose one of {_usable_modes(config, system, family)}"
+
+
+def _usable_modes(config: VelaConfig, system: str, family: str) -> str:
+    fine = [
+        mode
+        for mode in config.memory_modes
+        if config.mode_problem(mode, system) is None and not (family == "U55" and config.writes_second_port(mode))
+    ]
+    return ", ".join(fine) or "none, as no section fits"
+
+
+def _family(system: str) -> str | None:
+    """The NPU that Arm's names of systems begin with, None for other names."""
+    return next((family for family in ("U55", "U65", "U85") if system.startswith(f"Ethos_{family}_")), None)
+
+
+def _stock_file() -> Path:
+    vela = importlib.util.find_spec("ethosu.vela") if importlib.util.find_spec("ethosu") else None
+    if vela is None or vela.origin is None:
+        raise ConfigurationError("target: Vela is not installed; `pip install 'executorch[ethos-u]'` brings it")
+    return Path(vela.origin).parents[1] / "config_files" / STOCK

@@ -1,0 +1,158 @@
+"""Keeps parts of a program off a delegate, for any backend: which nodes the options name, and a mark on each of them.
+
+A backend gives its partitioner to `mark_before_partition` and has its own checks refuse the nodes for which
+`excluded_by` answers. The marks are made anew wherever the partitioner runs, in partition and in convert, from names
+that the stored edge program keeps; the step partition writes them into the plan.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.edge_nodes import is_compute, is_operator, operator_name, origins
+from lowerdeck.module_paths import matches, modules_of
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+    from torch.export import ExportedProgram
+
+_MARK = "lowerdeck_excluded_by"
+_OPERATOR = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
+_GLOB = re.compile(r"[\w.*?!\[\]-]+")
+_MOST_LISTED = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusion:
+    """What stays on the CPU; the fields have the names of the options.
+
+    Only nodes that compute can be named: quantize, dequantize and getitem follow the operators that they belong to.
+    """
+
+    operators_not_to_delegate: Sequence[str] = ()
+    """Operators by their whole name: `aten::add` or `aten.add` for all overloads, `aten.add.Tensor` for one. Where the
+    edge program has none of a name, what an operator of that name was decomposed into: `aten::linear`."""
+    modules_not_to_delegate: Sequence[str] = ()
+    """Globs on module paths; a module is named with everything in it."""
+    nodes_not_to_delegate: Sequence[str] = ()
+    """Globs on names of nodes, as the delegation plan has them."""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field.name) for field in fields(self))
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """(option, what is wrong with its value), as far as that can be said without a program."""
+        for pattern in self.operators_not_to_delegate:
+            if not is_operator_name(pattern):
+                message = "is no operator: write `aten::add` or `aten.add.Tensor`; the other two options take globs"
+                yield "operators_not_to_delegate", f"{pattern!r} {message}"
+            elif pattern.startswith("quantized_decomposed"):
+                yield "operators_not_to_delegate", f"{pattern!r} follows the operators around it: name those"
+        for option in ("modules_not_to_delegate", "nodes_not_to_delegate"):
+            for pattern in getattr(self, option):
+                if not _GLOB.fullmatch(pattern):
+                    yield option, f"{pattern!r} is no glob on names: write `layer3.*` or `aten_add_tensor_*`"
+
+
+def is_operator_name(text: str) -> bool:
+    """Whether `text` has the form of an operator: `aten::add`, `aten.add` or `aten.add.Tensor`."""
+    return _OPERATOR.fullmatch(text) is not None
+
+
+def mark_before_partition(partitioner: Partitioner, exclusion: Exclusion) -> None:
+    """Make `partitioner` mark the nodes that `exclusion` names before it decides, and fail where a pattern names none.
+
+    The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
+    """
+    decide = partitioner.partition
+
+    def partition_marked(program: ExportedProgram) -> PartitionResult:
+        mark(program.graph, exclusion)
+        return decide(program)
+
+    if exclusion:
+        partitioner.partition = partition_marked
+
+
+def mark(graph: torch.fx.Graph, exclusion: Exclusion) -> None:
+    """Mark the nodes of an edge program that `exclusion` names, and no others.
+
+    Raises:
+        LowerdeckError: patterns that name no node, each with the names that come nearest.
+    """
+    nodes = [node for node in graph.nodes if is_compute(node)]
+    for node in nodes:
+        node.meta.pop(_MARK, None)
+    by_kind = {
+        "operators_not_to_delegate": _with_operator,
+        "modules_not_to_delegate": _in_module,
+        "nodes_not_to_delegate": _with_name,
+    }
+    unmatched = []
+    for option, matching in by_kind.items():
+        for pattern in getattr(exclusion, option):
+            matched, names = matching(nodes, pattern)
+            if not matched:
+                unmatched.append(_names_nothing(option, pattern, sorted(names - {""})))
+            for node in matched:
+                node.meta.setdefault(_MARK, f"{option}: {pattern}")
+    if unmatched:
+        raise LowerdeckError("\n".join(unmatched))
+
+
+def excluded_by(node: torch.fx.Node) -> str | None:
+    """The option and pattern that keep `node` off the delegate, e.g. `operators_not_to_delegate: aten::add`."""
+    found: str | None = node.meta.get(_MARK)
+    return found
+
+
+def names_in_aten(node: torch.fx.Node, exclusion: Exclusion) -> bool:
+    """Whether `exclusion` names a node of the ATen program, by operator or module; nodes have other names there.
+
+    What it names must not be kept whole for the delegate: ExecuTorch's CPU kernels have some operators only in pieces.
+    """
+    operator = operator_name(node)
+    return any(is_operator(operator, pattern) for pattern in exclusion.operators_not_to_delegate) or matches(
+        modules_of(node), globs=exclusion.modules_not_to_delegate
+    )
+
+
+_Matched = tuple[list["torch.fx.Node"], set[str]]
+"""The nodes that a pattern names, and the names that it could have named."""
+
+
+def _with_operator(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
+    matched = [node for node in nodes if is_operator(operator_name(node), pattern)]
+    if matched:
+        return matched, set()
+    earlier = {node: {name for name in origins(node) if name.startswith("aten.")} for node in nodes}
+    matched = [node for node in nodes if any(is_operator(name, pattern) for name in earlier[node])]
+    return matched, {operator_name(node) for node in nodes}.union(*earlier.values())
+
+
+def _in_module(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
+    modules = {node: modules_of(node) for node in nodes}
+    return [node for node in nodes if matches(modules[node], globs=[pattern])], set().union(*modules.values())
+
+
+def _with_name(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
+    return [node for node in nodes if fnmatchcase(node.name, pattern)], {node.name for node in nodes}
+
+
+def _names_nothing(option: str, pattern: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(pattern.replace("::", "."), names, n=3, cutoff=0.4)
+    guess = f"\n    did you mean {' or '.join(near)}?" if near else ""
+    listed = ", ".join(names[:_MOST_LISTED]) + (
+        f" and {len(names) - _MOST_LISTED} more" if names[_MOST_LISTED:] else ""
+    )
+    return (
+        f"target.options.{option}: {pattern!r} names nothing that computes in the edge program{guess}\n"
+        f"    it has: {listed or 'no such names'}"
+    )

@@ -1,0 +1,334 @@
+"""Runs Neutron converters, each call in a child process of its own: NXP's is native code that may crash or hang."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.backends.neutron import child, convert_worker
+from lowerdeck.backends.neutron.convert_worker import DEFAULT_OPTIONS
+from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
+from lowerdeck.contracts import ConversionError, LowerdeckError
+
+INSTALLED_SDK = "eiq_neutron_sdk"
+REFERENCE_SDK = "lowerdeck.backends.neutron.reference"
+KERNEL_SELECTION_NAME = "_kernel_selection.c"
+"""What the SDK calls the file that says which kernels a partition needs."""
+
+MISSING_SDK = (
+    "NXP distributes the eIQ Neutron SDK (Python package eiq_neutron_sdk); ExecuTorch's "
+    "examples/nxp/setup.sh shows the command. Install the release that belongs to this ExecuTorch into this "
+    "environment, name the interpreter of another environment that has it (`flavor.options.python`), or choose the "
+    "flavor `reference`, whose programs run on the host only, not on the NPU."
+)
+
+_PROJECT_ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class ConverterFlavor:
+    """Which converter build to call."""
+
+    name: str
+    """Name of the chosen conf/flavor option."""
+    sdk_module: str
+    """`eiq_neutron_sdk`, `neutron_converter_<FLAVOR>` (older releases), or the package of the reference flavor."""
+    python: str = sys.executable
+    """Absolute path of the interpreter of the environment in which that module is installed."""
+    timeout_s: float = 600.0
+    """Time limit for one partition."""
+    sys_path: tuple[str, ...] = ()
+    """Folders that the interpreter searches for modules first."""
+
+    @property
+    def host_only(self) -> bool:
+        """True where the output cannot execute on the NPU."""
+        return self.sdk_module == REFERENCE_SDK
+
+
+REFERENCE = ConverterFlavor("reference", REFERENCE_SDK, timeout_s=60.0)
+"""The flavor that needs no SDK; its output runs on the host only, not on the NPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConverterOptions:
+    """Compilation options of the SDK; the defaults are those of ExecuTorch 1.5.1."""
+
+    min_num_ops_per_graph: int = int(DEFAULT_OPTIONS["minNumOpsPerGraph"])
+    exclude_graph_passes: str = str(DEFAULT_OPTIONS["excludeGraphPasses"])
+    """Names of the converter's graph passes to leave out, separated by commas."""
+    fetch_constants_to_sram: bool = bool(DEFAULT_OPTIONS["fetchConstantsToSRAM"])
+    dump_kernel_selection_code: bool = bool(DEFAULT_OPTIONS["dumpKernelSelectionCode"])
+    """Leave `_kernel_selection.c` in the folder of the partition."""
+    use_profiling: bool = bool(DEFAULT_OPTIONS["useProfiling"])
+    extra: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Others, by the SDK's names; a release that lacks one refuses it."""
+
+    def as_sdk(self) -> dict[str, bool | int | float | str]:
+        """The options under the SDK's names."""
+        return {
+            "minNumOpsPerGraph": self.min_num_ops_per_graph,
+            "excludeGraphPasses": self.exclude_graph_passes,
+            "fetchConstantsToSRAM": self.fetch_constants_to_sram,
+            "dumpKernelSelectionCode": self.dump_kernel_selection_code,
+            "useProfiling": self.use_profiling,
+            **self.extra,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetDescription:
+    """Properties of a Neutron target, as the SDK states them."""
+
+    name: str
+    subsystem: bool
+    """True for Neutron-S (application processors), False for Neutron-C (microcontrollers)."""
+    num_units: int | None
+    """None where the SDK does not state it; ExecuTorch does not ask for it."""
+    num_pipes: int | None
+    """None where the SDK does not state it; ExecuTorch does not ask for it."""
+    num_macs: int
+    hw_version: int
+    """1 is N1, 2 is N3."""
+    assumed: tuple[str, ...] = ()
+    """The SDK's names of properties that it does not state: ExecuTorch's documentation does, or nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SdkDescription:
+    """What an SDK says about itself."""
+
+    version: str
+    """`unknown` where it states none."""
+    targets: tuple[str, ...] | None
+    """Names of all its targets, None where it cannot list them (older releases)."""
+    target: TargetDescription
+    merges_kernel_selection: bool
+    """Whether it has merge_kernel_selection_files."""
+    lacks: tuple[str, ...] = ()
+    """What of all this, and of the options of ConverterOptions, it has not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """One partition, converted."""
+
+    model: bytes
+    """LiteRT flatbuffer with a single NeutronGraph operator."""
+    log: str
+    """What the converter printed."""
+    version: str
+    """Version of the converter, as in SdkDescription."""
+    kernel_selection: bytes | None = None
+    """C source that names the kernels of the partition, where it was asked for."""
+
+
+def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescription:
+    """Ask the SDK of `flavor` for its version, its targets and the properties of `target`.
+
+    Raises:
+        LowerdeckError: the SDK is not installed, lacks the target or fails; the message says how to mend it.
+    """
+    job = _job(flavor, "describe") | {"target": target}
+    if flavor.host_only:  # Python of this project, which can neither crash nor hang
+        try:
+            return _description(flavor, convert_worker.describe(job))
+        except convert_worker.WorkerError as error:
+            raise LowerdeckError(f"Flavor {flavor.name} cannot be used: {error}") from None
+    with tempfile.TemporaryDirectory(prefix="neutron-describe-") as name:
+        folder = Path(name).resolve()
+        try:
+            result = _run(flavor, job, folder, min(flavor.timeout_s, 120.0))
+        except _FailedError as failed:
+            # The folder goes, so the message must not send anybody there.
+            alone = shlex.join([flavor.python, "-c", f"import {flavor.sdk_module}"])
+            path = "".join(f"{folder}:" for folder in flavor.sys_path).rstrip(":")
+            alone = f"PYTHONPATH={shlex.quote(path)} {alone}" if path else alone
+            hint = f"To see whether it can be imported: {alone}"
+            tail = child.log_tail(folder) if failed.kind in (None, "converter") else ""
+            raise LowerdeckError(f"Flavor {flavor.name} cannot be used: {failed}\n{hint}\n{tail}".rstrip()) from None
+    return _description(flavor, result)
+
+
+def _description(flavor: ConverterFlavor, result: Mapping[str, Any]) -> SdkDescription:
+    return SdkDescription(
+        version=result["version"],
+        targets=None if result["targets"] is None else tuple(result["targets"]),
+        target=_target_description(flavor, result),
+        merges_kernel_selection=result["merges_kernel_selection"],
+        lacks=tuple(result["lacks"]),
+    )
+
+
+def _target_description(flavor: ConverterFlavor, result: Mapping[str, Any]) -> TargetDescription:
+    found = result["target"]
+    unknown = [name for name in ("subsystem", "numMacs", "hwVersion") if found[name] is None]
+    if unknown:
+        raise LowerdeckError(
+            f"Flavor {flavor.name} cannot be used for {found['name']}: {flavor.sdk_module} {result['version']} does "
+            f"not state {', '.join(unknown)} of that target, which partitioning has to know. Choose a newer release."
+        )
+    return TargetDescription(
+        name=found["name"],
+        subsystem=bool(found["subsystem"]),
+        num_units=found["numUnits"],
+        num_pipes=found["numPipes"],
+        num_macs=found["numMacs"],
+        hw_version=found["hwVersion"],
+        assumed=tuple(result["assumed"]),
+    )
+
+
+def convert(
+    flavor: ConverterFlavor,
+    model: bytes,
+    target: str,
+    options: ConverterOptions,
+    folder: Path,
+    timeout_s: float | None = None,
+) -> Conversion:
+    """Convert one partition.
+
+    Args:
+        flavor: the converter build to call.
+        model: the partition as a LiteRT flatbuffer.
+        target: name of a Neutron target, e.g. imxrt700.
+        options: compilation options.
+        folder: for the files of this call, created if needed; its name stands for the partition in messages. It is
+            left in place with the model, the converter's log and, in `output`, what else the converter wrote.
+        timeout_s: time limit, the flavor's where None.
+
+    Raises:
+        ConversionError: the converter crashed, took too long, refused the model or an option, left operators
+            unconverted or no kernel selection where it was to; names the files and the command to run the call alone.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / child.OUTPUT_NAME, ignore_errors=True)  # of an earlier call
+    (folder / "model.tflite").write_bytes(model)
+    job = {**_job(flavor, "convert"), "target": target, "options": options.as_sdk()}
+    try:
+        result = _run(flavor, job, folder, flavor.timeout_s if timeout_s is None else timeout_s)
+    except _FailedError as failed:
+        raise ConversionError(failure_message(flavor, folder, str(failed))) from None
+    converted = (folder / "converted.tflite").read_bytes()
+    if reason := _why_not_one_neutron_graph(converted):
+        raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
+    selection = folder / child.OUTPUT_NAME / KERNEL_SELECTION_NAME
+    if options.dump_kernel_selection_code and not selection.is_file():
+        reason = f"The converter {flavor.name} wrote no {KERNEL_SELECTION_NAME}, which was asked for"
+        mend = "Leave `target.options.dump_kernel_selection_code` off, or choose a flavor that writes it."
+        raise ConversionError(failure_message(flavor, folder, f"{reason}. {mend}"))
+    return Conversion(
+        model=converted,
+        log=child.log(folder),
+        version=result["version"],
+        kernel_selection=selection.read_bytes() if options.dump_kernel_selection_code else None,
+    )
+
+
+def merge_kernel_selection(flavor: ConverterFlavor, files: Sequence[bytes], folder: Path) -> bytes:
+    """One kernel selection for several partitions, merged by the SDK itself.
+
+    Args:
+        flavor: the converter build that wrote `files`.
+        files: kernel selections in the order of their partitions.
+        folder: for the files of this call; left in place.
+
+    Raises:
+        ConversionError: this release cannot merge them, or fails; names the command to run the call alone.
+    """
+    output = folder.resolve() / child.OUTPUT_NAME
+    shutil.rmtree(folder, ignore_errors=True)
+    output.mkdir(parents=True)
+    # Names as ExecuTorch's own flow has them; the SDK's function may go by them.
+    names = [f"_kernel_selection_tag{index}.c" for index in range(len(files))]
+    for name, content in zip(names, files, strict=True):
+        (output / name).write_bytes(content)
+    merged = "program_kernel_selection.c"
+    try:
+        _run(flavor, _job(flavor, "merge") | {"files": names, "merged": merged}, folder.resolve(), flavor.timeout_s)
+    except _FailedError as failed:
+        command = child.shell_command(flavor.python, folder.resolve())
+        raise ConversionError(
+            f"The kernel selections of {len(files)} partitions were not merged. {failed}\nTheir files: {output}\n"
+            f"To run this call alone: {command}\n{child.log_tail(folder.resolve())}".rstrip()
+        ) from None
+    return (output / merged).read_bytes()
+
+
+def failure_message(flavor: ConverterFlavor, folder: Path, reason: str) -> str:
+    """What is said of a partition that could not be converted in `folder`, for the reason given in sentences."""
+    folder = folder.resolve()
+    return (
+        f"Partition {folder.name} was not converted. {reason}\n"
+        f"Its LiteRT model: {folder / 'model.tflite'}\n"
+        f"To run this call alone: {child.shell_command(flavor.python, folder)}\n"
+        f"End of {folder / child.LOG_NAME}:\n{child.log_tail(folder) or '(empty)'}"
+    )
+
+
+class _FailedError(Exception):
+    """The converter did not do its job; the message is made of sentences about it."""
+
+    def __init__(self, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def _job(flavor: ConverterFlavor, action: str) -> dict[str, Any]:
+    # Only our own package needs the project on the path; beside an SDK its modules could hide others.
+    own = [str(_PROJECT_ROOT)] if flavor.host_only else []
+    return {"action": action, "sdk": flavor.sdk_module, "sys_path": [*flavor.sys_path, *own]}
+
+
+def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: float) -> dict[str, Any]:
+    """What the worker reports of `job`.
+
+    Raises:
+        _FailedError: it failed.
+    """
+    who = f"The converter {flavor.name}" + ("" if flavor.name == flavor.sdk_module else f" ({flavor.sdk_module})")
+    try:
+        ended = child.run(flavor.python, job, folder, timeout_s)
+    except OSError as error:
+        mend = "Set `flavor.options.python` to an interpreter that exists."
+        raise _FailedError(f"{who} could not be started: {error}. {mend}") from None
+    if isinstance(ended, child.Success):
+        return ended.result
+    raise _FailedError(" ".join((f"{who} {ended.reason}.", _mend(flavor, ended))).rstrip(), ended.kind)
+
+
+def _mend(flavor: ConverterFlavor, failure: child.Failure) -> str:
+    assert failure.kind is None or failure.kind in convert_worker.ERROR_KINDS
+    if failure.kind == "missing_sdk":
+        if flavor.sdk_module == INSTALLED_SDK:
+            return MISSING_SDK
+        return f"Install {flavor.sdk_module} there, or set `flavor.options.python` to where it is installed."
+    if failure.kind == "unknown_option":
+        return "Leave these options at their defaults, or choose the flavor of a newer release."
+    if failure.kind == "unusable":
+        return "docs/flavors.md tells which interface a converter has to have."
+    return ""
+
+
+def _why_not_one_neutron_graph(converted: bytes) -> str | None:
+    """What is wrong with a converter's output, None if it is one NeutronGraph operator."""
+    try:
+        operators = read_graph(converted).operators
+    except ValueError as error:
+        return f"wrote no usable model: {error}."
+    if operators == (NEUTRON_GRAPH,):
+        return None
+    found = ", ".join(f"{name} x {count}" for name, count in Counter(operators).items()) or "none"
+    return (
+        f"must turn the partition into exactly one {NEUTRON_GRAPH} operator and left: {found}. Keep the operators "
+        "that it cannot convert off the NPU (`target.options.operators_not_to_delegate`)."
+    )

@@ -1,0 +1,145 @@
+"""NXP's partitioner as the options want it.
+
+Import this after `sdk.provide_sdk`: ExecuTorch's backend needs the SDK when it is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.backends.nxp.backend.custom_delegation_options import CustomDelegationOptions
+from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
+from executorch.backends.nxp.neutron_partitioner import (
+    NXP_DO_NOT_DELEGATE,
+    NeutronPartitioner,
+    QDQClusterRecognizer,
+    supported_ops,
+)
+from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
+
+from lowerdeck import import_paths
+from lowerdeck.backends.exclusion import excluded_by, mark_before_partition
+from lowerdeck.backends.neutron import CHECK, Device, Options, exclusion
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.edge_nodes import is_operator
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import PartitionResult
+    from torch.export import ExportedProgram
+
+
+def create_partitioner(device: Device, options: Options, weights: Mapping[str, torch.Tensor]) -> NeutronPartitioner:
+    """NeutronPartitioner, told to keep on the CPU what `options` exclude.
+
+    Args:
+        device: The NPU.
+        options: Partitioner and compile spec.
+        weights: State dict of the quantized program. Partitioning sees fake tensors, and some of the backend's checks
+            look at the values: without them it takes an operator without effect for one that computes.
+
+    Raises:
+        LowerdeckError: an operator of `preserve_ops` is not known, or the backend has no converter for it.
+    """
+    partitioner = NeutronPartitioner(
+        # `intermediates_dir` is left out: it would be embedded in the `.pte`, and convert keeps the files by itself.
+        # So is `operators_not_to_delegate`, which the backend matches as a part of nodes' names.
+        generate_neutron_compile_spec(
+            device.target,
+            extra_flags=_as_text(options.extra_flags),
+            use_neutron_for_format_conversion=options.use_neutron_for_format_conversion,
+            fetch_constants_to_sram=options.fetch_constants_to_sram,
+            dump_kernel_selection_code=options.dump_kernel_selection_code,
+            use_profiling=options.use_profiling,
+        ),
+        NeutronTargetSpec(device.target),
+        CustomDelegationOptions(allow_no_op_partitions=options.allow_no_op_partitions),
+        post_quantization_state_dict=dict(weights),
+        preserve_ops=_operators(options.preserve_ops),
+        check_op_support=None if options.check_op_support is None else _own_check(options.check_op_support),
+    )
+    _tell_of_the_output(partitioner)
+    _refuse_marked(partitioner)
+    mark_before_partition(partitioner, exclusion(options))
+    return partitioner
+
+
+def _as_text(flags: Mapping[str, bool | int | float | str]) -> str | None:
+    """`flags` for the compile spec, which only records them: in ExecuTorch 1.5.1 they reach no converter."""
+    return " ".join(f"{name}={value}" for name, value in sorted(flags.items())) or None
+
+
+def _operators(names: Sequence[str]) -> list[torch._ops.OpOverload]:
+    """The ATen operators called `names`, of those that the backend has a converter for."""
+    known = {str(edge._op): edge._op for edge in supported_ops}
+    found = []
+    for name in names:
+        matched = [operator for known_name, operator in known.items() if is_operator(known_name, name)]
+        if not matched:
+            near = difflib.get_close_matches(name.replace("::", "."), known, n=3)
+            guess = f"\n    did you mean {' or '.join(near)}?" if near else ""
+            raise LowerdeckError(
+                f"target.options.preserve_ops: {name!r} is no operator that the Neutron backend converts whole, so to "
+                f"keep it whole would put it on the CPU, which has no kernel for it{guess}\n    allowed: "
+                f"{', '.join(sorted(known))}"
+            )
+        found += matched
+    return found
+
+
+def _own_check(path: str) -> Callable[[torch.fx.Node], bool]:
+    """The function at `path`, whose errors become messages."""
+    function = import_paths.imported_callable(path, CHECK)
+
+    def check(node: torch.fx.Node) -> bool:
+        try:
+            return bool(function(node))
+        except Exception as error:  # whatever a user's code raises
+            raise LowerdeckError(f"{CHECK}: {path} raised {type(error).__name__} at {node.name}: {error}") from error
+
+    return check
+
+
+def _tell_of_the_output(partitioner: NeutronPartitioner) -> None:
+    """Let the backend look at ATen programs that end in a float convolution or the like.
+
+    It asks the output node for its value there, which ATen programs do not have, and stops with an assertion.
+    """
+    original = partitioner.ops_to_not_decompose
+
+    def ops_to_not_decompose(program: ExportedProgram) -> Any:
+        output = program.graph.output_node()
+        given = output.meta.get("val")
+        output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if given is None else given
+        try:
+            return original(program)
+        finally:
+            if given is None:
+                del output.meta["val"]
+
+    partitioner.ops_to_not_decompose = ops_to_not_decompose
+
+
+def _refuse_marked(partitioner: NeutronPartitioner) -> None:
+    """Make `partitioner` keep excluded nodes on the CPU, each with the quantize/dequantize cluster that it stands in.
+
+    A cluster is delegated or not by its compute node alone. Without it, what is left of the cluster would neither be
+    quantized arithmetic, which the NPU needs, nor be refused.
+    """
+    decide = partitioner.partition
+
+    def partition_unmarked(program: ExportedProgram) -> PartitionResult:
+        marked = [node for node in program.graph.nodes if excluded_by(node) is not None]
+        recognizer = QDQClusterRecognizer()
+        if marked:
+            recognizer.tag_qdq_clusters(list(program.graph.nodes))
+        for node in marked:
+            node.meta[NXP_DO_NOT_DELEGATE] = True
+            cluster = recognizer.cluster_map.get(node.meta.get("cluster", ""))
+            if cluster is not None:
+                cluster.compute_node.meta[NXP_DO_NOT_DELEGATE] = True
+        return decide(program)
+
+    partitioner.partition = partition_unmarked

@@ -1,0 +1,209 @@
+"""Why NXP's partitioner left a node on the CPU: its own checks are asked again, in its order, for such nodes only.
+
+The partitioner keeps no record. What it decides by is in its classes, though: `NeutronSupportedOperators` asks a node,
+and for what only surrounds a computation the node that computes, for an exclusion, a converter, a quantize/dequantize
+cluster and the two checks of the converter; `validate_partitioning_result` then takes back what a partition must not
+consist of. Import this after `sdk.provide_sdk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from executorch.backends.nxp import neutron_partitioner
+from executorch.backends.nxp.neutron_partitioner import (
+    NXP_DO_NOT_DELEGATE,
+    NeutronPartitioner,
+    QDQClusterRecognizer,
+    supported_ops,
+)
+
+from lowerdeck.backends.exclusion import excluded_by
+from lowerdeck.backends.refusals import refusal
+from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.edge_nodes import is_compute
+
+if TYPE_CHECKING:
+    import torch
+
+_QUANTIZED = "NeutronSupportedOperators._is_node_quantized"
+_CLUSTER = "NeutronSupportedOperators._is_node_supported_non_compute"
+_PARTITIONING = "CapabilityBasedPartitioner.propose_partitions"
+Reasons = Callable[["torch.fx.Node"], Reason | None]
+
+
+class Rejections:
+    """Listens to one partitioner while it decides, and then answers for each node that it left."""
+
+    def __init__(self, partitioner: NeutronPartitioner) -> None:
+        self._taken_back: dict[torch.fx.Node, Reason] = {}
+        self._checks: Any = None
+        self._listen_to_validation(partitioner)
+
+    @contextmanager
+    def listening(self) -> Iterator[Reasons]:
+        """Open around the partitioner's decision; the value gives the reason of a node that is not delegated."""
+        rejections, original = self, neutron_partitioner.NeutronSupportedOperators
+
+        class Recorded(original):  # type: ignore[misc, valid-type]
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                rejections._checks = self
+
+        neutron_partitioner.NeutronSupportedOperators = Recorded
+        try:
+            yield self.reason
+        finally:
+            neutron_partitioner.NeutronSupportedOperators = original
+
+    def reason(self, node: torch.fx.Node) -> Reason | None:
+        """Why `node` is not delegated."""
+        recognizer, cluster = QDQClusterRecognizer, self._checks.qdq_clusters.get(node.meta.get("cluster"))
+        if recognizer.is_quant_node(node) or recognizer.is_dequant_node(node) or recognizer.is_auxiliary_node(node):
+            if cluster is None:
+                return _outside_of_clusters(node)
+            if cluster.compute_node is not node:
+                return self._of_member(node, cluster.compute_node)
+        return self._of_compute(node)
+
+    def _of_member(self, node: torch.fx.Node, compute: torch.fx.Node) -> Reason:
+        """Of a node that is delegated or not as the node is that its cluster is made around."""
+        reason = self._of_compute(compute)
+        if reason.code is ReasonCode.PARTITIONING and reason.check == _PARTITIONING:
+            return reason  # by itself it was supported
+        if reason.code is ReasonCode.EXCLUDED:
+            named = reason.node or compute.name
+            words = f"in one quantize/dequantize cluster with {named}, which is excluded"
+            return Reason(code=ReasonCode.EXCLUDED, words=words, check=_CLUSTER, values=reason.values, node=named)
+        words = f"follows {compute.name}, which stays on the CPU ({reason.code})"
+        return Reason(code=ReasonCode.NEIGHBOUR, words=words, check=_CLUSTER, node=compute.name)
+
+    def _of_compute(self, node: torch.fx.Node) -> Reason:
+        cluster = self._checks.qdq_clusters.get(node.meta.get("cluster"))
+        excluded = excluded_by(node)
+        if excluded is not None:
+            return Reason(code=ReasonCode.EXCLUDED, words=f"excluded by {excluded}", values={"option": excluded})
+        members = cluster.ops if cluster is not None else ()
+        named = sorted((member for member in members if excluded_by(member)), key=lambda member: member.name)
+        if node.meta.get(NXP_DO_NOT_DELEGATE) and named:
+            words = f"in one quantize/dequantize cluster with {named[0].name}, which is excluded"
+            option = {"option": excluded_by(named[0])}
+            return Reason(code=ReasonCode.EXCLUDED, words=words, check=_CLUSTER, values=option, node=named[0].name)
+        if node in self._taken_back:
+            return self._taken_back[node]
+        converter = supported_ops.get(node.target)
+        if converter is None:
+            return Reason(code=ReasonCode.NO_CONVERTER, words="no converter for this operator", check="supported_ops")
+        if not self._checks._is_node_quantized(node):
+            return _not_quantized(node)
+        refused = self._refused(converter, node)
+        return refused or Reason(
+            code=ReasonCode.PARTITIONING, words="supported, but left out of all partitions", check=_PARTITIONING
+        )
+
+    def _refused(self, converter: Any, node: torch.fx.Node) -> Reason | None:
+        """What `converter` says to `node`: its three checks in the order of NodeConverter.is_supported."""
+        checks = self._checks
+        mapping, options = checks.parameters_mapping, checks.custom_delegation_options
+        asked = (
+            (converter._node_format_is_supported, (node,), ReasonCode.CONSTRAINT),
+            (converter._is_supported_in_IR, (node, mapping, options), ReasonCode.CONSTRAINT),
+            (
+                converter._is_supported_on_target,
+                (node, checks.neutron_target_spec, mapping, options),
+                ReasonCode.TARGET_CONSTRAINT,
+            ),
+        )
+        for check, arguments, code in asked:
+            refused = refusal(check, *arguments)
+            if refused is not None:
+                return refused.reason(f"{converter.__name__}.{check.__name__}", code)
+        return None
+
+    def _listen_to_validation(self, partitioner: NeutronPartitioner) -> None:
+        """Keep why `partitioner` takes back nodes of partitions that it had formed.
+
+        The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
+        """
+        contains_compute, validate = (
+            partitioner._partition_contains_compute_nodes,
+            partitioner.validate_partitioning_result,
+        )
+
+        def contains_compute_nodes(partition: Any, mapping: Any) -> bool:
+            computes: bool = contains_compute(partition, mapping)
+            if not computes:
+                nodes = [node.name for node in partition.nodes if is_compute(node)]
+                reason = Reason(
+                    code=ReasonCode.NO_OP_PARTITION,
+                    words=f"its partition has no effect on the NPU: {', '.join(nodes)}",
+                    check="NeutronPartitioner._partition_contains_compute_nodes",
+                    values={"partition": nodes},
+                )
+                self._taken_back |= dict.fromkeys(partition.nodes, reason)
+            return computes
+
+        def validate_partitioning_result(graph: Any, partitions: Any, options: Any, mapping: Any) -> bool:
+            valid: bool = validate(graph, partitions, options, mapping)
+            arguments = (partitions, options, partitioner.neutron_target_spec, mapping)
+            for node in {} if valid else {node: None for partition in partitions for node in partition.nodes}:
+                if _was_taken_back(node) and node not in self._taken_back:
+                    self._taken_back[node] = _spoilt(supported_ops[node.target], node, arguments)
+            return valid
+
+        partitioner._partition_contains_compute_nodes = contains_compute_nodes
+        partitioner.validate_partitioning_result = validate_partitioning_result
+
+
+def _was_taken_back(node: torch.fx.Node) -> bool:
+    return node.meta.get(NXP_DO_NOT_DELEGATE, False) and node.target in supported_ops
+
+
+def _spoilt(converter: Any, node: torch.fx.Node, arguments: tuple[Any, ...]) -> Reason:
+    """Of a node that its converter does not take in the partition that was formed."""
+    refused = refusal(converter.supports_partitioning_result, node, *arguments)
+    return Reason(
+        code=ReasonCode.PARTITIONING,
+        words=refused.words if refused else "its converter does not take it in its partition",
+        check=f"{converter.__name__}.supports_partitioning_result",
+        values=refused.values if refused else {},
+    )
+
+
+def _outside_of_clusters(node: torch.fx.Node) -> Reason:
+    """Of a quantize, dequantize or auxiliary node that belongs to no node that computes."""
+    if is_compute(node):
+        return _not_quantized(node)
+    beside = list(node.users) if QDQClusterRecognizer.is_dequant_node(node) else node.all_input_nodes
+    computing = [other.name for other in beside if is_compute(other)]
+    if computing:
+        words = f"belongs to {computing[0]}, which is in no quantize/dequantize cluster"
+        return Reason(code=ReasonCode.NEIGHBOUR, words=words, check=_QUANTIZED, node=computing[0])
+    border = beside[0].name if beside else ""
+    words = f"only converts between number formats, beside {border or 'nothing'}"
+    return Reason(code=ReasonCode.BOUNDARY, words=words, check=_QUANTIZED, node=border)
+
+
+def _not_quantized(node: torch.fx.Node) -> Reason:
+    """Of a node that computes and is in no quantize/dequantize cluster: which of its neighbours are to blame."""
+    recognizer = QDQClusterRecognizer()
+
+    def gives_unquantized(source: torch.fx.Node) -> bool:
+        if recognizer.is_auxiliary_node(source):
+            return not recognizer.get_qdq_cluster_input_part(source)
+        return not recognizer.is_dequant_node(source)
+
+    def takes_unquantized(user: torch.fx.Node) -> bool:
+        if recognizer.is_auxiliary_node(user):
+            return not recognizer.get_qdq_cluster_output_part(user)
+        return not recognizer.is_quant_node(user)
+
+    sources = [source.name for source in node.all_input_nodes if gives_unquantized(source)]
+    takers = [user.name for user in node.users if takes_unquantized(user)]
+    said = [f"takes {', '.join(sources)} without a dequantize"] if sources else []
+    said += [f"gives {', '.join(takers)} its result without a quantize"] if takers else []
+    words = "not quantized, in no quantize/dequantize cluster" + (f": {' and '.join(said)}" if said else "")
+    values: dict[str, object] = {"unquantized_inputs": sources, "unquantized_users": takers}
+    return Reason(code=ReasonCode.NOT_QUANTIZED, words=words, check=_QUANTIZED, values=values)

@@ -1,0 +1,160 @@
+"""Writes the LiteRT model that a Neutron converter gives back: a single NeutronGraph operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flatbuffers
+import numpy as np
+
+from lowerdeck.backends.neutron.reference.litert import (
+    CUSTOM_OPERATOR,
+    IDENTIFIER,
+    NEUTRON_GRAPH,
+    Graph,
+    Quantization,
+    TensorSpec,
+)
+
+_SCHEMA_VERSION = 3
+_UINT8 = 3
+"""TensorType.UINT8 of the LiteRT schema."""
+_NO_BUFFER = 0
+"""The schema keeps buffer 0 empty, for tensors that hold no constant."""
+
+
+def build_neutron_graph(graph: Graph, microcode: bytes, weights: bytes, kernels: bytes, description: str) -> bytes:
+    """LiteRT model with the inputs and outputs of `graph` and one NeutronGraph operator between them.
+
+    The operator's inputs are the graph's, then microcode, weights and kernels (uint8 [n]); its outputs are the graph's,
+    then scratch (uint8 [16]). Equal arguments give equal bytes.
+
+    Raises:
+        ValueError: a graph output is listed twice, or one of the three arrays is empty.
+    """
+    arrays = {"microcode": microcode, "weights": weights, "kernels": kernels}
+    if empty := [name for name, data in arrays.items() if not data]:
+        # Readers get the integer 0 and not an array for a buffer without data.
+        raise ValueError(f"{', '.join(empty)} must hold at least one byte")
+    if len(set(graph.outputs)) != len(graph.outputs) or len(set(graph.inputs)) != len(graph.inputs):
+        raise ValueError("the LiteRT model lists a graph input or output twice; NeutronGraph cannot express that")
+    # A tensor may be input and output at once, hence one new index for each old one.
+    renumbered = {old: new for new, old in enumerate(dict.fromkeys((*graph.inputs, *graph.outputs)))}
+    inputs = [renumbered[index] for index in graph.inputs]
+    outputs = [renumbered[index] for index in graph.outputs]
+    constants = range(len(renumbered), len(renumbered) + len(arrays))
+    scratch = constants.stop
+
+    builder = flatbuffers.Builder(sum(map(len, arrays.values())) + 4096)
+    tensors = [_tensor(builder, graph.tensors[index], _NO_BUFFER) for index in renumbered]
+    tensors += [_tensor(builder, _bytes_spec(name, len(data)), i) for i, (name, data) in enumerate(arrays.items(), 1)]
+    tensors.append(_tensor(builder, _bytes_spec("scratch", 16), _NO_BUFFER))
+    operator = _table(
+        builder,
+        {1: _vector(builder, [*inputs, *constants], "int32"), 2: _vector(builder, [*outputs, scratch], "int32")},
+    )
+    subgraph = _table(
+        builder,
+        {
+            0: _offsets(builder, tensors),
+            1: _vector(builder, inputs, "int32"),
+            2: _vector(builder, outputs, "int32"),
+            3: _offsets(builder, [operator]),
+        },
+    )
+    return _finish(builder, subgraph, list(arrays.values()), description)
+
+
+def _finish(builder: Any, subgraph: int, constants: Sequence[bytes], description: str) -> bytes:
+    """The whole model around `subgraph`; the constants become buffers 1 and up."""
+    code = _table(
+        builder,
+        {1: builder.CreateString(NEUTRON_GRAPH)},
+        lambda: (
+            builder.PrependInt8Slot(0, CUSTOM_OPERATOR, 0),
+            builder.PrependInt32Slot(2, 1, 0),
+            builder.PrependInt32Slot(3, CUSTOM_OPERATOR, 0),
+        ),
+    )
+    buffers = [_table(builder, {}), *(_table(builder, {0: _aligned_bytes(builder, data)}) for data in constants)]
+    model = _table(
+        builder,
+        {
+            1: _offsets(builder, [code]),
+            2: _offsets(builder, [subgraph]),
+            3: builder.CreateString(description),
+            4: _offsets(builder, buffers),
+        },
+        lambda: builder.PrependUint32Slot(0, _SCHEMA_VERSION, 0),
+    )
+    builder.Finish(model, file_identifier=IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _bytes_spec(name: str, size: int) -> TensorSpec:
+    return TensorSpec(
+        name=name.encode(),
+        shape=(size,),
+        type=_UINT8,
+        quantization=None,
+        is_variable=False,
+        shape_signature=None,
+        has_rank=False,
+    )
+
+
+def _tensor(builder: Any, spec: TensorSpec, buffer: int) -> int:
+    offsets = {
+        0: None if spec.shape is None else _vector(builder, spec.shape, "int32"),
+        3: None if spec.name is None else builder.CreateString(spec.name),
+        4: None if spec.quantization is None else _quantization(builder, spec.quantization),
+        7: None if spec.shape_signature is None else _vector(builder, spec.shape_signature, "int32"),
+    }
+    return _table(
+        builder,
+        offsets,
+        lambda: (
+            builder.PrependInt8Slot(1, spec.type, 0),
+            builder.PrependUint32Slot(2, buffer, 0),
+            builder.PrependBoolSlot(5, spec.is_variable, False),
+            builder.PrependBoolSlot(8, spec.has_rank, False),
+        ),
+    )
+
+
+def _quantization(builder: Any, quantization: Quantization) -> int:
+    vectors = (
+        (0, quantization.min, "float32"),
+        (1, quantization.max, "float32"),
+        (2, quantization.scale, "float32"),
+        (3, quantization.zero_point, "int64"),
+    )
+    offsets = {slot: None if values is None else _vector(builder, values, dtype) for slot, values, dtype in vectors}
+    return _table(builder, offsets, lambda: builder.PrependInt32Slot(6, quantization.dimension, 0))
+
+
+def _table(builder: Any, offsets: dict[int, int | None], scalars: Callable[[], object] = lambda: None) -> int:
+    """A table of these offset fields (None: left out) and the scalar fields that `scalars` writes."""
+    builder.StartObject(9)  # the widest table written here, Tensor; unused slots at the end cost nothing
+    for slot, offset in offsets.items():
+        if offset is not None:
+            builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
+    scalars()
+    return int(builder.EndObject())
+
+
+def _offsets(builder: Any, tables: Sequence[int]) -> int:
+    builder.StartVector(4, len(tables), 4)
+    for offset in reversed(tables):  # flatbuffers are written from their end
+        builder.PrependUOffsetTRelative(offset)
+    return int(builder.EndVector())
+
+
+def _vector(builder: Any, values: Sequence[float], dtype: str) -> int:
+    return int(builder.CreateNumpyVector(np.array(values, dtype=dtype)))
+
+
+def _aligned_bytes(builder: Any, data: bytes) -> int:
+    builder.Prep(16, len(data))  # the schema wants buffer data at multiples of 16 bytes
+    return int(builder.CreateByteVector(data))

@@ -1,0 +1,202 @@
+"""Makes ExecuTorch's Neutron backend work with a chosen converter flavor.
+
+The backend imports `eiq_neutron_sdk` by that name when it is imported itself, and calls the converter in a child
+process without a time limit and with the pipeline's current folder. `provide_sdk` settles the first, `converting` the
+second. NXP's native code is never imported into the process of the pipeline: what the backend wants to know of a
+target is asked in a child process, and a process can turn from one flavor to another.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from lowerdeck.backends.neutron.converter import (
+    INSTALLED_SDK,
+    REFERENCE_SDK,
+    Conversion,
+    ConverterFlavor,
+    ConverterOptions,
+    SdkDescription,
+    convert,
+    describe,
+    failure_message,
+)
+from lowerdeck.contracts import ConversionError, LowerdeckError
+
+# The one module of the backend that binds the SDK.
+_BACKEND_MODULE = "executorch.backends.nxp.backend.neutron_converter_manager"
+_SUBMODULES = ("neutron_converter", "neutron_library_utils")
+
+OnPartition = Callable[[str, bytes, Conversion], None]
+"""Called as (delegation tag, LiteRT model, what became of it)."""
+
+
+def provide_sdk(flavor: ConverterFlavor) -> None:
+    """Have executorch.backends.nxp go by the targets of `flavor`; call this before anything of it is used.
+
+    The backend gets the package itself where that is the reference flavor, and for any other a stand-in that knows the
+    flavor's targets; conversion then needs `converting`.
+
+    Raises:
+        LowerdeckError: the flavor cannot be used; says how to mend it.
+    """
+    package = _package(flavor)
+    sys.modules[INSTALLED_SDK] = package
+    for name in _SUBMODULES:
+        sys.modules[f"{INSTALLED_SDK}.{name}"] = getattr(package, name)
+    if backend := sys.modules.get(_BACKEND_MODULE):  # it has bound those of another flavor
+        for name in _SUBMODULES:
+            setattr(backend, name, getattr(package, name))
+
+
+@functools.cache
+def described(flavor: ConverterFlavor, target: str) -> SdkDescription:
+    """`converter.describe`, asked once in the life of this process."""
+    return describe(flavor, target)
+
+
+@contextmanager
+def converting(
+    flavor: ConverterFlavor,
+    workdir: Path,
+    on_partition: OnPartition,
+    extra_options: Mapping[str, bool | int | float | str] | None = None,
+) -> Iterator[None]:
+    """While open, ExecuTorch's backend converts through `converter.convert`, each partition in a folder of its own.
+
+    The folder is `workdir`/<delegation tag>, or <delegation tag>-2 and so on where a tag comes again; it keeps the
+    model, the log and what the converter wrote. Not for several threads at once: it replaces a method of the backend.
+
+    Args:
+        flavor: as given to `provide_sdk`, which this calls.
+        workdir: existing folder.
+        on_partition: called after each partition.
+        extra_options: options of the SDK that ExecuTorch does not set, by the SDK's names.
+
+    Raises:
+        LowerdeckError: as `provide_sdk`.
+        ConversionError: out of `to_backend`, when the converter fails or is not the one that described its targets.
+    """
+    provide_sdk(flavor)
+    from executorch.backends.nxp.backend.neutron_converter_manager import NeutronConverterManager
+
+    def convert_partition(
+        manager: Any,
+        tflite_model: bytes,
+        target: str,
+        delegation_tag: str,
+        fetch_constants_to_sram: bool = False,
+        use_profiling: bool = False,
+    ) -> bytes:
+        options = ConverterOptions(
+            fetch_constants_to_sram=fetch_constants_to_sram,
+            dump_kernel_selection_code=manager.dump_kernel_selection_code,
+            use_profiling=use_profiling,
+            extra=extra_options or {},
+        )
+        litert, folder = bytes(tflite_model), _fresh_folder(workdir, delegation_tag)
+        conversion = convert(flavor, litert, target, options, folder)
+        if reason := _why_not_usable(conversion, described(flavor, target).version):
+            raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
+        if use_profiling:
+            _emit(conversion.log)
+        on_partition(delegation_tag, litert, conversion)
+        return conversion.model
+
+    original = NeutronConverterManager.convert
+    NeutronConverterManager.convert = convert_partition
+    try:
+        yield
+    finally:
+        NeutronConverterManager.convert = original
+
+
+def _why_not_usable(conversion: Conversion, version: str) -> str | None:
+    """What ExecuTorch would stumble over, or what would make partitions of one program differ; None if nothing."""
+    from executorch.backends.nxp.neutron_node_extraction import extract_artifacts_from_neutron_node
+
+    if conversion.version != version:
+        return (
+            f"is of version {conversion.version}, and was of version {version} when the program was partitioned for "
+            "it: another release was installed meanwhile. Run `dvc repro -f partition`."
+        )
+    try:
+        extract_artifacts_from_neutron_node(conversion.model)
+    except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        # Assertions and accidents of a reader that expects nothing else.
+        return f"made a NeutronGraph operator that ExecuTorch cannot read: {error}"
+    return None
+
+
+@functools.cache
+def _package(flavor: ConverterFlavor) -> ModuleType:
+    """What `import eiq_neutron_sdk` has to give."""
+    return importlib.import_module(REFERENCE_SDK) if flavor.host_only else _stand_in(flavor)
+
+
+def _stand_in(flavor: ConverterFlavor) -> ModuleType:
+    """A package with the SDK's targets, asked of the flavor's own interpreter."""
+
+    @functools.cache
+    def target(name: str) -> Any:
+        found = described(flavor, name).target
+        return SimpleNamespace(
+            name=found.name,
+            subsystem=found.subsystem,
+            numUnits=found.num_units,
+            numPipes=found.num_pipes,
+            numMacs=found.num_macs,
+            hwVersion=found.hw_version,
+        )
+
+    def is_target(name: str) -> bool:
+        names = target_names()
+        if names is not None:
+            return name in names
+        try:
+            target(name)
+        except LowerdeckError:
+            return False
+        return True
+
+    def target_names() -> tuple[str, ...] | None:
+        return described(flavor, "imxrt700").targets
+
+    def refuse(*_: object) -> bytes:
+        raise LowerdeckError(f"flavor {flavor.name} converts in a child process: open `converting` around the lowering")
+
+    target_names()  # what is wrong with the flavor is said now
+    package = ModuleType(INSTALLED_SDK, f"Stand-in for the SDK of flavor {flavor.name}.")
+    converter = ModuleType(f"{INSTALLED_SDK}.neutron_converter")
+    library = ModuleType(f"{INSTALLED_SDK}.neutron_library_utils")
+    vars(converter).update(getNeutronTarget=target, CompilationContext=refuse, convertModel=refuse)
+    vars(library).update(
+        isNeutronTarget=is_target,
+        getNeutronTargets=lambda: [SimpleNamespace(name=name) for name in target_names() or ()],
+    )
+    vars(package).update(neutron_converter=converter, neutron_library_utils=library)
+    return package
+
+
+def _fresh_folder(workdir: Path, tag: str) -> Path:
+    """`workdir`/`tag`, numbered where it exists: the methods of a program number their tags independently."""
+    folder, number = workdir / tag, 1
+    while folder.exists():
+        number += 1
+        folder = workdir / f"{tag}-{number}"
+    return folder
+
+
+def _emit(log: str) -> None:
+    """Write `log` to file descriptor 1, which the backend captures to map Neutron kernels to operators."""
+    data = log.encode()
+    while data:
+        data = data[os.write(1, data) :]

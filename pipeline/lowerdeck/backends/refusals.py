@@ -1,0 +1,132 @@
+"""Which condition of a backend's check said no, and with which values, where the check itself only answers False.
+
+A check that is asked under a profiler shows the line at which it returned and its variables there. The source of that
+line, or of the `if` around it, is the condition; evaluated piece by piece with those variables it shows which part of
+it decided, and a part that is a call of one more function of the backend is followed into that. No converter and no
+check has to be known by name for that, and no text is read that the backend prints. ADR 0027 has the reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from lowerdeck.backends.check_sources import comment_at
+from lowerdeck.backends.conditions import Condition, Place, code_of, decided, profiled, told, variables_of
+from lowerdeck.contracts import Reason, ReasonCode
+
+_DYNAMIC = re.compile(r"(?i).*(symbolic|symint|symbool|well_defined_shape|unresolved).*")
+_STATIC = re.compile(r".*static.*")
+_NUMBER_FORMAT = re.compile(r"(?i).*(quant|q_?params|dtype|int8|int32|int64|zero_point).*|.*_(zp|types?)")
+_SHAPE = re.compile(r".*(shape|rank|broadcast).*|(.*_)?channels|(input|output|batch|flat_input|flat_output)_size|size")
+"""What the identifiers of a condition are called that is about one thing or another, in all of the backends' checks."""
+_SYMBOL = re.compile(r"(^|[^\w.])[su]\d+($|[^\w.])")
+_DTYPES = re.compile(r"(u?int|float|bfloat|complex)\d+\w*|bool")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a check said no."""
+
+    function: str
+    """The function that was asked, e.g. `ConvolutionConverter._is_supported_on_target`."""
+    conditions: tuple[Condition, ...]
+    """All of them together decided; empty where the source says nothing."""
+    comment: str = ""
+    """What the backend's source says beside it, empty where it says nothing."""
+    told: Mapping[str, object] = field(default_factory=dict)
+    """What the message has in it that the check made, where it made one."""
+
+    @property
+    def words(self) -> str:
+        """`The Neutron IR MaxPool2D does not support dilation: dilation != (1, 1) with dilation=[2, 2]`."""
+        texts = dict.fromkeys(self._text(condition) for condition in self.conditions)
+        said = " and ".join(texts)
+        listed = ", ".join(f"{name}={_shown(value)}" for name, value in self.values.items())
+        decided = f"{said} with {listed}" if said and listed else said
+        return ": ".join(part for part in (self.comment.rstrip(".:"), decided) if part) or f"{self.function} says no"
+
+    @property
+    def values(self) -> dict[str, object]:
+        """What the check told and what all conditions compared, by name."""
+        compared = {name: value for condition in self.conditions for name, value in condition.values.items()}
+        return {**self.told, **compared}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Identifiers in all conditions."""
+        return frozenset().union(*(condition.names for condition in self.conditions))
+
+    def reason(self, check: str, otherwise: ReasonCode) -> Reason:
+        """This as the reason of a node: the code by what was compared, `otherwise` where that does not tell.
+
+        Args:
+            check: What to name as the check.
+            otherwise: `constraint`, which becomes `shape` where sizes decided, or `target_constraint`, or what the
+                check is known to say no by.
+        """
+        return Reason(code=self._code(otherwise), words=self.words, check=check, values=self.values)
+
+    def _code(self, otherwise: ReasonCode) -> ReasonCode:
+        if self._names(_DYNAMIC) or any(_is_symbol(value) for value in self.values.values()):
+            return ReasonCode.DYNAMIC_SHAPE
+        if self._names(_STATIC):
+            return ReasonCode.NOT_CONSTANT
+        if self._names(_NUMBER_FORMAT) or any(_is_dtype(value) for value in self.values.values()):
+            return ReasonCode.NOT_QUANTIZED if None in self.values.values() else ReasonCode.DTYPE
+        if otherwise is ReasonCode.CONSTRAINT and self._names(_SHAPE):
+            return ReasonCode.SHAPE
+        return otherwise
+
+    def _names(self, kind: re.Pattern[str]) -> bool:
+        return any(kind.fullmatch(name) for name in self.names)
+
+    def _text(self, condition: Condition) -> str:
+        function = condition.function
+        return condition.text if self.function.endswith(function) else f"{function}: {condition.text}"
+
+
+def refusal(check: Callable[..., object], *arguments: Any) -> Refusal | None:
+    """Ask `check` and say why it answers no; None where it does not.
+
+    Args:
+        check: A function or method of a backend, which only looks at its arguments.
+        arguments: What to call it with.
+    """
+    code = code_of(check)
+    assert code is not None, f"{check!r} is not written in Python"
+    answer, stopped = profiled(lambda: check(*arguments), code)
+    if answer:
+        return None
+    if stopped is None:
+        return Refusal(function=code.co_qualname, conditions=())
+    line, variables = stopped
+    return _refusal(Place(code=code, line=line, variables=variables, path=()))
+
+
+def refusal_at(frame: FrameType) -> Refusal:
+    """What led a check to the line at which `frame` stands, where it reports that it says no."""
+    place = Place(code=frame.f_code, line=frame.f_lineno, variables=variables_of(frame), path=())
+    return replace(_refusal(place), told=told(place))
+
+
+def _refusal(place: Place) -> Refusal:
+    comment = comment_at(place.code, place.line)
+    return Refusal(function=place.code.co_qualname, conditions=tuple(decided(place)), comment=comment)
+
+
+def _is_dtype(value: object) -> bool:
+    return isinstance(value, str) and _DTYPES.fullmatch(value) is not None
+
+
+def _is_symbol(value: object) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_symbol, value))
+    return isinstance(value, str) and _SYMBOL.search(value) is not None
+
+
+def _shown(value: object) -> str:
+    return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else str(value)

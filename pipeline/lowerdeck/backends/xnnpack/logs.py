@@ -1,0 +1,83 @@
+"""What ExecuTorch's XNNPACK modules log while they lower: listened to for reasons, shown where verbose."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from executorch.exir.backend.utils import WhyNoPartition
+
+from lowerdeck.backends.refusals import Refusal, refusal_at
+
+_ALL = "executorch.backends.xnnpack"
+_PARTITION = f"{_ALL}.partition"
+_PREPROCESS = f"{_ALL}.xnnpack_preprocess"
+"""Sets its own level, so that the one of the loggers above it means nothing to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """What an operator's config says of a node that it does not take."""
+
+    words: str
+    """Its own."""
+    refusal: Refusal
+    """The condition that led it to say so, and the values that decided."""
+
+
+@contextmanager
+def refusals() -> Iterator[dict[str, Refused]]:
+    """Name of a node -> the first reason that a config gives for leaving it, a WhyNoPartition object at level DEBUG."""
+    found: dict[str, Refused] = {}
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            why = record.msg
+            if isinstance(why, WhyNoPartition) and why.node is not None and why.node.name not in found:
+                found[why.node.name] = Refused(words=why.reason, refusal=refusal_at(_caller_of_why()))
+
+    with _handled(_PARTITION, Collector(), propagate=logging.getLogger(_ALL).isEnabledFor(logging.DEBUG)):
+        yield found
+
+
+def _caller_of_why() -> FrameType:
+    """Where the config stands that is just logging a reason."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not WhyNoPartition.__call__.__code__:
+        frame = frame.f_back
+    assert frame is not None, "a WhyNoPartition logs itself when it is called"
+    assert frame.f_back is not None
+    return frame.f_back
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Everything that is logged goes to stderr, as `module: message`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(module)s: %(message)s"))
+    # convert lowers an edge program that was stored, by the one function that takes it; it is advised against there.
+    handler.addFilter(lambda record: "DEPRECATION WARNING" not in str(record.msg))
+    with ExitStack() as stack:
+        stack.enter_context(_handled(_ALL, handler, propagate=False))
+        stack.enter_context(_handled(_PREPROCESS, logging.NullHandler(), propagate=True))
+        yield
+
+
+@contextmanager
+def _handled(name: str, handler: logging.Handler, *, propagate: bool) -> Iterator[None]:
+    """Give all that is logged below the logger `name` to `handler`, and to the loggers above it if `propagate`."""
+    logger = logging.getLogger(name)
+    level, propagated = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = propagate
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagated

@@ -1,0 +1,139 @@
+"""XnnpackPartitioner with the chosen options; reasons.py tells why it left a node on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.utils.quant_utils import is_dequant
+from executorch.exir.backend.partitioner import PartitionResult
+from torch.export import ExportedProgram
+
+from lowerdeck.backends.exclusion import excluded_by, names_in_aten
+from lowerdeck.backends.xnnpack import Options, exclusion, logs
+from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.edge_nodes import operator_name
+
+_LINEAR = ("linear.default", "addmm.default", "mm.default")
+"""Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,
+and convolutions with a bias, or in bfloat16, then make a program that the runtime refuses to load."""
+_WITHOUT_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
+"""Operators that the delegate takes whole and that ExecuTorch's CPU kernels have only in pieces."""
+
+
+class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
+    """XnnpackPartitioner for `target.options`; ExecuTorch asks for its class, so that it is one."""
+
+    def __init__(self, options: Options) -> None:
+        names = options.configs or [
+            *(name for name in DEFAULT_CONFIGS if name not in options.excluded_configs),
+            *options.additional_configs,
+        ]
+        super().__init__(
+            configs=[CONFIGS[name] for name in names],
+            config_precisions=[ConfigPrecisionType[name] for name in options.config_precisions or ()] or None,
+            per_op_mode=options.per_op_mode,
+            verbose=options.verbose,
+        )
+        self._options, self._exclusion = options, exclusion(options)
+        checks = {operator: config.check_constraints for operator, config in self.target_partitioner_configs.items()}
+        self.reasons = Reasons(options, checks)
+        """Why nodes are not delegated, once `partition` has decided."""
+        for operator, config in self.target_partitioner_configs.items():
+            if operator in _LINEAR:
+                config.force_non_static_weights_for_f32_linear = options.force_non_static_weights_for_f32_linear
+                config.enable_bf16 = options.enable_bf16
+            config.check_constraints = partial(self._check, config, config.check_constraints)
+            config.get_partition = partial(_without_excluded, config.get_partition)
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag what is delegated, and remember what is said about the rest.
+
+        Raises:
+            LowerdeckError: an option has nothing in the program to act on.
+        """
+        _refuse_idle(self._options, exported_program.graph)
+        _refuse_without_kernel(exported_program.graph)
+        with logs.refusals() as refused:
+            self.reasons.ask_about(exported_program, refused)
+            return super().partition(exported_program)
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
+        """Operators that the delegate takes whole, but not where they stay on the CPU, which lacks some of them."""
+        operators, takes = super().ops_to_not_decompose(ep)
+        return operators, lambda node: takes(node) and not names_in_aten(node, self._exclusion)
+
+    def _check(self, config: Any, check: Check, node: torch.fx.Node, program: ExportedProgram) -> bool:
+        """`check`, except where the options keep the node, or what would be fused into it, on the CPU.
+
+        What stays there must not be checked at all: a check marks the quantize and dequantize nodes around it as part
+        of a quantized operator, and XNNPACK's serializer then leaves them out of the program.
+        """
+        if excluded_by(node) is not None:
+            return False
+        activation = _fused_activation(config, node)
+        if activation is not None and excluded_by(activation) and any(map(is_dequant, node.all_input_nodes)):
+            self.reasons.stays_with(node, activation)
+            return False
+        return check(node, program)
+
+
+def _refuse_idle(options: Options, graph: torch.fx.Graph) -> None:
+    """Refuse an option that nothing in an edge program answers to.
+
+    Raises:
+        LowerdeckError: naming the option.
+    """
+    if options.enable_bf16 and not any(_is_bfloat16(node) for node in graph.nodes):
+        raise LowerdeckError(
+            "target.options.enable_bf16: true has no effect, because the model computes nothing in bfloat16; set it to "
+            "false"
+        )
+    if options.force_non_static_weights_for_f32_linear and not any(map(_is_float_linear, graph.nodes)):
+        raise LowerdeckError(
+            "target.options.force_non_static_weights_for_f32_linear: true has no effect, because the model has no "
+            "float linear layer; set it to false"
+        )
+
+
+def _refuse_without_kernel(graph: torch.fx.Graph) -> None:
+    """Refuse what is excluded by the name of a node that nothing on the CPU executes.
+
+    By operator or module it is found in the ATen program already, and decomposed.
+    """
+    for node in graph.nodes:
+        pattern = excluded_by(node)
+        if pattern is not None and operator_of(node) in _WITHOUT_KERNEL:
+            raise LowerdeckError(
+                f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was "
+                "kept whole, and ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or "
+                "modules_not_to_delegate instead, so that it is decomposed"
+            )
+
+
+def _is_bfloat16(node: torch.fx.Node) -> bool:
+    return any(tensor.dtype == torch.bfloat16 for tensor in tensors_at(node))
+
+
+def _is_float_linear(node: torch.fx.Node) -> bool:
+    return operator_of(node) in _LINEAR and not any(map(is_dequant, node.all_input_nodes))
+
+
+def _fused_activation(config: Any, node: torch.fx.Node) -> torch.fx.Node | None:
+    """The one user of `node`, where `config` fuses it into the operator."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and operator_of(users[0]) in getattr(config, "fused_acts", ()) else None
+
+
+def _without_excluded(
+    get_partition: Callable[[torch.fx.Node, ExportedProgram], list[torch.fx.Node]],
+    node: torch.fx.Node,
+    program: ExportedProgram,
+) -> list[torch.fx.Node]:
+    """What goes with `node`: in float arithmetic an activation that is excluded need not be fused."""
+    return [member for member in get_partition(node, program) if excluded_by(member) is None]

@@ -1,0 +1,58 @@
+"""Step calibrate: representative samples through the prepared model -> state of the observers, and trained weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch
+from tqdm import tqdm
+
+from lowerdeck.contracts import ObserverState
+from lowerdeck.memory_formats import laid_out, memory_format_of
+from lowerdeck.quantization.pt2e import observer_state, prepare
+from lowerdeck.quantization.ranges import activation_ranges
+from lowerdeck.quantization.training import Training, train
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch.export import ExportedProgram
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+def calibrate(
+    program: ExportedProgram,
+    quantizer: Quantizer,
+    samples: Iterable[tuple[torch.Tensor, ...]],
+    num_samples: int,
+    training: Training | None = None,
+) -> ObserverState:
+    """Let the observers see `samples`, and the model learn where that is wanted.
+
+    Args:
+        program: ATen program of the float model.
+        quantizer: The backend's quantizer.
+        samples: Inputs of the model, each with its batch dimension. They are gone through twice: what is clipped can
+            only be counted once the ranges are known.
+        num_samples: How many there are. Where there are none, only weights can be observed, and their observers see
+            them while the program runs on its example inputs.
+        training: Quantization-aware training, for which `quantizer` has to be made.
+    """
+    if training is not None:
+        return train(program, quantizer, samples, training)
+    prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
+
+    def inputs(purpose: str) -> Iterator[tuple[torch.Tensor, ...]]:
+        for sample in tqdm(samples, total=num_samples, desc=purpose, unit="sample", disable=None):
+            yield laid_out(sample, memory_format)
+
+    with torch.no_grad():
+        if num_samples == 0:
+            assert program.example_inputs is not None
+            prepared(*program.example_inputs[0])
+            return observer_state(prepared)
+        for sample in inputs("calibrate"):
+            prepared(*sample)
+    state = observer_state(prepared)
+    return dataclasses.replace(state, ranges=activation_ranges(prepared, inputs("count what is clipped")))

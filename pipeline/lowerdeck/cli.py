@@ -1,0 +1,156 @@
+"""The command `lowerdeck`: what is done with builds; building itself is `dvc repro`."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from lowerdeck.commands import compare, explain, flavors, ledger, operators, promote, quantization, sensitivity, sweep
+from lowerdeck.contracts import LowerdeckError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: As typed after `lowerdeck`; None for those of the process.
+
+    Returns:
+        Exit status: 0, or 1 with a message for what the user can mend. A command that does not exist ends the process
+        with the usage and status 2.
+    """
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(options, "overrides") or any(text.startswith("-") for text in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # argparse takes positional arguments on one side of an option only
+        options.overrides = [*options.overrides, *rest]
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # plugins/ lies there, and the installed command does not look into the current folder
+    try:
+        options.run(options)
+    except LowerdeckError as error:
+        print(f"lowerdeck {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    report = commands.add_parser("report", help="print the figures of the build in build/ and write build/report.html")
+    report.set_defaults(run=_report)
+    explain.add(commands)
+    quantization.add(commands)
+    sensitivity.add(commands)
+    flavors.add(commands)
+    compare.add(commands)
+    sweep.add(commands)
+    promote.add(commands)
+    ledger.add(commands)
+    operators.add(commands)
+    _add_run(commands.add_parser("run", help="execute a .pte on this host and write its outputs"))
+    ui = commands.add_parser("ui", help="open MLflow on the recorded builds")
+    ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
+    ui.set_defaults(run=_ui)
+    template = commands.add_parser("plots-template", help="make `dvc plots show` work without a network in this clone")
+    template.set_defaults(run=_plots_template)
+    return parser
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    run.description = "Execute a .pte on this host. Without --inputs and --output it is described only."
+    run.add_argument("program", type=Path, metavar="PROGRAM.pte")
+    run.add_argument(
+        "--inputs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help=".npy or raw .bin files, one an input; .npz files, one a run; images or a folder of them, one a run "
+        "(arrays are given as they are; images become the integers that the manifest asks for)",
+    )
+    run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
+    run.add_argument("--method", default="forward", help="method to execute (default: %(default)s)")
+    run.add_argument(
+        "--resolver",
+        choices=("reference", "optimized", "xnnpack"),
+        default="reference",
+        help="LiteRT's kernels for Neutron's partitions (default: %(default)s)",
+    )
+    run.add_argument("--manifest", type=Path, help="manifest of the program (default: manifest.json beside it, if any)")
+    run.add_argument("--twins", type=Path, help="folder of its host twins (default: twins/ beside it, if any)")
+    run.add_argument("--alone", action="store_true", help="ignore manifest.json and twins/ beside the program")
+    for name, default, what in (("mean", 0.0, "subtracted from"), ("std", 1.0, "divisor of")):
+        text = f"for images: {what} pixels in 0 ... 1, one value or one a channel (default: {default:g})"
+        run.add_argument(f"--{name}", type=float, nargs="+", default=[default], metavar="VALUE", help=text)
+    run.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from lowerdeck.run import describe, run_program
+
+    executed = run_program(
+        options.program,
+        options.inputs,
+        options.output,
+        method=options.method,
+        manifest=options.manifest,
+        twins=options.twins,
+        beside=not options.alone,
+        resolver=options.resolver,
+        mean=options.mean,
+        std=options.std,
+    )
+    print("\n".join(describe(options.program, executed)))
+
+
+def _report(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from lowerdeck import artifacts
+    from lowerdeck.report import page, read_build, terminal
+
+    build = read_build()
+    artifacts.write_text(artifacts.REPORT, page.render(build))
+    terminal.print_table(build, Console())
+
+
+def _ui(options: argparse.Namespace) -> None:
+    from lowerdeck import recorded
+    from lowerdeck.tracking import ui
+
+    location = ui.locate(recorded.where())
+    address = location.address(options.host, options.port)
+    if location.has_server:
+        print(f"The builds are recorded on a server: {address}")
+        return
+    _refuse_taken(options.host, options.port)
+    print(f"In a few seconds: {address}   (Ctrl-C ends it)", flush=True)
+    ui.serve(location, options.host, options.port)
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    try:
+        with closing(socket.socket()) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        raise LowerdeckError(f"cannot listen on {host}, port {port}: {error}; choose another with `--port`") from None
+
+
+def _plots_template(options: argparse.Namespace) -> None:
+    from lowerdeck import plots_template
+
+    print(f"`dvc plots show` works without a network now: {plots_template.install()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""`lowerdeck compare`: builds side by side, in the terminal, as JSON and CSV, and on a page to decide from."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from lowerdeck.comparison.builds import ComparedBuild
+    from lowerdeck.comparison.comparison import Comparison
+    from lowerdeck.config.schema import TrackingConfig
+    from lowerdeck.tracking.runs import RecordedRun
+
+STANDARD_OUTPUT = "-"
+_GIT = "git:"
+_SHORT_HEXADECIMAL = re.compile(r"[0-9a-f]{1,6}")
+"""Rather the beginning of a run's id than of a commit's: git itself never shortens to less than seven."""
+
+
+def add(commands: Any) -> None:
+    """Describe the command to the parser of `lowerdeck`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "compare",
+        help="hold builds against each other: a sweep, runs, git revisions",
+        description="Holds builds against each other. Without a SELECTOR: the points of the latest sweep, or all "
+        "recorded builds where there is none. docs/compare.md explains tables and page.",
+    )
+    parser.add_argument(
+        "selectors",
+        nargs="*",
+        metavar="SELECTOR",
+        help="a sweep or run (id, its beginning, or name), an MLflow filter, a git revision (or git:REVISION), or "
+        "`workspace` for the build in build/",
+    )
+    parser.add_argument("--sort", metavar="FIGURE[:desc]", help="order of rows (default: Pareto-optimal ones first)")
+    parser.add_argument(
+        "--objectives",
+        metavar="FIGURE:max,...",
+        help="what is wanted, e.g. accuracy:max,undelegated_macs:min,size:min (default: accuracy, coverage, size)",
+    )
+    parser.add_argument("--figures", metavar="FIGURE,...", help="figures in the table, in place of the usual ones")
+    parser.add_argument("--top", type=_count, default=40, metavar="N", help="rows; 0 for all (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it in place of the table")
+    parser.add_argument("--csv", metavar="FILE", help="write one row a build as CSV; - prints it in place of the table")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where the page goes (default: build/compare.html)")
+    parser.add_argument("--no-log", action="store_true", help="do not keep the comparison in MLflow")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compare, print, write the page, and keep both in MLflow."""
+    if options.json == options.csv == STANDARD_OUTPUT:
+        raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
+    from lowerdeck import artifacts, recorded
+    from lowerdeck.comparison import exports, page
+    from lowerdeck.comparison.comparison import compare
+
+    tracking = recorded.where()
+    title, builds = _builds(tracking, options.selectors)
+    answers = _paired(tracking, builds)
+    comparison = compare(builds, objectives=options.objectives, sort=options.sort, paired=answers)
+    output = options.output or artifacts.COMPARISON
+    texts = {"compare.html": page.render(comparison, title, output.parent)}
+    texts |= {"compare.json": exports.as_json(comparison), "compare.csv": exports.as_csv(comparison)}
+    _write(output, texts["compare.html"])
+    for wanted, name in ((options.json, "compare.json"), (options.csv, "compare.csv")):
+        if wanted == STANDARD_OUTPUT:
+            sys.stdout.write(texts[name])
+        elif wanted:
+            _write(Path(wanted), texts[name])
+    if STANDARD_OUTPUT not in (options.json, options.csv):
+        _print(options, comparison, output)
+    if tracking.enabled and not options.no_log:
+        _log(tracking, title, comparison, texts | {"compare.html": page.render(comparison, title, None)})
+
+
+def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, list[ComparedBuild]]:
+    """A title, and the builds that are selected, each once, labels all different."""
+    from lowerdeck.comparison import sources
+    from lowerdeck.tracking import runs, ui
+
+    if not selectors:
+        sweep = runs.latest_sweep(tracking)
+        found = runs.find_runs(tracking, selector=sweep)
+        if not found:
+            raise LowerdeckError(f"no build was recorded yet: {ui.HOW_TO_RECORD}")
+        title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
+        return title, [*_recorded(tracking, found), *_lost_points([sweep] if sweep else [], found)]
+    recorded: dict[str, runs.RecordedRun] = {}
+    others: dict[str, ComparedBuild] = {}
+    sweeps: list[str] = []
+    for selector in selectors:
+        if selector == sources.WORKSPACE:
+            others[selector] = sources.of_workspace()
+        elif (revision := _revision(selector)) is not None:
+            others[revision] = sources.of_revision(revision)
+        else:
+            try:
+                found = runs.find_runs(tracking, selector=selector)
+            except LowerdeckError:
+                unrecorded = _unrecorded_sweeps(selector)
+                if not unrecorded:
+                    raise
+                sweeps += unrecorded
+                continue
+            recorded |= {run.run_id: run for run in found}
+            sweeps += runs.sweeps_named(selector, found)
+    return ", ".join(selectors), [
+        *others.values(),
+        *_recorded(tracking, list(recorded.values())),
+        *_lost_points(sweeps, list(recorded.values())),
+    ]
+
+
+def _recorded(tracking: TrackingConfig, found: Sequence[RecordedRun]) -> list[ComparedBuild]:
+    from lowerdeck.comparison import sources
+    from lowerdeck.tracking import ui
+
+    return sources.of_runs(found, ui.locate(tracking).run_pages) if found else []
+
+
+def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[ComparedBuild]:
+    """Points of sweeps that failed or were skipped, and have no run, as far as the sweeps ran in this project."""
+    from lowerdeck.comparison import sources
+    from lowerdeck.sweep.folder import Folder
+    from lowerdeck.sweep.snapshot import SWEEPS
+
+    recorded = sources.points_of(found)
+    return [
+        sources.of_lost_point(sweep, record.point, record.overrides, record.status, record.reason)
+        for sweep in dict.fromkeys(sweeps)
+        for record in Folder(Path(SWEEPS, sweep)).records()
+        if record.status != "built" and (sweep, str(record.point)) not in recorded
+    ]
+
+
+def _unrecorded_sweeps(selector: str) -> list[str]:
+    """Ids of this project's sweeps that `selector` begins and that lost all their points: MLflow does not know them.
+
+    Where a point was measured, it was recorded, and that its run is not found has another reason.
+    """
+    from lowerdeck.sweep.folder import Folder
+    from lowerdeck.sweep.snapshot import SWEEPS
+
+    if not re.fullmatch(r"[0-9a-f]{4,}", selector):
+        return []
+    found = [path.parent for path in SWEEPS.glob(f"{selector}*/points.jsonl")]
+    return [path.name for path in found if not any(record.metrics for record in Folder(path).records())]
+
+
+def _revision(selector: str) -> str | None:
+    """The git revision that `selector` names, None where it names none.
+
+    Raises:
+        LowerdeckError: it begins with `git:` and git does not know it.
+    """
+    from lowerdeck.comparison import sources
+
+    revision = selector.removeprefix(_GIT)
+    if selector == revision and _SHORT_HEXADECIMAL.fullmatch(selector):
+        return None
+    if sources.is_revision(revision):
+        return revision
+    if selector != revision:
+        raise LowerdeckError(f"git knows no commit {revision!r}; `git log --oneline` lists those it knows")
+    return None
+
+
+def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[str, bool]:
+    """Paired tests of the builds that are hard to tell from the best, where their confusion pairs were kept."""
+    from lowerdeck import artifacts
+    from lowerdeck.comparison import paired, sources
+    from lowerdeck.tracking.runs import read_artifacts
+
+    answers: dict[str, bool] = {}
+    for column, near in paired.candidates(builds):
+        by_run = {build.run_id: build.label for build in near if build.run_id is not None}
+        kept = {
+            by_run[run]: data for run, data in read_artifacts(tracking, list(by_run), artifacts.CONFUSION.name).items()
+        }
+        kept |= {build.label: data for build in near if (data := sources.confusion(build)) is not None}
+        hits = {label: paired.read_hits(data.decode()) for label, data in kept.items()}
+        answers |= paired.tests(column, hits, near)
+    return answers
+
+
+def _print(options: argparse.Namespace, comparison: Comparison, output: Path) -> None:
+    from lowerdeck.comparison import terminal
+    from lowerdeck.comparison.pareto import known_figure
+
+    figures = [name.strip() for name in (options.figures or "").split(",") if name.strip()]
+    figures = [known_figure(name, comparison.columns) for name in figures]
+    console = terminal.console()
+    terminal.print_comparison(comparison, console, top=options.top or None, figures=figures)
+    terminal.print_effects(comparison, console)
+    console.print(f"\nthe page to decide from: {output}", soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
+    from lowerdeck import artifacts
+
+    try:
+        artifacts.write_text(path, text)
+    except OSError as error:
+        raise LowerdeckError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Mapping[str, str]) -> None:
+    """Keep the comparison; where MLflow cannot, what was printed and written stays, and that is said."""
+    from lowerdeck.tracking.comparisons import log_comparison
+
+    compared = [build.run_id or build.label for build in (*comparison.builds, *comparison.left_out)]
+    objectives = ",".join(map(str, comparison.objectives))
+    log_comparison(tracking, name=f"comparison: {title}", labels=compared, objectives=objectives, files=files)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows; 0 shows all")
+    return int(text)

@@ -1,0 +1,114 @@
+"""`lowerdeck explain`: why nodes are not delegated, how they could be, and what changed against another plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import DelegationPlan, LowerdeckError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lowerdeck.explain.graph import PlanGraph
+    from lowerdeck.explain.groups import Group
+
+
+def add(commands: Any) -> None:
+    """Describe the command to the parser of `lowerdeck`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "explain",
+        help="tell why nodes are not delegated, and what would make them delegable",
+        description="Tells what stays on the CPU, by reason, dearest first, and what would make it delegable; writes "
+        "build/explain.html with the whole graph. A PLAN is a plan.json, a git revision or an MLflow run.",
+    )
+    parser.add_argument("plan", nargs="?", metavar="PLAN", help="the plan (default: that of the build in build/)")
+    parser.add_argument("--node", metavar="NAME", help="all about one node, or those that fit a glob such as '*conv*'")
+    parser.add_argument("--reason", metavar="CODE", help="only what has this reason code, e.g. no_converter")
+    parser.add_argument("--against", metavar="PLAN", help="what changed against another plan")
+    parser.add_argument("--json", action="store_true", help="print JSON; docs/plan.md describes it")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what was asked for; the build's own plan gets its page as well."""
+    from rich.console import Console
+
+    from lowerdeck import artifacts
+    from lowerdeck.commands.plans import named_plan
+    from lowerdeck.explain.graph import PlanGraph
+    from lowerdeck.explain.groups import groups, reason_code
+
+    if sum(value is not None for value in (options.node, options.reason, options.against)) > 1:
+        raise LowerdeckError("--node, --reason and --against do not go together: give one of them")
+    code = None if options.reason is None else reason_code(options.reason)
+    plan = artifacts.read_plan() if options.plan is None else named_plan(options.plan)[0]
+    console, graph = Console(), PlanGraph(plan)
+    if options.against is not None:
+        _against(console, plan, options)
+    elif options.node is not None:
+        _nodes(console, graph, options)
+    else:
+        _groups(console, graph, groups(graph, code), options)
+
+
+def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options: argparse.Namespace) -> None:
+    from lowerdeck import artifacts
+    from lowerdeck.config import load
+    from lowerdeck.coverage import coverage
+    from lowerdeck.explain import files, groups, terminal
+
+    figures = coverage(graph.plan)
+    if options.json:
+        _print_json(
+            {
+                "backend": graph.plan.backend,
+                "coverage": figures,
+                "groups": groups.as_json(found, int(figures["total_macs"])),
+            }
+        )
+        return
+    terminal.print_groups(console, graph, found)
+    if options.reason is not None and not found:
+        there = ", ".join(sorted(name.removeprefix("reasons.") for name in figures if name.startswith("reasons.")))
+        console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
+    if options.plan is None:
+        config = load.read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else None
+        written = files.write(graph.plan, config, artifacts.BUILD)
+        console.print(f"\nthe whole graph: {written[0]}; for Model Explorer: {written[1]}", soft_wrap=True)
+
+
+def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> None:
+    from lowerdeck.explain import terminal
+    from lowerdeck.explain.hints import hint
+
+    nodes = graph.named(options.node)
+    if options.json:
+        users = {node.name: [user.name for user in graph.users(node)] for node in nodes}
+        _print_json(
+            {
+                "backend": graph.plan.backend,
+                "nodes": [asdict(node) | {"users": users[node.name], "hint": hint(node, graph)} for node in nodes],
+            }
+        )
+    else:
+        terminal.print_nodes(console, graph, nodes)
+
+
+def _against(console: Console, plan: DelegationPlan, options: argparse.Namespace) -> None:
+    from lowerdeck.commands.plans import named_plan
+    from lowerdeck.explain import difference, terminal
+
+    other, words = named_plan(options.against)
+    found = difference.difference(other, plan)
+    if options.json:
+        _print_json(difference.as_json(found, words))
+    else:
+        terminal.print_difference(console, found, words)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))

@@ -1,0 +1,201 @@
+"""`lowerdeck flavors`: every option of conf/flavor, and whether its converter can be used here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lowerdeck import backends
+from lowerdeck.config import flavor as flavors
+from lowerdeck.config.problems import Problem, validated
+from lowerdeck.config.schema import FlavorConfig
+from lowerdeck.contracts import FlavorReport, LowerdeckError
+
+CONF = Path("conf")
+PARAMS = Path("params.yaml")
+_MAX_PROBES = 4
+"""Converters that are asked at the same time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What is known of one option."""
+
+    option: str
+    """Name of the file in conf/flavor."""
+    chosen: bool
+    """Whether params.yaml names it."""
+    backend: str | None
+    installed: bool
+    """Whether a build can use it."""
+    converter: str | None = None
+    """Product, e.g. `eiq_neutron_sdk`."""
+    version: str | None = None
+    targets: list[str] | None = None
+    """Devices that it compiles for; null where it cannot list them."""
+    target: dict[str, Any] | None = None
+    """Properties of a device as it states them, where it does."""
+    host_only: bool = False
+    """True where its programs do not run on the device."""
+    lacks: list[str] | None = None
+    """What other releases have and this one has not."""
+    problem: str | None = None
+    """What is missing and how to mend it."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to those of the parser."""
+    command = commands.add_parser("flavors", help="list the converters of conf/flavor and which of them can be used")
+    command.add_argument("--json", action="store_true", help="print them as JSON")
+    command.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit for asking one of them (default: %(default)g)",
+    )
+    command.set_defaults(run=_flavors)
+
+
+def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[Status]:
+    """The options of conf/flavor in order of their names; one that crashes or hangs does not keep back the others.
+
+    Args:
+        conf_dir: The folder conf.
+        params: params.yaml: its overrides of `flavor` hold for the option that it names.
+        timeout_s: Limit for asking one converter.
+    """
+    options = sorted(path.stem for path in (conf_dir / "flavor").glob("*.yaml") if path.stem != "default")
+    with ThreadPoolExecutor(_MAX_PROBES) as pool:
+        return list(pool.map(lambda option: _status(option, conf_dir, params, timeout_s), options))
+
+
+def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: float) -> Status:
+    chosen = params.get("flavor") == option
+    backend = None
+    try:
+        values = _values(conf_dir / "flavor" / f"{option}.yaml")
+        backend = values.get("backend") if isinstance(values.get("backend"), str) else None
+        if chosen:
+            _override(values, (params.get("overrides") or {}).get("flavor") or {})
+        report = _report(values, timeout_s)
+    except LowerdeckError as error:
+        return Status(option=option, chosen=chosen, backend=backend, installed=False, problem=str(error))
+    converter = report.converter
+    return Status(
+        option=option,
+        chosen=chosen,
+        backend=backend,
+        installed=True,
+        converter=converter.name,
+        version=converter.version,
+        targets=list(report.targets) if report.targets is not None else None,
+        target=dict(converter.target) or None,
+        host_only=converter.host_only,
+        lacks=list(report.lacks),
+    )
+
+
+def _values(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LowerdeckError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise LowerdeckError(f"{path} has to hold a mapping")
+    return values
+
+
+def _override(values: dict[str, Any], overrides: dict[str, Any]) -> None:
+    options = {**(values.get("options") or {}), **(overrides.get("options") or {})}
+    values |= overrides | {"options": options}
+
+
+def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
+    """What the converter says.
+
+    Raises:
+        LowerdeckError: the option is not complete, or its converter cannot be used.
+    """
+    open_keys = [key for key, value in (values.get("options") or {}).items() if value == "???"]
+    if open_keys:
+        listed = ", ".join(f"flavor.options.{key}" for key in open_keys)
+        raise LowerdeckError(
+            f"{listed} has to be given by you, in a copy of the file or under `overrides` in params.yaml"
+        )
+    config, problems = validated(FlavorConfig, values, "flavor")
+    _refuse(problems)
+    if config.backend not in backends.available():
+        raise LowerdeckError(f"flavor.backend: there is no backend {config.backend!r}")
+    declaration = backends.source(config.backend)
+    config, problems = flavors.completed(config, declaration)
+    _refuse(problems)
+    report = backends.probe(
+        config.backend,
+        flavor=config.name,
+        converter_name=config.converter,
+        flavor_options=config.options,
+        timeout_s=min(config.timeout_s, timeout_s),
+    )
+    report.converter.held_to(config.version)
+    return report
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise LowerdeckError("\n".join(map(str, problems)))
+
+
+def _flavors(options: argparse.Namespace) -> None:
+    found = statuses(CONF, _values(PARAMS) if PARAMS.is_file() else {}, options.timeout)
+    if not found:
+        raise LowerdeckError(f"{CONF / 'flavor'} has no options; run this at the root of the project")
+    if options.json:
+        print(json.dumps([asdict(status) for status in found], indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(found))
+    for status in found:
+        for line in _notes(status):
+            console.print(f"\n{line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(found: list[Status]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("flavor", "usable", "version", "targets"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("flavor", "version"))
+    for status in found:
+        table.add_row(
+            f"{status.option} *" if status.chosen else status.option,
+            "yes" if status.installed else "no",
+            status.version or "",
+            "" if not status.installed else _listed(status.targets),
+        )
+    return table
+
+
+def _listed(targets: list[str] | None) -> str:
+    if targets is None:
+        return "cannot list them"
+    return ", ".join(targets) if len(targets) <= 3 else f"{', '.join(targets[:2])} and {len(targets) - 2} more"
+
+
+def _notes(status: Status) -> Iterator[str]:
+    """What the table has no room for."""
+    if status.problem:
+        yield f"{status.option}: {status.problem}"
+    if status.host_only:
+        yield f"{status.option}: its programs run on the host only, not on the NPU"
+    if status.lacks:
+        yield f"{status.option} lacks {', '.join(status.lacks)}"

@@ -1,0 +1,169 @@
+"""`lowerdeck ledger`: what builds are worth, kept in docs/ledger, and what got worse since a git revision."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from lowerdeck.ledger.difference import Change, LedgerDifference
+    from lowerdeck.ledger.entries import Entry
+
+LEDGER = Path("docs/ledger")
+
+
+def add(commands: Any) -> None:
+    """Describe the command to the parser of `lowerdeck`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "ledger", help="keep what builds are worth in docs/ledger, and show what got worse", description=__doc__
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    update = actions.add_parser("update", help="write the entry of the build in build/, or those of recorded builds")
+    update.add_argument(
+        "selector",
+        nargs="?",
+        metavar="RUNS",
+        help="recorded builds in place of build/: a run's id or name, a sweep's id or name, or a filter of MLflow",
+    )
+    update.set_defaults(run=_update)
+    diff = actions.add_parser(
+        "diff",
+        help="hold docs/ledger against that of a git revision; exit status 1 on a regression",
+        description="Hold docs/ledger against that of a git revision. docs/ledger/tolerances.yaml says what a "
+        "regression is; one is enough for exit status 1.",
+    )
+    diff.add_argument("revision", metavar="REV", help="e.g. origin/main or HEAD")
+    diff.add_argument("--json", action="store_true", help="print JSON")
+    diff.set_defaults(run=_diff)
+
+
+def _update(options: argparse.Namespace) -> None:
+    from lowerdeck.ledger import entries
+
+    builds = list(_recorded(options.selector) if options.selector else _built())
+    updated = entries.update(LEDGER, builds)
+    for field in dataclasses.fields(updated):
+        for name in getattr(updated, field.name):
+            print(f"{field.name}: {name}")
+
+
+def _built() -> Iterator[tuple[str, Entry]]:
+    """The model and the entry of the build in build/."""
+    from lowerdeck import artifacts
+    from lowerdeck.config.load import read_config
+    from lowerdeck.ledger.entries import entry_of
+
+    config, metrics = read_config(artifacts.CONFIG), artifacts.read_json(artifacts.METRICS)
+    yield config.model.name, entry_of(config, metrics, artifacts.read_json(artifacts.LINEAGE))
+
+
+def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
+    """The models and entries of recorded builds, but of those that failed."""
+    from lowerdeck import artifacts, recorded
+    from lowerdeck.ledger.entries import entry_of
+    from lowerdeck.tracking.runs import find_runs
+
+    tracking = recorded.where()
+    found = find_runs(tracking, selector=selector)
+    finished = [run for run in found if run.status == "FINISHED"]
+    if not finished:
+        raise LowerdeckError(
+            f"no recorded build that was finished is named {selector!r}; `lowerdeck compare` lists them"
+        )
+    if len(finished) < len(found):
+        print(f"left out: {len(found) - len(finished)} of {len(found)} runs, which failed or are not finished")
+    for run in finished:
+        build = recorded.read(tracking, run)
+        metrics = recorded.read_json(tracking, run, artifacts.METRICS.name)
+        yield build.config.model.name, entry_of(build.config, metrics, build.lineage)
+
+
+def _diff(options: argparse.Namespace) -> None:
+    from lowerdeck.ledger.difference import Verdict, difference, read_tolerances
+    from lowerdeck.ledger.entries import TOLERANCES_NAME, parsed, read
+
+    tolerances = read_tolerances(LEDGER / TOLERANCES_NAME)
+    found = difference(parsed(dict(_files_of(options.revision))), read(LEDGER), tolerances)
+    if options.json:
+        print(json.dumps(dataclasses.asdict(found), indent=2))
+    else:
+        _show(found, options.revision)
+    if worse := found.of(Verdict.REGRESSION):
+        count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
+        raise LowerdeckError(
+            f"{count} against {options.revision}; where one is intended, {LEDGER / TOLERANCES_NAME} says what is taken"
+        )
+
+
+def _files_of(revision: str) -> Iterator[tuple[str, str]]:
+    """Names and texts of the ledger's files at a git revision."""
+    from lowerdeck.ledger.entries import TOLERANCES_NAME
+
+    # `^{commit}` makes an error of what is no revision, and `--` parts it from the folder.
+    listed = _git("ls-tree", "-r", "--name-only", f"{revision}^{{commit}}", "--", f"{LEDGER.as_posix()}/")
+    for name in listed.splitlines():
+        if name.endswith(".yaml") and Path(name).name != TOLERANCES_NAME:
+            yield f"{name} at {revision}", _git("show", f"{revision}:./{name}")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise LowerdeckError(f"git cannot be run: {error.strerror}") from None
+    if done.returncode != 0:
+        raise LowerdeckError(f"git says: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _show(found: LedgerDifference, revision: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from lowerdeck.ledger.difference import Verdict
+
+    console = Console()
+    if found.changes:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in ("", "entry", "figure", revision, "now", "change"):
+            table.add_column(heading, overflow="fold")
+        styles = {
+            Verdict.REGRESSION: "red",
+            Verdict.IMPROVEMENT: "green",
+            Verdict.TOLERATED: "dim",
+            Verdict.CHANGED: "",
+        }
+        for verdict, style in styles.items():
+            for change in found.of(verdict):
+                table.add_row(*(Text(cell, style=style) for cell in _cells(change)))
+        console.print(table)
+    lines = [f"new: {name}" for name in found.new]
+    lines += [f"not there any more: {name}" for name in found.missing]
+    lines += [f"made otherwise: {name}: {', '.join(what)}" for name, what in found.made_otherwise.items()]
+    for line in lines or ([] if found.changes else [f"nothing differs from {revision}"]):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cells(change: Change) -> tuple[str, ...]:
+    """One row: verdict, where, both values with their intervals, and the change."""
+    moved = "" if change.now is None else f"{change.now - change.before:+.6g}"
+    if change.now is not None and change.before:
+        moved += f" ({(change.now - change.before) / abs(change.before):+.2%})"
+    before = _value(change.before, change.interval_before)
+    return change.verdict.value, f"{change.model}: {change.entry}", change.figure, before, _now(change), moved
+
+
+def _now(change: Change) -> str:
+    return "not measured" if change.now is None else _value(change.now, change.interval_now)
+
+
+def _value(value: float, interval: tuple[float, float] | None) -> str:
+    return f"{value:g}" if interval is None else f"{value:g} (95 %: {interval[0]:g} to {interval[1]:g})"

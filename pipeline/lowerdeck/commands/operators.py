@@ -1,0 +1,117 @@
+"""`lowerdeck operators`: is the documentation of a backend's operators right about the installed versions?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck import backends
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from lowerdeck.operators.rows import Page
+
+_MOST_DIFFERENCES = 20
+"""Differences that a message lists."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to those of the parser."""
+    command = commands.add_parser(
+        "operators",
+        help="lower and execute every operator that documentation lists, and compare with docs/operators",
+    )
+    command.description = (
+        "Lower a minimal module for every row and every constraint of a backend's operator tables with the installed "
+        "versions, execute what is delegated on this host, and compare with the table in docs/operators. It takes "
+        "minutes; docs/operators/README.md tells how to read the result."
+    )
+    command.add_argument("--backend", required=True, choices=backends.available())
+    command.add_argument("--update", action="store_true", help="write the table instead of comparing with it")
+    command.add_argument(
+        "--only",
+        default="*",
+        metavar="GLOB",
+        help="rows whose operator matches, e.g. 'conv*', or whole keys: 'partitioner: add*(int8)*'",
+    )
+    command.set_defaults(run=_operators)
+
+
+def _operators(options: argparse.Namespace) -> None:
+    from lowerdeck.operators import rows
+
+    if not rows.PAGES.is_dir():
+        raise LowerdeckError(f"there is no folder {rows.PAGES}; run this at the root of the project")
+    fresh = _measure(options.backend, options.only)
+    _print(fresh)
+    if options.update:
+        _update(fresh, is_whole=options.only == "*")
+    own = [f"{row.key}: {row.problem}" for row in fresh.rows if row.outcome == "own error"]
+    if own:
+        raise LowerdeckError("errors of the project itself, which tell nothing of the backend:\n  " + "\n  ".join(own))
+    if options.update:
+        return
+    found = list(rows.differences(rows.read(options.backend), fresh))
+    if found:
+        listed = "\n".join(f"  {line}" for line in found[:_MOST_DIFFERENCES])
+        more = f"\n  and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
+        raise LowerdeckError(
+            f"{len(found)} differences from {rows.path(options.backend)}:\n{listed}{more}\n`--update` writes the "
+            "table anew; look at what it changes before you commit it"
+        )
+    print(f"{len(fresh.rows)} rows are as in {rows.path(options.backend)}")
+
+
+def _measure(backend: str, only: str) -> Page:
+    from lowerdeck.stage import quiet_libraries
+
+    quiet_libraries()  # before torch is imported
+    import torch
+    from tqdm import tqdm
+
+    from lowerdeck.operators import rows
+    from lowerdeck.operators.shared import shared_work
+
+    planned = rows.planned(backend, only)
+    if not planned:
+        raise LowerdeckError(f"no row matches --only {only!r}; docs/operators/{backend}.md has them")
+    torch.set_num_threads(1)
+    with shared_work(), tqdm(total=len(planned), unit="row", disable=None, file=sys.stderr) as progress:
+
+        def advance(key: str) -> None:
+            progress.set_postfix_str(key)
+            progress.update()
+
+        return rows.measured(backend, planned, advance)
+
+
+def _update(fresh: Page, *, is_whole: bool) -> None:
+    from lowerdeck import artifacts
+    from lowerdeck.operators import page, rows
+
+    whole = (
+        fresh if is_whole or not rows.path(fresh.backend).is_file() else rows.merged(rows.read(fresh.backend), fresh)
+    )
+    rows.write(whole)
+    text = rows.path(fresh.backend).with_suffix(".md")
+    artifacts.write_text(text, page.markdown(whole))
+    print(f"{rows.path(fresh.backend)} and {text.name} have {len(whole.rows)} rows: {page.summary(whole.rows)}")
+
+
+def _print(fresh: Page) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from lowerdeck.operators import page
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in page.HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for row in fresh.rows:
+        table.add_row(*page.columns(row), style="bold" if row.verdict in page.MARKED else None)
+    # Columns of a table need some width where the terminal has none, as in a file.
+    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")), markup=False)
+    console.print(table)
+    console.print(f"{len(fresh.rows)} rows: {page.summary(fresh.rows)}")

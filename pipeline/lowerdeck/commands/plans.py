@@ -1,0 +1,101 @@
+"""Delegation plans by what people call them: a file, a git revision or an MLflow run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from lowerdeck import artifacts
+from lowerdeck.contracts import DelegationPlan, LowerdeckError
+
+
+def named_plan(name: str) -> tuple[DelegationPlan, str]:
+    """The plan that `name` stands for, and what that is, in words.
+
+    Args:
+        name: Path of a plan.json; else what git takes for a revision; else an MLflow run, by its id, the begin of it,
+            or its name.
+
+    Raises:
+        LowerdeckError: it is none of the three, or the plan of that revision or run cannot be had here.
+    """
+    path = Path(name)
+    if path.is_file():
+        return artifacts.plan_of(_text(path.read_bytes(), name), name), name
+    if path.is_dir() or path.suffix == ".json":
+        raise LowerdeckError(f"{name} is no plan file: a build has one at {artifacts.PLAN}")
+    commit = _commit(name)
+    if commit is not None:
+        words = f"revision {name} ({commit[:10]})"
+        return artifacts.plan_of(_of_revision(name), f"the plan of {words}"), words
+    run_id, run_name = _run(name)
+    words = f"run {run_name!r} ({run_id[:8]})"
+    return artifacts.plan_of(_of_run(run_id), f"the plan of {words}"), words
+
+
+def _text(content: bytes, where: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise LowerdeckError(f"{where} is no delegation plan: it is not text") from None
+
+
+def _commit(name: str) -> str | None:
+    """The commit that git takes `name` for, None where it takes it for nothing."""
+    if name.startswith("-"):
+        return None
+    command = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def _of_revision(revision: str) -> str:
+    """plan.json of a revision: git has its digest in dvc.lock, and DVC's cache has the file.
+
+    Raises:
+        LowerdeckError: that revision has no plan, or the cache here lacks it.
+    """
+    import dvc.api
+    from dvc.exceptions import DvcException
+    from dvc.scm import SCMError
+
+    try:
+        text: str = dvc.api.read(artifacts.PLAN.as_posix(), rev=revision, mode="r")
+    except (DvcException, SCMError, OSError) as error:
+        raise LowerdeckError(
+            f"the plan of revision {revision} is not to be had here: {' '.join(str(error).split())}\n"
+            "git keeps its digest in dvc.lock, and DVC's cache the file. `dvc fetch` gets it from a remote; else check "
+            f"{revision} out in another folder, `dvc repro partition` there, and give the path of {artifacts.PLAN}."
+        ) from None
+    return text
+
+
+def _run(name: str) -> tuple[str, str]:
+    """Id and name of the run that `name` selects.
+
+    Raises:
+        LowerdeckError: there is none, or there are several.
+    """
+    from lowerdeck import recorded
+    from lowerdeck.tracking.runs import find_runs
+
+    asked = f"{name!r} is no file and no revision of git"
+    try:
+        found = find_runs(recorded.where(), selector=name)
+    except LowerdeckError as error:
+        raise LowerdeckError(f"{asked}; as an MLflow run: {error}") from None
+    if len(found) > 1:
+        listed = "\n".join(f"  {run.run_id}  {run.name}" for run in found[:10])
+        raise LowerdeckError(f"{asked}; {len(found)} MLflow runs fit, give the id of one:\n{listed}")
+    return found[0].run_id, found[0].name
+
+
+def _of_run(run_id: str) -> str:
+    from lowerdeck import recorded
+    from lowerdeck.tracking.runs import read_artifact
+
+    tracking = recorded.where()
+    return _text(read_artifact(tracking, run_id, artifacts.PLAN.name), f"plan.json of run {run_id}")

@@ -1,0 +1,173 @@
+"""`lowerdeck promote`: params.yaml says what a recorded build was made of, and the same program is built from it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from lowerdeck.config.schema import TrackingConfig
+    from lowerdeck.promotion.selection import Selected
+    from lowerdeck.recorded import RecordedBuild
+
+PARAMS = Path("params.yaml")
+CONF = Path("conf")
+
+
+def add(commands: Any) -> None:
+    """Describe the command to the parser of `lowerdeck`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "promote",
+        help="make params.yaml build what a run recorded, and check that it does",
+        description="Write params.yaml so that `dvc repro` builds what a run recorded, build it as far as the .pte, "
+        "and hold its SHA-256 against the run's.",
+    )
+    parser.add_argument("selector", metavar="RUN", help="a recorded build or point of a sweep: its run's id or name")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be written, and nothing else")
+    parser.add_argument("--no-build", action="store_true", help="write params.yaml only")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="write over changes that are in no commit, and where something that the build was made of has changed; "
+        "register what misses its gates",
+    )
+    parser.add_argument("--register", metavar="NAME", help="register the program in MLflow's model registry")
+    parser.add_argument("--alias", help="alias of the registered version, e.g. candidate")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write, build, check, register."""
+    _refuse_unfit(options)
+    from lowerdeck import artifacts, recorded
+
+    tracking = recorded.where()
+    build = recorded.read(tracking, recorded.the_run(tracking, options.selector))
+    print(f"promoting {build}: program {build.program_sha256}")
+    _tell_gates(options, build)
+    selected = _selected(build)
+    _tell_differences(options, build, selected)
+    _write(options, selected)
+    if options.dry_run:
+        return
+    if options.no_build:
+        print(f"`dvc repro convert` builds it; {artifacts.PROGRAM} has to have SHA-256 {build.program_sha256}")
+        return
+    _build_and_check(build)
+    if options.register:
+        _register(options, tracking, build)
+    print("`dvc repro` evaluates and records it; then commit params.yaml, dvc.lock and build")
+
+
+def _refuse_unfit(options: argparse.Namespace) -> None:
+    if options.alias and not options.register:
+        raise LowerdeckError("--alias needs --register NAME: it is given to the version that is registered")
+    if options.register and (options.dry_run or options.no_build):
+        raise LowerdeckError("--register needs the program to be built and checked; leave out --dry-run and --no-build")
+
+
+def _tell_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
+    """Say that the run misses its gates, and do not offer such a program to others unless that is wanted."""
+    if build.run.tags.get("gates") != "failed":
+        return
+    message = f"{build} misses its gates: {build.run.tags.get('gates.failed', 'its tag gates.failed is gone')}"
+    if options.register and not options.force:
+        raise LowerdeckError(f"{message}\nNothing was written. --force registers it all the same.")
+    print(f"note: {message}; `dvc repro` will end at evaluate")
+
+
+def _selected(build: RecordedBuild) -> Selected:
+    """What params.yaml has to say."""
+    from lowerdeck.config.compose import read_params
+    from lowerdeck.contracts import ConfigurationError
+    from lowerdeck.promotion.selection import selection_of
+
+    try:
+        return selection_of(build.config, read_params(PARAMS), CONF)
+    except ConfigurationError as error:
+        raise LowerdeckError(
+            f"{build} cannot be composed from {PARAMS} and {CONF}/ as they are here:\n{error}"
+        ) from None
+
+
+def _tell_differences(options: argparse.Namespace, build: RecordedBuild, selected: Selected) -> None:
+    """Say what will not be as it was recorded, and go no further where that can change the program.
+
+    A key that is new since then has its default, which is what was done before there was such a key.
+    """
+    from lowerdeck.promotion.check import in_words, version_differences
+
+    found = [*version_differences(build), *selected.differences]
+    changed = [difference for difference in found if not difference.is_new]
+    for difference in found:
+        if difference.is_new:
+            print(f"note: {in_words(difference)}")
+    if not changed:
+        return
+    listed = "\n".join(f"  {in_words(difference)}" for difference in changed)
+    commit = build.run.tags.get("git.commit", "none")
+    where = "" if commit == "none" else f"\nIt was recorded at commit {commit[:12]}."
+    message = f"{build} was made of something else than what is here, which {PARAMS} cannot express:\n{listed}{where}"
+    if options.force or options.dry_run:
+        print(f"note: {message}")
+        return
+    raise LowerdeckError(f"{message}\nNothing was written. --force goes on, and the check then tells what came of it.")
+
+
+def _write(options: argparse.Namespace, selected: Selected) -> None:
+    """Show how params.yaml changes, and change it."""
+    from lowerdeck import artifacts
+    from lowerdeck.config.params import with_values
+    from lowerdeck.promotion.workspace import refuse_unsaved
+
+    before, after = PARAMS.read_text(encoding="utf-8"), with_values(PARAMS, selected.selection.params())
+    if before == after:
+        print(f"{PARAMS} says so already")
+        return
+    names = f"{PARAMS} as it is", f"{PARAMS} as it {'would be' if options.dry_run else 'is written'}"
+    print("".join(difflib.unified_diff(before.splitlines(True), after.splitlines(True), *names)), end="")
+    if options.dry_run:
+        return
+    if not options.force:
+        refuse_unsaved(PARAMS)
+    artifacts.write_text(PARAMS, after)
+
+
+def _build_and_check(build: RecordedBuild) -> None:
+    """Build through convert, and hold the program's SHA-256 against the run's."""
+    from lowerdeck import artifacts
+    from lowerdeck.config.load import read_config
+    from lowerdeck.promotion import workspace
+    from lowerdeck.promotion.check import ingredients, table
+
+    workspace.build()
+    here = artifacts.sha256(artifacts.PROGRAM)
+    if here == build.program_sha256:
+        print(f"the same program: {artifacts.PROGRAM} has the SHA-256 of the run, {here}")
+        return
+    listed = "\n".join(table(list(ingredients(build, read_config(artifacts.CONFIG)))))
+    commit = build.run.tags.get("git.commit", "none")
+    dirty = " with changes in no commit" if build.run.tags.get("git.dirty") == "true" else ""
+    code = "" if commit == "none" else f"\nThe code was that of commit {commit[:12]}{dirty}."
+    raise LowerdeckError(
+        f"another program than the run's: {artifacts.PROGRAM} has SHA-256 {here}, the run's has "
+        f"{build.program_sha256}.\nWhat went into it, in the order of making; the first difference is the cause, and "
+        f"what follows comes of it:\n{listed}{code}\n"
+        f"{PARAMS} stays as it was written; `git checkout {PARAMS}` brings back what it said."
+    )
+
+
+def _register(options: argparse.Namespace, tracking: TrackingConfig, build: RecordedBuild) -> None:
+    from lowerdeck.tracking.address import shown, tracking_uri
+    from lowerdeck.tracking.registry import register
+
+    registered = register(tracking, options.register, build.run.run_id, build.lineage["build_key"], options.alias)
+    what = "registered" if registered.new else "was registered before, no second version was made"
+    print(f"models:/{options.register}/{registered.version}: {what}")
+    place = f"@{options.alias}" if options.alias else f"/{registered.version}"
+    uri = shown(tracking_uri(tracking))
+    print(f"with MLFLOW_TRACKING_URI={uri}: mlflow.pyfunc.load_model('models:/{options.register}{place}')")

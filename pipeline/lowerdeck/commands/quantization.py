@@ -1,0 +1,43 @@
+"""`lowerdeck quantization`: every tensor that the build in build/ holds in integers, worst first."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Describe the command to the parser of `lowerdeck`."""
+    text = "scales, ranges, clipped shares and SQNR of every tensor in integers, worst first"
+    parser: argparse.ArgumentParser = commands.add_parser("quantization", help=text, description=f"Print {text}.")
+    parser.add_argument("--top", type=int, metavar="N", help="only the N worst")
+    parser.add_argument("--json", action="store_true", help="as JSON, with all channels")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the table or the JSON."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from lowerdeck import artifacts
+    from lowerdeck.figures import read_layers
+    from lowerdeck.report.quantization import HEADER, tensor_rows
+
+    layers = read_layers(artifacts.existing(artifacts.LAYERS)) if artifacts.LAYERS.is_file() else []
+    rows = tensor_rows(artifacts.read_quantization_report(), layers)[: options.top]
+    if options.json:
+        print(json.dumps([dataclasses.asdict(row.tensor) | {"sqnr_db": row.sqnr_db} for row in rows], indent=2))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in HEADER:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row.cells()))
+    console = Console()
+    console.print(table if rows else "the program is not quantized: no tensor is held in integers")
+    if rows and not layers:
+        console.print("SQNR of activations: not measured yet; `dvc repro baseline` does", style="yellow")

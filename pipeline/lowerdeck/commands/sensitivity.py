@@ -1,0 +1,246 @@
+"""`lowerdeck sensitivity`: which layers lose accuracy by quantization, and which to leave float."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from lowerdeck.contracts import Sample
+    from lowerdeck.sensitivity import Difference, LayerSensitivity, Measured, OptOut, Trials
+
+PARAMS = Path("params.yaml")
+
+
+def add(commands: Any) -> None:
+    """Describe the command to the parser of `lowerdeck`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "sensitivity",
+        help="rank layers by the accuracy that quantizing each costs, and find those to leave float",
+        description="Measures the build in build/, as far as calibrate. An interrupted run is taken up again by the "
+        "same command. It never looks at the evaluation set: what was chosen on it could not be judged by it.",
+    )
+    parser.add_argument(
+        "--split", choices=("calibration", "training"), default="calibration", help="what to measure on"
+    )
+    parser.add_argument("--samples", type=_positive, metavar="N", help="at most N samples, stratified by class")
+    parser.add_argument(
+        "--metric", choices=("accuracy", "sqnr"), default="accuracy", help="what ranks (default: %(default)s)"
+    )
+    parser.add_argument("--top", type=_positive, metavar="N", help="show only the N most sensitive layers")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    goal = parser.add_mutually_exclusive_group()
+    goal.add_argument("--reach", type=_fraction, metavar="ACCURACY", help="find layers to leave float, e.g. 0.985")
+    goal.add_argument("--max-drop", type=_fraction, metavar="SHARE", help="the same, as a drop from the float model")
+    parser.add_argument("--write", action="store_true", help="write the layers found into params.yaml")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, print, and write where that was asked for."""
+    wanted = options.reach is not None or options.max_drop is not None
+    if options.write and not wanted:
+        raise LowerdeckError("--write needs --reach ACCURACY or --max-drop SHARE: it writes what these find")
+    from tqdm import tqdm
+
+    from lowerdeck.sensitivity import ranked, reach, sensitivities
+
+    trials, num_samples = _trials(options)
+    if not trials.has_labels and (options.metric == "accuracy" or wanted):
+        raise LowerdeckError("the samples have no labels that mean anything; use --metric sqnr without --reach")
+    layers: list[LayerSensitivity] = []
+    found: OptOut | None = None
+    floats = quantized = None
+    try:
+        floats, quantized = trials.measure(()), trials.measure(trials.model.switches)
+        count = len(trials.model.layers())
+        for layer in tqdm(sensitivities(trials), total=count, desc="sensitivity", unit="layer", disable=None):
+            layers.append(layer)
+        if wanted:
+            goal = options.reach if options.reach is not None else (floats.accuracy or 0.0) - options.max_drop
+            with tqdm(desc="reach", unit="list", disable=None) as progress:
+                found = reach(trials, layers, goal, lambda tried: _show_tried(progress, tried))
+    except KeyboardInterrupt:
+        _show(options, num_samples, ranked(layers, options.metric), floats, quantized, None, complete=False)
+        raise
+    _show(options, num_samples, ranked(layers, options.metric), floats, quantized, found, complete=True)
+    if found is not None:
+        _use(options, found, floats)
+
+
+def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
+    """What measures the build in build/, with what was measured before, and the number of samples."""
+    from lowerdeck import artifacts, stage
+    from lowerdeck.datasets.choice import stratified
+    from lowerdeck.datasets.overlap import check_disjoint
+    from lowerdeck.memory_formats import laid_out, memory_format_of
+    from lowerdeck.quantization.pt2e import prepare, restore_observers
+    from lowerdeck.sensitivity import Trials
+
+    build, quantizer = stage.fix_arithmetic(), stage.quantizer()
+    if quantizer is None:
+        raise LowerdeckError("the build quantizes no layer by observers; choose e.g. `quantization: int8`")
+    dataset = stage.dataset(build.seed)
+    split = getattr(dataset, options.split, None)
+    if split is None:
+        raise LowerdeckError(f"the dataset has no {options.split} split; use --split calibration")
+    check_disjoint(split, dataset.evaluation, options.split)
+    indices = stratified(split, options.samples or len(split), build.seed)
+    program = artifacts.read_program(artifacts.EXPORTED)
+    layout, samples = memory_format_of(program), [split[index] for index in indices]
+    samples = [dataclasses.replace(sample, inputs=laid_out(sample.inputs, layout)) for sample in samples]
+    if dataset.structural:  # labels of random data mean nothing
+        samples = [dataclasses.replace(sample, label=None) for sample in samples]
+    prepared = prepare(program, quantizer)
+    restore_observers(prepared, artifacts.read_observers())
+    return Trials(prepared, samples, artifacts.Measurements(_key(options.split, samples))), len(samples)
+
+
+def _key(split: str, samples: Sequence[Sample]) -> str:
+    """SHA-256 over all that the measurements depend on."""
+    import importlib.metadata
+
+    from lowerdeck import artifacts, stage
+
+    config = stage.whole_config()
+    parts = {
+        "exported": artifacts.sha256(artifacts.EXPORTED),
+        "observers": artifacts.sha256(artifacts.OBSERVERS),
+        "sections": [dataclasses.asdict(part) for part in (config.build, config.dataset, config.quantization)],
+        "device": [config.target.backend, config.target.device],
+        "samples": [split, [(sample.digest, sample.label) for sample in samples]],
+        "versions": [importlib.metadata.version(name) for name in ("torch", "torchao", "executorch")],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _show(
+    options: argparse.Namespace,
+    num_samples: int,
+    layers: Sequence[LayerSensitivity],
+    floats: Measured | None,
+    quantized: Measured | None,
+    found: OptOut | None,
+    *,
+    complete: bool,
+) -> None:
+    """Print the ranking."""
+    shown = layers[: options.top]
+    if options.json:
+        report = {
+            "split": options.split,
+            "num_samples": num_samples,
+            "complete": complete,
+            "float_accuracy": floats.accuracy if floats else None,
+            "quantized_accuracy": quantized.accuracy if quantized else None,
+            "quantized_sqnr_db": quantized.sqnr_db if quantized else None,
+            "layers": [_plain(layer) for layer in shown],
+            "opt_out": dataclasses.asdict(found) if found else None,
+        }
+        print(json.dumps(report, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if floats is not None and quantized is not None:
+        accuracies = (
+            f": float {_percent(floats)}, all quantized {_percent(quantized)}" if floats.hits is not None else ""
+        )
+        console.print(f"on {num_samples} samples of the {options.split} split{accuracies}", highlight=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("layer", "lost alone", "SQNR", "won float", "SQNR"):
+        table.add_column(heading, overflow="fold")
+    for layer in shown:
+        cells = (
+            layer.layer,
+            _points(layer.lost),
+            f"{layer.alone_quantized.sqnr_db:.1f} dB",
+            _points(layer.won),
+            f"{layer.alone_float.sqnr_db:.1f} dB",
+        )
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    console.print(
+        "lost alone: accuracy that quantizing this layer and no other costs; won float: accuracy that leaving this "
+        "layer float and no other brings; in brackets the 95 % interval of the difference",
+        style="dim",
+        highlight=False,
+    )
+    if not complete:
+        console.print(f"interrupted after {len(layers)} layers; the same command goes on from here", style="yellow")
+
+
+def _use(options: argparse.Namespace, found: OptOut, floats: Measured) -> None:
+    """Say which layers to leave float, and write them where that was asked for."""
+    from lowerdeck import artifacts, stage
+    from lowerdeck.config.params import with_override
+    from lowerdeck.config.schema import QuantizationConfig
+
+    kept = [*stage.section(QuantizationConfig).keep_float, *found.layers]
+    if not found.reached:
+        raise LowerdeckError(
+            f"the wanted accuracy was not reached: the best found is {100 * found.accuracy:.2f} % with "
+            f"keep_float: [{', '.join(kept)}], and the float model itself reaches {_percent(floats)} on these samples. "
+            "Want less, or try other observers, more calibration samples or quantization.training"
+        )
+    if not found.layers:
+        _say(options, f"{100 * found.accuracy:.2f} % is reached with every layer quantized")
+    elif not options.write:
+        _say(options, f"{100 * found.accuracy:.2f} % is reached with (write it with --write):")
+        _say(options, f"overrides: {{quantization: {{keep_float: [{', '.join(kept)}]}}}}")
+    else:
+        artifacts.write_text(PARAMS, with_override(PARAMS, ("quantization", "keep_float"), kept))
+        _say(options, f"{100 * found.accuracy:.2f} % is reached with {', '.join(found.layers)} float")
+        _say(options, f"wrote quantization.keep_float into {PARAMS}; `dvc repro` builds and evaluates it")
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    if not options.json:
+        print(text)
+
+
+def _show_tried(progress: Any, tried: OptOut) -> None:
+    progress.update()
+    progress.set_postfix_str(f"{len(tried.layers)} layers float: {100 * tried.accuracy:.2f} %")
+
+
+def _plain(layer: LayerSensitivity) -> dict[str, Any]:
+    """For JSON: figures in place of each sample's hit."""
+    values = dataclasses.asdict(layer)
+    for name in ("alone_quantized", "alone_float"):
+        measured: Measured = getattr(layer, name)
+        values[name] = {"accuracy": measured.accuracy, "sqnr_db": measured.sqnr_db}
+    return values
+
+
+def _percent(measured: Measured) -> str:
+    return f"{100 * (measured.accuracy or 0.0):.2f} %"
+
+
+def _points(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    return f"{100 * difference.value:+.2f} % ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is no fraction from 0 to 1")
+    return value

@@ -1,0 +1,107 @@
+"""`lowerdeck sweep`: many points of the configuration in one process, as a Hydra multirun."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lowerdeck.sweep.engine import Prepared
+    from lowerdeck.sweep.folder import PointRecord
+
+_EXAMPLES = """examples:
+  lowerdeck sweep -m target=neutron_imxrt700,ethos_u55_128,xnnpack_cpu quantization=int8,int8_per_channel
+  lowerdeck sweep -m 'target.options.operators_not_to_delegate=[],[aten::add]'
+  lowerdeck sweep -m hydra/launcher=joblib hydra.launcher.n_jobs=2 target=ethos_u55_128,xnnpack_cpu
+
+A point is params.yaml with the overrides of the point on top; docs/sweeps.md tells more. A sweep that was interrupted
+goes on when the same is typed again."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to those of the parser."""
+    command = commands.add_parser(
+        "sweep",
+        help="build many points of the configuration, sharing what they have in common",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE,...", help="Hydra's overrides, with its sweeps")
+    command.add_argument("-m", "--multirun", action="store_true", help="as Hydra has it; a sweep is always one")
+    command.add_argument(
+        "--resume", nargs="?", const="", metavar="ID", help="go on with a sweep of before (default: the newest)"
+    )
+    command.add_argument("--store", metavar="LOCATION", help="where results are kept (default: sweeps/store)")
+    command.set_defaults(run=_sweep)
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from lowerdeck.sweep import engine
+    from lowerdeck.sweep.progress import Watcher
+
+    project, console, session = Path.cwd(), Console(), uuid.uuid4().hex[:8]
+    started = time.monotonic()
+    if options.resume is not None:
+        prepared = engine.resume(project, options.resume, options.overrides)
+    else:
+        prepared = engine.prepare(project, options.overrides, options.store)
+    total = len(prepared.points) if prepared.points is not None else None
+    count = "a search" if total is None else "1 point" if total == 1 else f"{total} points"
+    console.print(f"sweep {prepared.sweep.id}: {count}", highlight=False)
+    try:
+        with Watcher(prepared.folder, session, total, console):
+            records = engine.run(prepared, project, session)
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; what is finished is kept: type the same again, or `lowerdeck sweep --resume`")
+        raise
+    _tell(records, console, time.monotonic() - started)
+    if total is None:
+        _tell_best(prepared, console)
+    failed = sum(record.status == "failed" for record in records)
+    if failed:
+        raise LowerdeckError(f"{failed} of {len(records)} points failed")
+    if total is not None and len(records) < total:
+        raise LowerdeckError(f"{total - len(records)} of {total} points did not end; start the same sweep again")
+
+
+def _tell(records: Sequence[PointRecord], console: Console, seconds: float) -> None:
+    """What came of all points: counts, why some were skipped, and every failure with its log."""
+    from lowerdeck.sweep.progress import duration, first_problem
+
+    def of(status: str) -> list[PointRecord]:
+        return [record for record in records if record.status == status]
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    counts = ", ".join(f"{len(of(status))} {status}" for status in ("built", "skipped", "failed") if of(status))
+    say(f"{counts or 'no point ended'} in {duration(seconds)}")
+    for record in of("skipped"):
+        say(f"skipped {' '.join(record.overrides)}: {first_problem(record.reason)}")
+    for record in of("failed"):
+        say(f"\nFAILED {' '.join(record.overrides)}\n{record.reason}\nlog: {_relative(record.log)}")
+
+
+def _tell_best(prepared: Prepared, console: Console) -> None:
+    """The points that a search has found."""
+    from lowerdeck.sweep import search
+
+    found = search.best(prepared.folder.hydra, prepared.sweep.objectives)
+    for point in found:
+        figures = ", ".join(f"{name} {value:.6g}" for name, value in point.figures.items())
+        console.print(f"best: {' '.join(point.overrides)}: {figures}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _relative(path: str) -> str:
+    place = Path(path)
+    return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,71 @@
+"""What can be decided from a comparison, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lowerdeck.comparison import numbers
+from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.comparison.columns import Column, Direction, Kind
+from lowerdeck.comparison.comparison import Comparison
+from lowerdeck.comparison.marks import Mark, best
+from lowerdeck.comparison.pareto import Objective, Standing
+
+
+def sentences(comparison: Comparison) -> Iterator[str]:
+    """How many builds are worth a look, and what is gained where the best accuracy cannot be told from others."""
+    found = list(comparison.standings.values())
+    names = " and ".join(_wanted(comparison, objective) for objective in comparison.objectives)
+    total = "1 build" if len(comparison.builds) == 1 else f"{len(comparison.builds)} builds"
+    yield f"{total}, {len(found)} of them Pareto-optimal for {names}."
+    if by_noise := found.count(Standing.BY_NOISE):
+        yield f"{by_noise} of these {'is' if by_noise == 1 else 'are'} so by a difference within noise alone."
+    if unfit := sum(not build.may_be_chosen for build in comparison.builds):
+        yield f"{unfit} {'misses its' if unfit == 1 else 'miss their'} gates or did not finish, and may not be chosen."
+    for column in comparison.objective_columns:
+        yield from _of_measured(comparison, column)
+
+
+def _of_measured(comparison: Comparison, column: Column) -> Iterator[str]:
+    """What is best among the builds that a measured figure does not tell apart."""
+    have = [build for build in comparison.builds if build.may_be_chosen and column.interval(build) is not None]
+    leader = best(column, have)
+    if leader is None:
+        return
+    marked = comparison.marks[column]
+    words = numbers.title(column, with_author=False)
+    value = f"{numbers.number(column, column.value(leader))} {numbers.unit(column)}"
+    ends = numbers.interval(column, column.interval(leader))
+    if not marked:
+        alike = have
+        yield f"The {words} of no build can be told from the highest, {value} (95 %: {ends}): let other figures decide."
+    else:
+        alike = [build for build in have if build.label in marked]
+        if len(alike) == 1 or marked[leader.label] is Mark.BEST:
+            yield f"The best {words} is {value} (95 %: {ends}): {leader.label}."
+            return
+        yield f"{len(alike)} builds cannot be told from the best {words}, {value} (95 %: {ends})."
+    for other in comparison.objective_columns:
+        if other is not column and (winners := _leaders(other, alike)):
+            amount = f"{numbers.number(other, other.value(winners[0]))} {numbers.unit(other)}".strip()
+            title = numbers.title(other, with_author=other.kind is not Kind.MEASURED)
+            who = f"{winners[0].label} has" if len(winners) == 1 else f"{len(winners)} have"
+            yield f"Among these, {who} the {_extreme(other.direction)} {title}, {amount}."
+
+
+def _leaders(column: Column, builds: Sequence[ComparedBuild]) -> list[ComparedBuild]:
+    """The builds with the best value, none where all have it."""
+    leader = best(column, builds)
+    if leader is None:
+        return []
+    found = [build for build in builds if column.value(build) == column.value(leader)]
+    return found if len(found) < sum(column.value(build) is not None for build in builds) else []
+
+
+def _wanted(comparison: Comparison, objective: Objective) -> str:
+    column = next(column for column in comparison.columns if column.figure == objective.figure)
+    return f"the {_extreme(objective.direction)} {numbers.title(column, with_author=False)}"
+
+
+def _extreme(direction: Direction | None) -> str:
+    return "highest" if direction == "max" else "lowest"

@@ -1,0 +1,140 @@
+"""The whole comparison: what the terminal, the page, JSON and CSV show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lowerdeck.comparison import numbers
+from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.comparison.columns import Column, Kind, author_of, columns_of, kind_of
+from lowerdeck.comparison.effects import Effect, effects
+from lowerdeck.comparison.marks import Mark, marks
+from lowerdeck.comparison.parameters import Parameter, common, differing
+from lowerdeck.comparison.pareto import Objective, Standing, known_figure, parse_objectives, standings
+from lowerdeck.contracts import LowerdeckError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Builds side by side."""
+
+    builds: Sequence[ComparedBuild]
+    """Those with figures, in the order in which they are shown."""
+    left_out: Sequence[ComparedBuild]
+    """Those without: failed, skipped, not finished."""
+    parameters: Sequence[Parameter]
+    """In which `builds` differ; values in their order."""
+    shared: Mapping[str, str]
+    """Parameters that all have in common."""
+    columns: Sequence[Column]
+    objectives: Sequence[Objective]
+    standings: Mapping[str, Standing]
+    """By label, of builds that no other beats."""
+    marks: Mapping[Column, Mapping[str, Mark]]
+    """By column and label."""
+    effects: Sequence[Effect]
+
+    def parameters_of(self, build: ComparedBuild) -> dict[str, str]:
+        """The differing parameters of one of `builds`."""
+        row = next(number for number, other in enumerate(self.builds) if other.label == build.label)
+        return {parameter.key: parameter.values[row] for parameter in self.parameters}
+
+    @property
+    def objective_columns(self) -> list[Column]:
+        """The columns of the objectives."""
+        chosen = [objective.figure for objective in self.objectives]
+        return [column for column in self.columns if column.figure in chosen]
+
+    def author_words(self, column: Column) -> str:
+        """Who a column is from, where that has to be said: samples only where there are several sets of them."""
+        several = len({other.author for other in self.columns if other.kind is Kind.MEASURED}) > 1
+        return numbers.author(column) if several or column.kind is not Kind.MEASURED else ""
+
+    def varies(self, column: Column) -> bool:
+        """Whether a column says more than one thing of the builds that have it, or not all have it."""
+        return len({column.value(build) for build in self.builds}) > 1
+
+
+def compare(
+    builds: Sequence[ComparedBuild],
+    *,
+    objectives: str | None = None,
+    sort: str | None = None,
+    paired: Mapping[str, bool] | None = None,
+) -> Comparison:
+    """Hold builds against each other.
+
+    Args:
+        builds: Labels differ; those without figures are listed apart.
+        objectives: As typed, see `parse_objectives`; None for the default.
+        sort: `FIGURE` or `FIGURE:desc`, `FIGURE:asc`; None puts Pareto-optimal builds first, by the first objective.
+        paired: Answers of paired tests, by `marks.pair_key`.
+
+    Raises:
+        LowerdeckError: nothing to compare, or a figure that no build has.
+    """
+    paired = paired or {}
+    have = [build for build in builds if build.has_figures]
+    if not have:
+        raise LowerdeckError(f"none of the {len(builds)} builds has figures: {_whys(builds)}")
+    columns = columns_of(have)
+    chosen = parse_objectives(objectives, columns)
+    candidates = [build for build in have if build.may_be_chosen]
+    found = standings(candidates, chosen, columns, paired)
+    ordered = _sorted(have, columns, chosen, found, sort)
+    parameters = differing(ordered)
+    return Comparison(
+        builds=ordered,
+        left_out=[build for build in builds if not build.has_figures],
+        parameters=parameters,
+        shared=common(ordered),
+        columns=columns,
+        objectives=chosen,
+        standings=found,
+        marks={column: marks(column, [b for b in ordered if b.may_be_chosen], paired) for column in columns},
+        effects=effects(ordered, parameters, columns, paired),
+    )
+
+
+def _whys(builds: Sequence[ComparedBuild]) -> str:
+    return "; ".join(
+        f"{build.label} {build.state}{': ' + build.reason if build.reason else ''}" for build in builds[:5]
+    )
+
+
+def _sorted(
+    builds: Sequence[ComparedBuild],
+    columns: Sequence[Column],
+    objectives: Sequence[Objective],
+    found: Mapping[str, Standing],
+    sort: str | None,
+) -> list[ComparedBuild]:
+    if sort is None:
+        keys = [(objective.figure, objective.direction == "max") for objective in objectives]
+    else:
+        name, colon, way = sort.partition(":")
+        if colon and way not in ("asc", "desc"):
+            raise LowerdeckError(f"--sort {sort}: {way!r} is no order; allowed: {name}:asc, {name}:desc")
+        keys = [(known_figure(name, columns), way == "desc")]
+    ordered = list(builds)
+    for figure, descending in reversed(keys):  # sorting is stable: the first key comes last
+        ordered.sort(key=lambda build: _position(build, figure, descending))
+    if sort is None:
+        ordered.sort(key=lambda build: _rank(build, found))
+    return ordered
+
+
+def _rank(build: ComparedBuild, found: Mapping[str, Standing]) -> int:
+    """Pareto-optimal builds before the others, and what may not be chosen last."""
+    if build.label in found:
+        return list(Standing).index(found[build.label])
+    return len(Standing) + (not build.may_be_chosen)
+
+
+def _position(build: ComparedBuild, figure: str, descending: bool) -> tuple[bool, str, float]:
+    """Builds without the figure come last, whatever the order; estimates of different authors are not mixed."""
+    value = build.figures.get(figure)
+    if value is None:
+        return (True, "", 0.0)
+    return (False, author_of(build, kind_of(figure)), -value if descending else value)

@@ -1,0 +1,135 @@
+"""What each option changed: builds in pairs that differ in it alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.comparison.columns import Column
+from lowerdeck.comparison.marks import distinguishable
+from lowerdeck.comparison.parameters import Parameter
+
+MAX_VALUES_EACH_WITH_EACH = 4
+"""A parameter with more values is held against its most frequent one only."""
+_MAX_PAIRS = 5000
+"""Pairs of one change that are looked at; a sweep over many parameters has as many as it has points."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """How a figure changes, as the mean over all pairs."""
+
+    mean: float
+    low: float
+    """Of a measured share the end of the 95 % interval, else the least change of any pair."""
+    high: float
+    has_interval: bool
+    num_distinct: int
+    """Pairs whose figures differ by more than noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """Going from one value of a parameter to another while nothing else changes."""
+
+    parameter: str
+    before: str
+    after: str
+    num_pairs: int
+    changes: Mapping[Column, Change]
+
+
+def effects(
+    builds: Sequence[ComparedBuild],
+    parameters: Sequence[Parameter],
+    columns: Sequence[Column],
+    paired: Mapping[str, bool],
+) -> list[Effect]:
+    """What each of `parameters` changed, in their order; none of one that never differs alone."""
+    return [
+        effect for number in range(len(parameters)) for effect in _of_one(number, builds, parameters, columns, paired)
+    ]
+
+
+def difference_interval(
+    before: float, before_interval: tuple[float, float], after: float, after_interval: tuple[float, float]
+) -> tuple[float, float]:
+    """The 95 % interval of the difference of two shares, from those of the shares.
+
+    It takes the samples for independent, so that it is too wide rather than too narrow where they are the same. Source:
+    R. G. Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17
+    (1998), pages 873-890, method 10.
+    """
+    down = math.hypot(after - after_interval[0], before_interval[1] - before)
+    up = math.hypot(after_interval[1] - after, before - before_interval[0])
+    difference = after - before
+    return max(-1.0, difference - down), min(1.0, difference + up)
+
+
+def _of_one(
+    number: int,
+    builds: Sequence[ComparedBuild],
+    parameters: Sequence[Parameter],
+    columns: Sequence[Column],
+    paired: Mapping[str, bool],
+) -> Iterator[Effect]:
+    parameter = parameters[number]
+    others = [other for position, other in enumerate(parameters) if position != number]
+    alike: dict[tuple[str, ...], dict[str, ComparedBuild]] = {}
+    for row, build in enumerate(builds):
+        rest = tuple(other.values[row] for other in others)
+        alike.setdefault(rest, {}).setdefault(parameter.values[row], build)
+    values = parameter.distinct
+    if len(values) <= MAX_VALUES_EACH_WITH_EACH:
+        steps = list(itertools.combinations(values, 2))
+    else:
+        steps = [(values[0], value) for value in values[1:]]
+    for before, after in steps:
+        pairs = [(group[before], group[after]) for group in alike.values() if before in group and after in group]
+        if pairs:
+            changes = {column: _change(column, pairs[:_MAX_PAIRS], paired) for column in columns}
+            yield Effect(
+                parameter=parameter.key,
+                before=before,
+                after=after,
+                num_pairs=len(pairs),
+                changes={column: change for column, change in changes.items() if change is not None},
+            )
+
+
+def _change(
+    column: Column, pairs: Sequence[tuple[ComparedBuild, ComparedBuild]], paired: Mapping[str, bool]
+) -> Change | None:
+    both = [pair for pair in pairs if column.value(pair[0]) is not None and column.value(pair[1]) is not None]
+    if not both:
+        return None
+    differences = [(column.value(after) or 0.0) - (column.value(before) or 0.0) for before, after in both]
+    mean = sum(differences) / len(both)
+    if not all(column.interval(before) and column.interval(after) for before, after in both):
+        return Change(
+            mean=mean,
+            low=min(differences),
+            high=max(differences),
+            has_interval=False,
+            num_distinct=sum(difference != 0 for difference in differences),
+        )
+    # The pairs share their samples, so that their errors go together: the mean is no surer than a single pair.
+    lows, highs = zip(*(_ends(column, before, after) for before, after in both), strict=True)
+    return Change(
+        mean=mean,
+        low=sum(lows) / len(both),
+        high=sum(highs) / len(both),
+        has_interval=True,
+        num_distinct=sum(distinguishable(column, before, after, paired) for before, after in both),
+    )
+
+
+def _ends(column: Column, before: ComparedBuild, after: ComparedBuild) -> tuple[float, float]:
+    """The interval of the difference of two shares that have intervals."""
+    ends = column.interval(before), column.interval(after)
+    assert ends[0] is not None
+    assert ends[1] is not None
+    return difference_interval(column.value(before) or 0.0, ends[0], column.value(after) or 0.0, ends[1])

@@ -1,0 +1,126 @@
+"""The comparison for other programs: JSON with everything, CSV with one row a build."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from lowerdeck.comparison.columns import Column
+from lowerdeck.comparison.comparison import Comparison
+from lowerdeck.statistics import HIGH, LOW
+
+
+def as_json(comparison: Comparison) -> str:
+    """Everything: builds, figures with kind and author, marks, standings and what each option changed."""
+    return json.dumps(_plain(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "objectives": [
+            {"figure": objective.figure, "direction": objective.direction} for objective in comparison.objectives
+        ],
+        "parameters": [
+            {"key": parameter.key, "values": sorted(set(parameter.values)), "follows": list(parameter.follows)}
+            for parameter in comparison.parameters
+        ],
+        "shared": dict(sorted(comparison.shared.items())),
+        "figures": [_column(column) for column in comparison.columns],
+        "builds": [
+            {
+                "build": build.label,
+                "run_id": build.run_id,
+                "name": build.name,
+                "state": build.state,
+                "reason": build.reason,
+                "pareto": comparison.standings.get(build.label),
+                "parameters": comparison.parameters_of(build),
+                "figures": dict(sorted(build.figures.items())),
+                "not_measured": dict(sorted(build.texts.items())),
+                "compiler": build.compiler,
+                "samples": build.samples,
+                "marks": {
+                    column.figure: marks[build.label]
+                    for column, marks in comparison.marks.items()
+                    if build.label in marks
+                },
+            }
+            for build in comparison.builds
+        ],
+        "left_out": [
+            {"build": build.label, "name": build.name, "state": build.state, "reason": build.reason}
+            for build in comparison.left_out
+        ],
+        "effects": [
+            {
+                "parameter": effect.parameter,
+                "before": effect.before,
+                "after": effect.after,
+                "pairs": effect.num_pairs,
+                "changes": [
+                    _column(column)
+                    | {
+                        "mean": change.mean,
+                        "low": change.low,
+                        "high": change.high,
+                        "ends": "95 % interval" if change.has_interval else "range over the pairs",
+                        "pairs_beyond_noise": change.num_distinct,
+                    }
+                    for column, change in effect.changes.items()
+                ],
+            }
+            for effect in comparison.effects
+        ],
+    }
+
+
+def _column(column: Column) -> dict[str, str | None]:
+    return {
+        "figure": column.figure,
+        "kind": column.kind,
+        "author": column.author,
+        "better": column.direction,
+    }
+
+
+def as_csv(comparison: Comparison) -> str:
+    """One row a build: differing parameters, then figures; heads of estimates name their author."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    heads = ["build", "run_id", "name", "state", "reason", "pareto"]
+    heads += [parameter.key for parameter in comparison.parameters]
+    with_interval = {
+        column: any(column.interval(build) is not None for build in comparison.builds) for column in comparison.columns
+    }
+    for column in comparison.columns:
+        head = f"{column.figure} [{column.author}]" if column.author else column.figure
+        heads += [head, head + LOW, head + HIGH] if with_interval[column] else [head]
+    writer.writerow(heads)
+    for row, build in enumerate(comparison.builds):
+        cells: list[Any] = [build.label, build.run_id or "", build.name, build.state, build.reason]
+        cells.append(comparison.standings.get(build.label, ""))
+        cells += [parameter.values[row] for parameter in comparison.parameters]
+        for column in comparison.columns:
+            cells.append(_cell(column.value(build)))
+            if with_interval[column]:
+                cells += [_cell(end) for end in column.interval(build) or (None, None)]
+        writer.writerow([_safe(cell) for cell in cells])
+    return out.getvalue()
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else repr(int(value) if value.is_integer() else value)
+
+
+def _safe(cell: Any) -> str:
+    """Text that spreadsheets would take for a formula gets a leading apostrophe; numbers stay."""
+    text = str(cell)
+    if text[:1] not in ("=", "+", "-", "@"):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return text if text == "-" else f"'{text}"
+    return text

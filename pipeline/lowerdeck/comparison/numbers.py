@@ -1,0 +1,75 @@
+"""Figures in words and digits, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import re
+
+from lowerdeck.comparison.columns import Column, Kind
+
+_SPELLINGS = {
+    "macs": "MACs", "sram": "SRAM", "flash": "flash", "dram": "DRAM", "npu": "NPU", "cpu": "CPU", "sqnr": "SQNR",
+    "lsb": "LSB", "shram": "SHRAM",
+}  # fmt: skip
+_TITLES = {"program_bytes": "size", "planned_memory_bytes": "planned memory", "crossing_bytes": "across boundaries"}
+_UNITS = {"_bytes": "bytes", "_ms": "ms", "_db": "dB"}
+
+
+def title(column: Column, *, with_author: bool = True) -> str:
+    """What a column is called, with who it is from where that matters."""
+    figure = column.figure.removeprefix("estimated_").removeprefix("simulated_")
+    words = _TITLES.get(column.figure, "")
+    if not words:
+        for ending in _UNITS:
+            figure = figure.removesuffix(ending)
+        words = " ".join(_SPELLINGS.get(word, word) for word in figure.split("_"))
+    if column.kind in (Kind.ESTIMATED, Kind.SIMULATED):
+        words += " (estimate)" if column.kind is Kind.ESTIMATED else " (simulation)"
+    if with_author and column.author:
+        words += f" {author(column)}"
+    return words
+
+
+def author(column: Column) -> str:
+    """Who a figure is from, in few characters; empty for what is counted."""
+    if column.kind is Kind.MEASURED and re.fullmatch(r"[0-9a-f]{64}", column.author):
+        return f"samples {column.author[:8]}"
+    return column.author
+
+
+def unit(column: Column) -> str:
+    """Of the numbers that `number` gives; empty for counts."""
+    if column.is_fraction:
+        return "%"
+    return next((unit for ending, unit in _UNITS.items() if column.figure.endswith(ending)), "")
+
+
+def number(column: Column, value: float | None, *, signed: bool = False) -> str:
+    """A value without its unit, `-` where there is none."""
+    if value is None:
+        return "-"
+    sign = "+z" if signed else "z"  # z: no minus before a zero
+    if column.is_fraction:
+        return f"{100 * value:{sign}.2f}"
+    if column.figure.endswith("_ms"):
+        return f"{value:{sign},.3f}"
+    if column.figure.endswith("_db"):
+        return f"{value:{sign},.1f}"
+    if is_count(column) or float(value).is_integer():
+        return f"{value:{sign},.0f}"
+    return f"{value:{sign},.3f}"
+
+
+def is_count(column: Column) -> bool:
+    """Whether values are whole numbers of things."""
+    return bool(
+        re.search(r"(cycles|macs|nodes|ops|parameters|_bytes|crossings|boundary)$|^partitions$|^reasons", column.figure)
+    )
+
+
+def interval(column: Column, ends: tuple[float, float] | None, *, signed: bool = False) -> str:
+    """The ends of an interval, e.g. `97.2 to 99.6`; empty where there is none."""
+    if ends is None:
+        return ""
+    scale, sign = 100 if column.is_fraction else 1, "+" if signed else ""
+    low, high = (scale * end for end in ends)
+    return f"{low:{sign}.1f} to {high:{sign}.1f}"

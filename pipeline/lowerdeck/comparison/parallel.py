@@ -1,0 +1,118 @@
+"""Parallel coordinates: each build a line across its parameters and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from lowerdeck.comparison import numbers
+from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.comparison.columns import Column
+from lowerdeck.comparison.parameters import Parameter
+from lowerdeck.comparison.plots import MANY, Look, labelled_ticks
+
+MAX_AXES = 12
+MAX_LABELS = 14
+"""Values of a parameter that are written beside its axis; of more, every so many."""
+_STEP, _HEIGHT, _TOP, _BOTTOM, _LEFT, _RIGHT = 150, 380, 58, 24, 30, 150
+_LABEL_CHARACTERS = 18
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scale:
+    """One axis: where each build crosses it, None where it has no value, and what is written beside it."""
+
+    title: str
+    subtitle: str
+    crossings: Sequence[float | None]
+    labels: Sequence[tuple[float, str]]
+
+
+def parallel(
+    builds: Sequence[ComparedBuild], parameters: Sequence[Parameter], columns: Sequence[Column], look: Look
+) -> str:
+    """Axes for parameters and then for figures; more than fit are left out, parameters first to stay."""
+    scales = [_of_parameter(parameter) for parameter in parameters[: MAX_AXES - min(len(columns), 4)]]
+    scales += [_of_column(column, builds) for column in columns[: MAX_AXES - len(scales)]]
+    width = _LEFT + _STEP * (len(scales) - 1) + _RIGHT
+    lines = [_line(build, row, scales, look) for row, build in enumerate(builds)]
+    # Pareto-optimal builds are drawn last, on top of the others.
+    order = sorted(range(len(builds)), key=lambda row: builds[row].label in look.standings)
+    body = "".join(lines[row] for row in order) + "".join(_axis(scale, number) for number, scale in enumerate(scales))
+    name = "parallel many" if len(builds) > MANY else "parallel"
+    return (
+        f'<svg class="{name}" viewBox="0 0 {width} {_HEIGHT}" style="min-width:{width}px" role="img" '
+        f'aria-label="Parallel coordinates">{body}</svg>'
+    )
+
+
+def _of_parameter(parameter: Parameter) -> _Scale:
+    values = sorted(set(parameter.values), key=_natural)
+    position = {value: _at(number / max(1, len(values) - 1)) for number, value in enumerate(values)}
+    every = -(-len(values) // MAX_LABELS)
+    section, _, rest = parameter.key.rpartition(".")
+    return _Scale(
+        title=rest,
+        subtitle=section,
+        crossings=[position[value] for value in parameter.values],
+        labels=[(position[value], value) for value in values[::every]],
+    )
+
+
+def _of_column(column: Column, builds: Sequence[ComparedBuild]) -> _Scale:
+    values = [value for build in builds if (value := column.value(build)) is not None]
+    low, high = min(values), max(values)
+
+    def at(value: float) -> float:
+        share = (value - low) / (high - low) if high > low else 0.5
+        return _at(1 - share if column.direction == "min" else share)
+
+    crossings = [None if (value := column.value(build)) is None else at(value) for build in builds]
+    labels = [(at(value), text) for value, text in labelled_ticks(column, low, high)]
+    unit = numbers.unit(column)
+    words = numbers.title(column, with_author=False)
+    shown_unit = "KiB" if unit == "bytes" else unit
+    subtitle = ", ".join(part for part in (shown_unit, column.author if "(" in words else "") if part)
+    return _Scale(title=words, subtitle=subtitle, crossings=crossings, labels=labels)
+
+
+def _natural(value: str) -> tuple[bool, float, str]:
+    try:
+        return (False, float(value), value)
+    except ValueError:
+        return (True, 0.0, value)
+
+
+def _at(share: float) -> float:
+    """Share 1, the better end of figures, is at the top."""
+    return _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _line(build: ComparedBuild, row: int, scales: Sequence[_Scale], look: Look) -> str:
+    path, joined = "", False
+    for number, scale in enumerate(scales):
+        crossing = scale.crossings[row]
+        if crossing is not None:
+            path += f"{'L' if joined else 'M'}{_LEFT + number * _STEP} {crossing:.1f}"
+        joined = crossing is not None
+    name = f"line c{look.colors[build.label]} {look.style(build)}"
+    return f'<path class="{name}" data-rows="{look.rows[build.label]}" d="{path}"/>'
+
+
+def _axis(scale: _Scale, number: int) -> str:
+    x = _LEFT + number * _STEP
+    parts = [f'<line class="rail" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>']
+    parts.append(f'<text class="axis" x="{x - 8}" y="20">{_short(scale.title)}</text>')
+    parts.append(f'<text class="tick" x="{x - 8}" y="37">{_short(scale.subtitle)}</text>')
+    for y, text in scale.labels:
+        parts.append(f'<text class="value" x="{x + 6}" y="{y + 4:.1f}">{_short(text)}</text>')
+    return "".join(parts)
+
+
+def _short(text: str) -> str:
+    """At most as many characters as there is room for; the rest shows while the pointer rests on it."""
+    line = " ".join(text.split())
+    if len(line) <= _LABEL_CHARACTERS:
+        return escape(line)
+    return f"{escape(line[: _LABEL_CHARACTERS - 1])}…<title>{escape(line)}</title>"

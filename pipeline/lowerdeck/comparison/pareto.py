@@ -1,0 +1,151 @@
+"""Builds that no other build beats in all objectives at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lowerdeck import discovery
+from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.comparison.columns import ALIASES, Column, Direction, direction_of, resolved
+from lowerdeck.comparison.marks import distinguishable, is_better
+from lowerdeck.contracts import LowerdeckError
+
+DEFAULT_OBJECTIVES = ("accuracy", "coverage", "size")
+"""What most choices are about; a figure that no build has is left out."""
+
+
+class Standing(StrEnum):
+    """How a build stands against the others."""
+
+    OPTIMAL = "Pareto-optimal"
+    BY_NOISE = "Pareto-optimal by a difference within noise alone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A figure that shall be as large or as small as possible."""
+
+    figure: str
+    direction: Direction
+
+    def __str__(self) -> str:
+        return f"{self.figure}:{self.direction}"
+
+
+def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Objective]:
+    """Objectives as typed: `accuracy:max,undelegated_macs:min,size`; without a direction the one that is better.
+
+    Args:
+        text: Separated by commas; None for the default.
+        columns: Of the builds that are compared.
+
+    Raises:
+        LowerdeckError: a figure is not known, or nothing says in which direction it is better.
+    """
+    if text is None:
+        found = [resolved(name, columns) for name in DEFAULT_OBJECTIVES]
+        figures = [some[0].figure for some in found if some]
+        return [Objective(figure=figure, direction=direction_of(figure) or "max") for figure in figures]
+    objectives = [_objective(part.strip(), columns) for part in text.split(",") if part.strip()]
+    if not objectives:
+        raise LowerdeckError(
+            "--objectives names no figure; e.g. --objectives accuracy:max,undelegated_macs:min,size:min"
+        )
+    return objectives
+
+
+def _objective(part: str, columns: Sequence[Column]) -> Objective:
+    name, _, way = part.partition(":")
+    figure = known_figure(name, columns)
+    direction = way or direction_of(figure)
+    if direction not in ("max", "min"):
+        raise LowerdeckError(
+            f"--objectives {part}: say whether {figure} shall be large or small: {name}:max or {name}:min"
+        )
+    return Objective(figure=figure, direction="max" if direction == "max" else "min")
+
+
+def known_figure(name: str, columns: Sequence[Column]) -> str:
+    """The figure that `name` names or is short for.
+
+    Raises:
+        LowerdeckError: none of the builds has it; offers near names.
+    """
+    found = resolved(name, columns)
+    if found:
+        return found[0].figure
+    known = sorted({column.figure for column in columns} | {alias for alias in ALIASES if resolved(alias, columns)})
+    raise LowerdeckError(
+        f"no build has the figure {name!r}.{discovery.did_you_mean(name, known)}\n    allowed: {', '.join(known)}"
+    )
+
+
+def standings(
+    builds: Sequence[ComparedBuild],
+    objectives: Sequence[Objective],
+    columns: Sequence[Column],
+    paired: Mapping[str, bool],
+) -> dict[str, Standing]:
+    """Label -> standing, for the builds that no other beats; a build that lacks an objective is not among them.
+
+    A build beats another where it is worse in no objective and better in at least one, by figures of the same kind and
+    author. `BY_NOISE` are those that would be beaten if differences within noise counted as none.
+    """
+    chosen = [(objective, [c for c in columns if c.figure == objective.figure]) for objective in objectives]
+    rows = [_Row.of(build, chosen) for build in builds]
+    complete = [row for row in rows if row is not None]
+    groups: dict[tuple[Column, ...], list[_Row]] = {}
+    for row in complete:
+        groups.setdefault(row.columns, []).append(row)
+    found = {}
+    for group in groups.values():
+        for row in group:
+            if any(other.beats(row) for other in group):
+                continue
+            by_noise = any(other.beats_beyond_noise(row, paired) for other in group)
+            found[row.build.label] = Standing.BY_NOISE if by_noise else Standing.OPTIMAL
+    return {build.label: found[build.label] for build in builds if build.label in found}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A build with its values of all objectives."""
+
+    build: ComparedBuild
+    columns: tuple[Column, ...]
+    directions: tuple[Direction, ...]
+    scores: tuple[float, ...]
+    """Values with a sign, so that more is better."""
+
+    @classmethod
+    def of(cls, build: ComparedBuild, chosen: Sequence[tuple[Objective, Sequence[Column]]]) -> _Row | None:
+        found, scores = [], []
+        for objective, columns in chosen:
+            column = next((column for column in columns if column.value(build) is not None), None)
+            if column is None:
+                return None
+            value = column.value(build)
+            assert value is not None
+            found.append(column)
+            scores.append(value if objective.direction == "max" else -value)
+        directions = tuple(objective.direction for objective, _ in chosen)
+        return cls(build=build, columns=tuple(found), directions=directions, scores=tuple(scores))
+
+    def beats(self, other: _Row) -> bool:
+        """Whether this build is worse nowhere and better somewhere."""
+        return self.scores != other.scores and all(
+            mine >= theirs for mine, theirs in zip(self.scores, other.scores, strict=True)
+        )
+
+    def beats_beyond_noise(self, other: _Row, paired: Mapping[str, bool]) -> bool:
+        """The same where only differences beyond noise count."""
+        better = False
+        for column, mine, theirs in zip(self.columns, self.scores, other.scores, strict=True):
+            if mine == theirs or not distinguishable(column, self.build, other.build, paired):
+                continue
+            if not is_better(mine, theirs, "max"):
+                return False
+            better = True
+        return better

@@ -1,0 +1,225 @@
+"""Plots of a comparison as SVG, drawn here: they need no script, and scripts only add to them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from lowerdeck.comparison import numbers
+from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.comparison.columns import Column
+from lowerdeck.comparison.pareto import Standing
+
+MAX_INTERVALS = 60
+"""With more builds, only Pareto-optimal ones have their interval drawn."""
+MANY = 150
+"""With more builds, marks are smaller and lines fainter."""
+_WIDTH, _HEIGHT = 440, 330
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 48
+_LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+UNFIT = "unfit"
+"""CSS class of builds that may not be chosen."""
+_MARGIN = 0.06
+"""Share of an axis that is left free at either end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How builds are told apart in all plots."""
+
+    rows: Mapping[str, int]
+    """Number of the row that a build has in the page's table, by label."""
+    colors: Mapping[str, int]
+    """Number of its colour, by label."""
+    standings: Mapping[str, Standing]
+
+    def style(self, build: ComparedBuild) -> str:
+        """The CSS class of its marks and lines."""
+        standing = self.standings.get(build.label)
+        if standing is not None:
+            return standing.name.lower()
+        return "" if build.may_be_chosen else UNFIT
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers within `low` ... `high`, about `count` of them."""
+    if not low < high:
+        return [low]
+    raw = (high - low) / count
+    power: float = 10 ** math.floor(math.log10(raw))
+    step = min((factor * power for factor in (1, 2, 2.5, 5, 10)), key=lambda step: abs(step - raw))
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -> str:
+    """The builds that have both figures, as one plot with the frontier of these two."""
+    have = [build for build in builds if x.value(build) is not None and y.value(build) is not None]
+    many = len(have) > MAX_INTERVALS
+    bars = {build.label: y.interval(build) for build in have if not many or build.label in look.standings}
+    ys = [_value(y, build) for build in have] + [end for ends in bars.values() if ends for end in ends]
+    across = _Axis.of(x, [_value(x, build) for build in have], _LEFT, _WIDTH - _RIGHT)
+    up = _Axis.of(y, ys, _HEIGHT - _BOTTOM, _TOP)
+    parts = [_frame(across, up)]
+    parts += [_bar(across.at(_value(x, build)), up, ends) for build in have if (ends := bars.get(build.label))]
+    parts.append(_frontier([build for build in have if build.may_be_chosen], x, y, across, up))
+    parts += _points(have, x, y, across, up, look)
+    label = escape(f"{numbers.title(y)} against {numbers.title(x)}")
+    box = f"0 0 {_WIDTH} {_HEIGHT}"
+    return f'<svg class="plot" viewBox="{box}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Axis:
+    """Values along a line from `start` to `end`, in units of the drawing."""
+
+    column: Column
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, column: Column, values: Sequence[float], start: float, end: float) -> _Axis:
+        low, high = min(values), max(values)
+        margin = _MARGIN * (high - low) or abs(high) * _MARGIN or 1.0
+        low, high = low - margin, high + margin
+        if column.is_fraction:  # no accuracy below 0 or above 100 % is to be seen
+            low, high = max(low, -_MARGIN / 4), min(high, 1 + _MARGIN / 4)
+        return cls(column=column, low=low, high=high, start=start, end=end)
+
+    def at(self, value: float) -> float:
+        return self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        return [(self.at(value), text) for value, text in labelled_ticks(self.column, self.low, self.high)]
+
+    @property
+    def title(self) -> str:
+        unit = numbers.unit(self.column)
+        words = numbers.title(self.column, with_author=False) + (
+            f", {'KiB' if unit == 'bytes' else unit}" if unit else ""
+        )
+        better = {"max": "more is better", "min": "less is better", None: ""}[self.column.direction]
+        return f"{words} ({better})" if better else words
+
+
+def labelled_ticks(column: Column, low: float, high: float) -> list[tuple[float, str]]:
+    """Values to write beside an axis, with what is written: round in the unit that is shown, whole for counts."""
+    scale = 0.01 if column.is_fraction else 1024.0 if numbers.unit(column) == "bytes" else 1.0
+    found = ticks(low / scale, high / scale)
+    if scale == 1 and numbers.is_count(column):
+        found = sorted({float(round(value)) for value in found if low <= round(value) * scale <= high})
+    step = min((after - before for before, after in itertools.pairwise(found)), default=abs(found[0]) if found else 1.0)
+    size, suffix = next(
+        ((size, suffix) for size, suffix in _LARGE if step >= size / 20 and high / scale >= size), (1, "")
+    )
+    digits = 0 if not step else max(0, math.ceil(-math.log10(step / size) - 1e-9))
+    digits += step > 0 and abs(step / size * 10**digits - round(step / size * 10**digits)) > 1e-6
+    return [(value * scale, f"{value / size:,.{digits}f}{suffix}" if value else "0") for value in found]
+
+
+def _value(column: Column, build: ComparedBuild) -> float:
+    value = column.value(build)
+    assert value is not None
+    return value
+
+
+def _frame(across: _Axis, up: _Axis) -> str:
+    parts = []
+    for position, text in across.ticks:
+        parts.append(f'<line class="grid" x1="{position:.1f}" x2="{position:.1f}" y1="{up.end}" y2="{up.start}"/>')
+        parts.append(f'<text class="tick" x="{position:.1f}" y="{up.start + 16}" text-anchor="middle">{text}</text>')
+    for position, text in up.ticks:
+        parts.append(
+            f'<line class="grid" x1="{across.start}" x2="{across.end}" y1="{position:.1f}" y2="{position:.1f}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{across.start - 6}" y="{position + 4:.1f}" text-anchor="end">{text}</text>'
+        )
+    middle_x, middle_y = (across.start + across.end) / 2, (up.start + up.end) / 2
+    below, beside = f'x="{middle_x}" y="{_HEIGHT - 10}"', f'transform="translate(14 {middle_y}) rotate(-90)"'
+    for place, axis in ((below, across), (beside, up)):
+        parts.append(f'<text class="axis" {place} text-anchor="middle">{escape(axis.title)}</text>')
+    return "".join(parts)
+
+
+def _bar(x: float, up: _Axis, ends: tuple[float, float]) -> str:
+    low, high = (up.at(end) for end in ends)
+    return (
+        f'<path class="interval" d="M{x:.1f} {low:.1f}V{high:.1f}M{x - 3:.1f} {low:.1f}h6M{x - 3:.1f} {high:.1f}h6"/>'
+    )
+
+
+def _frontier(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis) -> str:
+    """The steps that join the builds which no other beats in these two figures."""
+    if x.direction is None or y.direction is None:
+        return ""
+    x_sign, y_sign = (1 if column.direction == "max" else -1 for column in (x, y))
+    values = sorted({(x_sign * _value(x, build), y_sign * _value(y, build)) for build in builds}, reverse=True)
+    best, steps = -math.inf, []
+    for x_score, y_score in values:
+        if y_score > best:
+            steps.append((across.at(x_sign * x_score), up.at(y_sign * y_score)))
+            best = y_score
+    if len(steps) < 2:
+        return ""
+    path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y_at:.1f}H{x_at:.1f}" for x_at, y_at in steps[1:])
+    return f'<path class="frontier" d="{path}"/>'
+
+
+def _points(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis, look: Look) -> list[str]:
+    """Marks, Pareto-optimal ones on top; builds at one place are one mark for each colour, ring in ring."""
+    places: dict[tuple[str, str], list[ComparedBuild]] = {}
+    for build in builds:
+        place = f"{across.at(_value(x, build)):.1f}", f"{up.at(_value(y, build)):.1f}"
+        places.setdefault(place, []).append(build)
+    size = 3.5 if len(builds) > MANY else 5.5
+    marks: list[tuple[bool, str]] = []
+    for place, here in places.items():
+        groups: dict[tuple[int, str], list[ComparedBuild]] = {}
+        for build in here:
+            groups.setdefault((look.colors[build.label], look.style(build)), []).append(build)
+        for ring, ((color, style), group) in enumerate(sorted(groups.items())):
+            is_optimal = style not in ("", UNFIT)
+            radius = size + 2.5 * (len(groups) - 1 - ring) + (1.5 if is_optimal else 0)
+            rows = " ".join(str(look.rows[build.label]) for build in group)
+            mark = (
+                f'<g class="mark c{color} {style}" data-rows="{rows}" transform="translate({" ".join(place)})">'
+                f"<title>{escape(_words(here, x, y))}</title>{_shape(style, radius)}</g>"
+            )
+            marks.append((is_optimal, mark))
+    return [mark for _, mark in sorted(marks, key=lambda mark: mark[0])]
+
+
+def _words(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
+    """What a mark stands for."""
+    names = ", ".join(build.label for build in builds[:6])
+    more = f" and {len(builds) - 6} more" if len(builds) > 6 else ""
+    values = (f"{numbers.number(column, column.value(builds[0]))} {numbers.unit(column)}".strip() for column in (x, y))
+    return f"{names}{more}: {', '.join(values)}"
+
+
+def _shape(style: str, radius: float) -> str:
+    if style == UNFIT:
+        # A cross, with a place around it that can be pointed at.
+        return f'<circle class="hit" r="{radius}"/><path d="{_cross(radius)}"/>'
+    return _diamond(radius) if style else f'<circle r="{radius}"/>'
+
+
+def _cross(radius: float) -> str:
+    return f"M{-radius} {-radius}L{radius} {radius}M{-radius} {radius}L{radius} {-radius}"
+
+
+def _diamond(radius: float) -> str:
+    return f'<path d="M0 {-radius * 1.2:.1f}L{radius * 1.2:.1f} 0L0 {radius * 1.2:.1f}L{-radius * 1.2:.1f} 0Z"/>'
+
+
+def key_mark(style: str, color: int | None = None) -> str:
+    """A mark for a legend."""
+    name = f"c{color}" if color is not None else "key"
+    return f'<svg class="sign" viewBox="-9 -9 18 18"><g class="mark {name} {style}">{_shape(style, 5.5)}</g></svg>'

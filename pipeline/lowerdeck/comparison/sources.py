@@ -1,0 +1,188 @@
+"""Builds from what tells of them: runs of MLflow, git revisions, and the workspace itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lowerdeck import artifacts, figures
+from lowerdeck.comparison.builds import ComparedBuild, State, finite
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.tracking.content import flat_params
+from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
+
+WORKSPACE = "workspace"
+"""Selects the build in build/, committed or not; DVC's word."""
+LABEL_CHARACTERS = 8
+_OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
+_REVISION_FILES = (artifacts.METRICS, artifacts.CONFIG, artifacts.LINEAGE)
+_LINKED = {"plan": artifacts.PLAN.name, "program": artifacts.PROGRAM.name, "configuration": artifacts.CONFIG.name}
+
+
+def of_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:
+    """What recorded runs tell; labels are as long as it takes for them to differ.
+
+    Args:
+        runs: As `find_runs` gives them.
+        run_pages: Beginning of the addresses of their pages, where a server has such; else their files are linked.
+    """
+    ids = [run.run_id for run in runs]
+    length = LABEL_CHARACTERS
+    while len({run_id[:length] for run_id in ids}) < len(set(ids)):
+        length += 1
+    return [_of_run(run, run.run_id[:length], _links(run, run_pages)) for run in runs]
+
+
+def _links(run: RecordedRun, run_pages: str | None) -> dict[str, str]:
+    if run_pages is not None:
+        return {"run": run_pages + run.run_id}
+    return {name: f"{run.artifact_uri}/{file}" for name, file in _LINKED.items()} if run.artifact_uri else {}
+
+
+def _of_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> ComparedBuild:
+    numbers, tags = finite(run.metrics), run.tags
+    by_hand = {key.removeprefix(_OVERRIDE_TAG) for key in tags if key.startswith(_OVERRIDE_TAG)}
+    state, reason = _state(run, bool(numbers))
+    converter = f"{tags.get('converter', '')} {tags.get('converter_version', '')}".strip()
+    return ComparedBuild(
+        label=label,
+        name=run.name,
+        state=state,
+        reason=reason,
+        params=run.params,
+        set_by_hand=frozenset(by_hand),
+        figures=numbers,
+        texts={key: tags[key] for key in ("delegated_accuracy", "converter.caveat") if key in tags},
+        compiler=_compiler(tags.get("flavor", ""), converter),
+        samples=tags.get("dataset.evaluation.sha256", ""),
+        run_id=run.run_id,
+        links=links,
+    )
+
+
+def points_of(runs: Sequence[RecordedRun]) -> set[tuple[str, str]]:
+    """Ids of sweeps and numbers of their points, of all runs that are such points."""
+    return {(run.tags[SWEEP_ID_TAG], run.tags.get(_POINT_TAG, "")) for run in runs if SWEEP_ID_TAG in run.tags}
+
+
+def of_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status: str, reason: str) -> ComparedBuild:
+    """A point of a sweep of which no build was made; `status` is `failed` or `skipped`."""
+    label = f"{sweep_id[:LABEL_CHARACTERS]} point {point}"
+    return ComparedBuild(label=label, name=" ".join(overrides), state=State(status), reason=" ".join(reason.split()))
+
+
+def _state(run: RecordedRun, has_figures: bool) -> tuple[State, str]:
+    if not has_figures:
+        return (State.RUNNING if run.status in ("RUNNING", "SCHEDULED") else State.FAILED), f"MLflow says {run.status}"
+    if run.tags.get("gates") == "failed":
+        return State.GATED, run.tags.get("gates.failed", "")
+    return (State.BUILT, "") if run.status == "FINISHED" else (State.RUNNING, f"MLflow says {run.status}")
+
+
+def _compiler(flavor: str, converter: str) -> str:
+    return f"{flavor} ({converter})" if converter and converter != flavor else flavor
+
+
+def is_revision(text: str) -> bool:
+    """Whether git knows `text` as a commit."""
+    return (
+        bool(text)
+        and not text.startswith("-")
+        and _git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") is not None
+    )
+
+
+def of_revision(revision: str) -> ComparedBuild:
+    """The build that a commit holds: its metrics.json, config.yaml and lineage.json are committed.
+
+    Raises:
+        LowerdeckError: the commit holds none.
+    """
+    found = {path: _git("show", f"{revision}:./{path.as_posix()}") for path in _REVISION_FILES}
+    missing = [path.as_posix() for path in (artifacts.METRICS, artifacts.CONFIG) if found[path] is None]
+    if missing:
+        raise LowerdeckError(
+            f"the git revision {revision!r} holds no build: {' and '.join(missing)} is not committed there. `dvc "
+            "repro` builds, and `git add build dvc.lock` with a commit keeps the build's figures"
+        )
+    return _of_files(revision, {path: text for path, text in found.items() if text is not None})
+
+
+def confusion(build: ComparedBuild) -> bytes | None:
+    """The confusion pairs of a build of git or of the workspace, None where there are none."""
+    if build.run_id is not None:
+        return None
+    if build.label == WORKSPACE:
+        return artifacts.CONFUSION.read_bytes() if artifacts.CONFUSION.is_file() else None
+    text = _git("show", f"{build.label}:./{artifacts.CONFUSION.as_posix()}")
+    return None if text is None else text.encode()
+
+
+def of_workspace() -> ComparedBuild:
+    """The build in build/ as it is now.
+
+    Raises:
+        LowerdeckError: nothing was built yet.
+    """
+    for path in (artifacts.METRICS, artifacts.CONFIG):
+        if not path.is_file():
+            raise LowerdeckError(f"{path} is missing: `dvc repro` builds")
+    files = {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()}
+    if artifacts.LINEAGE in files and not _is_of_program(files[artifacts.LINEAGE]):
+        del files[artifacts.LINEAGE]  # of the build before: this one was not recorded yet
+    return _of_files(WORKSPACE, files)
+
+
+def _is_of_program(lineage: str) -> bool:
+    """Whether the lineage ends in the program that lies in build/."""
+    programs = [link["sha256"] for link in json.loads(lineage)["links"] if link["name"] == "program"]
+    return artifacts.PROGRAM.is_file() and programs == [artifacts.sha256(artifacts.PROGRAM)]
+
+
+def _of_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
+    import yaml
+
+    try:
+        measured = json.loads(files[artifacts.METRICS])
+        config = yaml.safe_load(files[artifacts.CONFIG])
+        lineage = json.loads(files.get(artifacts.LINEAGE, "{}"))
+        converter = _converter(lineage)
+        name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
+    except (ValueError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise LowerdeckError(f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}") from error
+    config.pop("tracking", None)
+    texts = {key: str(value) for key, value in measured.items() if not figures.is_number(value)}
+    return ComparedBuild(
+        label=label,
+        name=name,
+        params=flat_params(config)[0],
+        figures=finite(measured),
+        texts=texts | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {}),
+        compiler=_compiler(config["flavor"]["name"], f"{converter['name']} {converter['version']}".strip()),
+        samples=_samples(lineage, config, measured),
+    )
+
+
+def _converter(lineage: Mapping[str, Any]) -> Mapping[str, str]:
+    """Name, version and caveat of the converter; empty without a lineage."""
+    found: list[Mapping[str, str]] = [link["converter"] for link in lineage.get("links", ()) if "converter" in link]
+    return found[0] if found else {"name": "", "version": "", "caveat": ""}
+
+
+def _samples(lineage: Mapping[str, Any], config: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Digest of the evaluation samples; without a lineage what can be said of them."""
+    for link in lineage.get("links", ()):
+        if link["name"] == "dataset":
+            return str(link["evaluation"]["sha256"])
+    return f"{config['dataset']['name']}, {measured.get('num_samples')} samples"
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
+        return None
+    return done.stdout if done.returncode == 0 else None

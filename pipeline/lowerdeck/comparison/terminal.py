@@ -1,0 +1,182 @@
+"""The comparison as tables for the terminal; of a narrow one, several below one another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lowerdeck.comparison import numbers
+from lowerdeck.comparison.columns import Column, Kind
+from lowerdeck.comparison.comparison import Comparison
+from lowerdeck.comparison.effects import Effect
+from lowerdeck.comparison.marks import Mark
+from lowerdeck.comparison.pareto import Standing
+
+MARKS = {Mark.BEST: "*", Mark.TIED: "≈"}
+STANDINGS = {Standing.OPTIMAL: "◆", Standing.BY_NOISE: "◇"}
+UNFIT = "✕"
+_SHOWN = (
+    "delegated_accuracy", "quantized_accuracy", "delegated_macs_share", "delegated_share", "undelegated_macs",
+    "partitions", "crossing_bytes", "program_bytes", "planned_memory_bytes",
+    "estimated_inference_time_ms", "estimated_total_cycles", "simulated_inference_time_ms", "simulated_total_cycles",
+)  # fmt: skip
+_GAP = 2
+_MAX_VALUE_CHARACTERS = 32
+_MAX_EFFECTS = 12
+_PIPED_WIDTH = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """A column of text."""
+
+    heading: str
+    cells: Sequence[Text]
+    is_number: bool
+
+    @property
+    def width(self) -> int:
+        return max([cell.cell_len for cell in self.cells] + [len(line) for line in self.heading.splitlines()])
+
+
+def console() -> Console:
+    """Standard output; piped, lines are as long as the table, unless COLUMNS says otherwise."""
+    found = Console(highlight=False)
+    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_PIPED_WIDTH)
+
+
+def print_comparison(comparison: Comparison, console: Console, *, top: int | None, figures: Sequence[str] = ()) -> None:
+    """Print the table, what could not be compared, and what the signs mean.
+
+    Args:
+        comparison: What to print.
+        console: Where to.
+        top: Most rows; None for all.
+        figures: Figures to show in place of the usual ones.
+    """
+    rows = comparison.builds[:top]
+    columns = [
+        _first(comparison, len(rows)),
+        *_parameters(comparison, len(rows)),
+        *_figures(comparison, len(rows), figures),
+    ]
+    for part in _packed(columns, console.width):
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        for column in part:
+            table.add_column(Text(column.heading), justify="right" if column.is_number else "left", no_wrap=True)
+        for number in range(len(rows)):
+            table.add_row(*(column.cells[number] for column in part))
+        console.print()
+        console.print(table)
+    console.print()
+    for line in _notes(comparison, len(rows)):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _first(comparison: Comparison, count: int) -> _Shown:
+    cells = []
+    for build in comparison.builds[:count]:
+        standing = comparison.standings.get(build.label)
+        sign = STANDINGS[standing] if standing else " " if build.may_be_chosen else UNFIT
+        cells.append(Text(f"{sign} {build.label}", style="bold" if sign == STANDINGS[Standing.OPTIMAL] else ""))
+    return _Shown(heading="  build", cells=cells, is_number=False)
+
+
+def _parameters(comparison: Comparison, count: int) -> Iterator[_Shown]:
+    for parameter in comparison.parameters:
+        section, dot, rest = parameter.key.partition(".")
+        heading = f"{section}.\n{rest}" if dot else section
+        yield _Shown(heading=heading, cells=[Text(_cut(value)) for value in parameter.values[:count]], is_number=False)
+
+
+def _cut(value: str) -> str:
+    line = " ".join(value.split())
+    return line if len(line) <= _MAX_VALUE_CHARACTERS else line[: _MAX_VALUE_CHARACTERS - 1] + "…"
+
+
+def _figures(comparison: Comparison, count: int, figures: Sequence[str]) -> Iterator[_Shown]:
+    for column in shown_columns(comparison, figures):
+        cells = []
+        for build in comparison.builds[:count]:
+            text = numbers.number(column, column.value(build))
+            if (ends := numbers.interval(column, column.interval(build))) and column.value(build) is not None:
+                text += f" ({ends})"
+            mark = comparison.marks[column].get(build.label)
+            cells.append(Text(f"{text} {MARKS[mark] if mark else ' '}", style="green" if mark else ""))
+        words, unit = numbers.title(column, with_author=False), numbers.unit(column)
+        heading = f"{words}\n{comparison.author_words(column)} {unit}".replace("\n ", "\n")
+        yield _Shown(heading=heading, cells=cells, is_number=True)
+
+
+def shown_columns(comparison: Comparison, figures: Sequence[str] = ()) -> list[Column]:
+    """The columns of a short table: those of the objectives, and usual ones whose values differ."""
+    if figures:
+        return [column for figure in figures for column in comparison.columns if column.figure == figure]
+    objectives = comparison.objective_columns
+    usual = [column for column in comparison.columns if column.figure in _SHOWN and comparison.varies(column)]
+    return [column for column in comparison.columns if column in objectives or column in usual]
+
+
+def _packed(columns: Sequence[_Shown], width: int) -> Iterator[list[_Shown]]:
+    """Columns in as few tables as fit the width, each with the first one."""
+    first, *rest = columns
+    part = [first]
+    for column in rest:
+        taken = sum(other.width + _GAP for other in part)
+        if len(part) > 1 and taken + column.width + _GAP > width:
+            yield part
+            part = [first]
+        part.append(column)
+    yield part
+
+
+def _notes(comparison: Comparison, count: int) -> Iterator[str]:
+    if count < len(comparison.builds):
+        yield f"{len(comparison.builds) - count} more builds; --top 0 shows all"
+    objectives = ", ".join(map(str, comparison.objectives))
+    yield f"◆ Pareto-optimal in {objectives}   ◇ the same, by a difference within noise alone"
+    yield "* best   ≈ not distinguishable from the best (95 % intervals)"
+    if not all(build.may_be_chosen for build in comparison.builds):
+        yield f"{UNFIT} misses its gates, or is not finished: shown, and the best of nothing"
+    samples = {column.author for column in comparison.columns if column.kind is Kind.MEASURED and column.author}
+    if len(samples) > 1:
+        yield f"measured on {len(samples)} sets of samples, each in columns of its own: they cannot be compared"
+    compilers = {column.author for column in comparison.columns if column.kind is Kind.ESTIMATED}
+    if compilers:
+        yield "estimates are those of the compiler named above them; times of different authors are not comparable"
+    for build in comparison.builds:
+        if build.reason:
+            yield f"{build.label} {build.state}: {build.reason}"
+    for build in comparison.left_out:
+        yield f"{build.label} {build.state}: {build.reason or 'nothing more is recorded'} ({build.name})"
+
+
+def print_effects(comparison: Comparison, console: Console) -> None:
+    """Print what each option changed in the objectives."""
+    for effect in comparison.effects[:_MAX_EFFECTS]:
+        console.print(Text(effect_words(comparison, effect)), soft_wrap=True)
+    if len(comparison.effects) > _MAX_EFFECTS:
+        console.print(f"{len(comparison.effects) - _MAX_EFFECTS} more changes are on the page", highlight=False)
+
+
+def effect_words(comparison: Comparison, effect: Effect) -> str:
+    """E.g. `target: a -> b: delegated accuracy -0.28 (-2.1 to +1.5) %, within noise`."""
+    parts = []
+    for column in comparison.objective_columns:
+        change = effect.changes.get(column)
+        if change is None:
+            continue
+        text = f"{numbers.title(column, with_author=False)} {numbers.number(column, change.mean, signed=True)}"
+        if change.has_interval:
+            text += f" ({numbers.interval(column, (change.low, change.high), signed=True)})"
+        text += f" {numbers.unit(column)}".rstrip()
+        if change.has_interval and not change.num_distinct:
+            text += ", within noise"
+        parts.append(text)
+    pairs = "1 pair" if effect.num_pairs == 1 else f"mean of {effect.num_pairs} pairs"
+    return f"{effect.parameter}: {_cut(effect.before)} -> {_cut(effect.after)} ({pairs}): {'; '.join(parts)}"

@@ -1,0 +1,445 @@
+"""params.yaml and conf/ -> one validated, fully resolved configuration.
+
+Hydra composes; what it would let pass (unknown keys, wrong types, combinations that cannot exist) is refused here,
+before anything runs, all problems at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from lowerdeck import backends, datasets, metrics, models
+from lowerdeck.config import flavor as flavors
+from lowerdeck.config.problems import Problem, not_plain, raise_problems, validated
+from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
+from lowerdeck.config.schema import GROUPS, Config
+from lowerdeck.config.shapes import shape_problems
+from lowerdeck.contracts import BackendDeclaration, BuildChoices, ConfigurationError, LowerdeckError
+
+_PARAMS = (*GROUPS, "plugins", "overrides")
+Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]
+"""What Hydra made of chosen options: most of the time of compose goes there, and single values have no part in it."""
+
+
+def compose(params_path: Path, conf_dir: Path) -> Config:
+    """The configuration that `params_path` selects from `conf_dir`.
+
+    Raises:
+        ConfigurationError: listing every problem found, each with its full key, the value and what is allowed.
+    """
+    return compose_params(read_params(params_path), conf_dir)
+
+
+def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None = None) -> Config:
+    """The configuration that `params`, what params.yaml holds, selects from `conf_dir`; raises as `compose`.
+
+    Args:
+        params: Choices, plugins and overrides.
+        conf_dir: The folder conf.
+        chosen: Of earlier calls, for as long as `conf_dir` stays as it is; this one adds its own.
+    """
+    raise_problems(_selection_problems(params, conf_dir))
+    values = _composed(params, conf_dir, {} if chosen is None else chosen)
+    config, problems = validated(Config, values)
+    raise_problems(problems)
+    assert isinstance(config, Config)
+    return _resolved(config, conf_dir)
+
+
+def render(config: Config) -> str:
+    """`config` as YAML that YAML 1.1 (OmegaConf) and 1.2 (DVC) read alike: every string is quoted."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def represent_mapping(self, *arguments: Any, **options: Any) -> Any:
+            node = super().represent_mapping(*arguments, **options)
+            for key, _ in node.value:
+                key.style = None  # keys are names of fields and need no quotes
+            return node
+
+    Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+    body = yaml.dump(dataclasses.asdict(config), Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
+    return (
+        "# Written by the stage `compose` from params.yaml and conf/. Do not edit: the next compose replaces it.\n"
+        + body
+    )
+
+
+def read_params(path: Path) -> dict[str, Any]:
+    """What params.yaml says, as plain containers.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds no mapping.
+    """
+    from ruamel.yaml import YAML  # YAML 1.2, as DVC reads params.yaml
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        params = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid YAML: {_one_line(error)}") from None
+    if not isinstance(params, dict):
+        raise ConfigurationError(f"{path} has to hold a mapping of {', '.join(_PARAMS)}")
+    return params
+
+
+def options_of(group: str, conf_dir: Path) -> list[str]:
+    """Names of the options of conf/GROUP."""
+    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
+
+
+def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
+    """What conf/ alone says, by section: `???` and interpolations stay, and nothing is checked or completed.
+
+    Args:
+        choices: Options by group; of others that of conf/config.yaml.
+        conf_dir: The folder conf.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or there is no such option.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    overrides = [f"{group}={option}" for group, option in choices.items()]
+    try:
+        with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+            values: Any = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=False)
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
+    return dict(values)
+
+
+def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Problem]:
+    """What is wrong with the keys and the chosen options of params.yaml."""
+    for key, value in params.items():
+        if key not in _PARAMS:
+            yield Problem(
+                key=str(key),
+                message="there is no such key in params.yaml (single values go under `overrides`)",
+                received=value,
+                allowed=_PARAMS,
+                guess_from=str(key),
+            )
+        elif key in GROUPS:
+            options = options_of(key, conf_dir)
+            if value not in options:
+                named = f"there is no conf/{key}/{value}.yaml"
+                yield Problem(
+                    key=key,
+                    message=named if isinstance(value, str) else "the name of an option has to stand here",
+                    received=value,
+                    allowed=options,
+                    guess_from=str(value),
+                )
+        else:
+            yield from not_plain(value, key)
+    plugins = params.get("plugins") or []
+    if not isinstance(plugins, list) or not all(isinstance(prefix, str) and prefix for prefix in plugins):
+        yield Problem(key="plugins", message="a list of import prefixes has to stand here", received=plugins)
+    sections = [field.name for field in dataclasses.fields(Config)]
+    overrides = params.get("overrides") or {}
+    if not isinstance(overrides, dict):
+        yield Problem(key="overrides", message="a mapping has to stand here", received=overrides)
+        return
+    for section, values in overrides.items():
+        if section not in sections:
+            yield Problem(
+                key=f"overrides.{section}",
+                message="there is no such section",
+                received=values,
+                allowed=sections,
+                guess_from=str(section),
+            )
+        elif not isinstance(values, dict):
+            where = f"to choose another option write `{section}: NAME` at the top" if section in GROUPS else ""
+            yield Problem(
+                key=f"overrides.{section}",
+                message=f"a mapping of single values has to stand here; {where}".rstrip("; "),
+                received=values,
+            )
+
+
+def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[str, Any]:
+    """The chosen options of conf/ with the overrides merged in, as plain containers."""
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    overrides = params.get("overrides") or {}
+    choices = {group: params[group] for group in GROUPS if group in params}
+    flavor = overrides.get("target", {}).get("default_flavor")
+    key = (str(conf_dir.resolve()), repr(flavor), *(choices.get(group) for group in GROUPS))
+    try:
+        if key not in chosen:
+            chosen[key] = _chosen(choices, flavor, conf_dir)
+        values = copy.deepcopy(chosen[key])
+        if params.get("plugins") is not None and isinstance(values.get("build"), dict):
+            values["build"]["plugins"] = params["plugins"]
+        _merge(values, overrides)
+        _refuse_missing(values)
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+    except OmegaConfBaseException as error:
+        raise_problems([_composition_problem(error)])
+    except (HydraException, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
+    return dict(resolved)
+
+
+def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str, Any]:
+    """The chosen options of conf/; `flavor`, else the target's own, takes the place of the flavor `default`."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+        config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in choices.items()])
+        if config.flavor.name == "default":
+            default = OmegaConf.select(config, "target.default_flavor") if flavor is None else flavor
+            raise_problems(_default_flavor_problems(default, conf_dir))
+            options = {**choices, "flavor": default}
+            config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in options.items()])
+    values: Any = OmegaConf.to_container(config, resolve=False)
+    return dict(values)
+
+
+def _composition_problem(error: Any) -> Problem:
+    """What OmegaConf found in a value, mostly an interpolation; its message has the key on a line of its own."""
+    found = error.value if error.child_node is None else str(error.child_node)
+    received: dict[str, Any] = {} if found is None else {"received": found}
+    return Problem(key=error.full_key or "conf/", message=str(error).partition("\n")[0], **received)
+
+
+def _default_flavor_problems(flavor: Any, conf_dir: Path) -> Iterator[Problem]:
+    options = [option for option in options_of("flavor", conf_dir) if option != "default"]
+    if flavor not in options:
+        yield Problem(
+            key="target.default_flavor",
+            message="there is no such option of conf/flavor",
+            received=flavor,
+            allowed=options,
+            guess_from=str(flavor),
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3) -> None:
+    """Put `overrides` into `values`: section, key and option are merged, an option's own value is replaced whole.
+
+    A model's `kwargs` is such a value: those of one factory mean nothing to another.
+    """
+    for key, value in overrides.items():
+        if depth > 1 and isinstance(value, Mapping) and isinstance(values.get(key), dict):
+            _merge(values[key], value, depth - 1)
+        else:
+            values[key] = value
+
+
+def _refuse_missing(values: Any, prefix: str = "") -> None:
+    """Name the keys that conf/ marks `???`, to be given by the user."""
+    missing: list[str] = []
+
+    def walk(value: Any, key: str) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                walk(inner, f"{key}.{name}" if key else str(name))
+        elif value == "???":
+            missing.append(key)
+
+    walk(values, prefix)
+    raise_problems(
+        Problem(key=key, message="has to be given by you; write it under `overrides` in params.yaml") for key in missing
+    )
+
+
+def _resolved(config: Config, conf_dir: Path) -> Config:
+    """`config` with the options of plug points checked and completed, combinations checked and fingerprints added."""
+    problems: list[Problem] = []
+
+    def options(schema: type, values: dict[str, Any], prefix: str, instead: Mapping[str, str] | None = None) -> Any:
+        checked, found = validated(schema, values, prefix)
+        problems.extend(_with_advice(found, prefix, instead or {}))
+        return checked
+
+    model_source = _found(problems, "model.source", models, config.model.source)
+    dataset_source = _found(problems, "dataset.source", datasets, config.dataset.source)
+    for name in config.evaluation.metrics:
+        _found(problems, "evaluation.metrics", metrics, name)
+    declaration = _found(problems, "target.backend", backends, config.target.backend)
+    raise_problems(problems)
+
+    model_options = options(model_source.Options, config.model.options, "model.options")
+    dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options")
+    device = options(declaration.device, config.target.device, "target.device", declaration.not_options)
+    target_options = options(declaration.options, config.target.options, "target.options", declaration.not_options)
+    quantization, observer_problems = completed(config.quantization)
+    problems += observer_problems
+    flavor = config.flavor
+    if flavor.backend == config.target.backend:
+        flavor, flavor_problems = flavors.completed(flavor, declaration)
+        problems += flavor_problems
+    raise_problems(problems)
+
+    problems += _combination_problems(config, declaration, conf_dir)
+    chosen = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    for key, message in _collect(problems, "target", lambda: list(declaration.check(device, target_options))) or ():
+        problems.append(Problem(key=f"target.{key}", message=message, received=_value_at(chosen, key)))
+    problems += shape_problems(config.model, config.target, declaration)
+    if not problems:  # what does not fit by itself need not be held against the rest
+        problems += _build_problems(config, declaration, device, target_options)
+    problems += _fingerprint_problems(config)
+    _collect(problems, "model", lambda: model_source.check(model_options, config.model.weights, config.build.plugins))
+    fingerprint = _collect(problems, "dataset", lambda: dataset_source.fingerprint(dataset_options))
+    raise_problems(problems)
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(
+            config.model,
+            options=dataclasses.asdict(model_options),
+            fingerprint=_model_fingerprint(config.model.weights, model_options),
+        ),
+        quantization=quantization,
+        dataset=dataclasses.replace(
+            config.dataset, options=dataclasses.asdict(dataset_options), fingerprint=fingerprint
+        ),
+        target=dataclasses.replace(
+            config.target,
+            device=chosen["device"],
+            options=chosen["options"],
+            fingerprint=_files_fingerprint(declaration.files(device, target_options)),
+        ),
+        flavor=flavor,
+    )
+
+
+def _with_advice(problems: list[Problem], prefix: str, instead: Mapping[str, str]) -> list[Problem]:
+    """`problems` with the backend's own words for keys that only its vendor's documentation has."""
+    advice = {f"{prefix}.{name}": message for name, message in instead.items()}
+    return [
+        dataclasses.replace(problem, message=advice[problem.key], allowed=()) if problem.key in advice else problem
+        for problem in problems
+    ]
+
+
+def _found(problems: list[Problem], key: str, package: Any, name: str) -> Any:
+    """The plug-in `name` of `package`, None and a problem where there is none."""
+    if name not in package.available():
+        problems.append(
+            Problem(
+                key=key,
+                message=f"there is no such module in {package.__name__.replace('.', '/')}/",
+                received=name,
+                allowed=package.available(),
+                guess_from=name,
+            )
+        )
+        return None
+    return package.source(name)
+
+
+def _collect(problems: list[Problem], key: str, call: Any) -> Any:
+    try:
+        return call()
+    except LowerdeckError as error:
+        # Plug-ins begin their messages with the key where they know it, e.g. `model.weights is ...`.
+        named = re.match(rf"({key}(?:\.\w+)+):? (.*)", str(error), re.DOTALL)
+        problems.append(Problem(key=named[1], message=named[2]) if named else Problem(key=key, message=str(error)))
+        return None
+
+
+def _combination_problems(config: Config, declaration: BackendDeclaration, conf_dir: Path) -> Iterator[Problem]:
+    """Choices that are fine each by itself but not together."""
+    target, flavor = config.target, config.flavor
+    if flavor.backend != target.backend:
+        fitting = [
+            name
+            for name in options_of("flavor", conf_dir)
+            if _backend_of(conf_dir / "flavor" / f"{name}.yaml") == target.backend
+        ]
+        yield Problem(
+            key="flavor",
+            message=f"converts for the backend {flavor.backend}, while target {target.name} needs {target.backend}",
+            received=flavor.name,
+            allowed=["default", *fitting],
+        )
+    yield from quantization_problems(config.quantization, target, declaration)
+
+
+def _build_problems(
+    config: Config, declaration: BackendDeclaration, device: Any, target_options: Any
+) -> Iterator[Problem]:
+    """What the backend finds wrong with its options beside the model and the quantization."""
+    values = dataclasses.asdict(config)
+    values["target"] |= {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    build = BuildChoices(
+        scheme=quantization_scheme(config.quantization),
+        input_shapes=config.model.input_shapes,
+        dynamic_dimensions=config.model.dynamic_shapes,
+        memory_format=config.model.memory_format,
+        plugins=config.build.plugins,
+    )
+    for key, message in declaration.check_build(device, target_options, build):
+        yield Problem(key=key, message=message, received=_value_at(values, key))
+
+
+def _value_at(values: Any, key: str) -> Any:
+    """What stands at a dotted key below `values`; entries of lists are counted from 0."""
+    for part in key.split("."):
+        values = values[int(part)] if isinstance(values, list) else values[part]
+    return values
+
+
+def _backend_of(flavor: Path) -> Any:
+    import yaml
+
+    try:
+        values = yaml.safe_load(flavor.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        return None  # it was not chosen: what is wrong with it is no problem of this build
+    return values.get("backend") if isinstance(values, dict) else None
+
+
+def _fingerprint_problems(config: Config) -> Iterator[Problem]:
+    for section in ("model", "dataset", "target"):
+        fingerprint = getattr(config, section).fingerprint
+        if fingerprint is not None:
+            message = "cannot be given: it is computed from what is built"
+            yield Problem(key=f"{section}.fingerprint", message=message, received=fingerprint)
+
+
+def _model_fingerprint(weights: str | None, options: Any) -> str:
+    """SHA-256 over the checkpoint and the source file of the factory, as far as they are files."""
+    import importlib.util
+
+    digest = hashlib.sha256()
+    if weights is not None:
+        path = Path(weights)
+        digest.update(path.read_bytes() if path.is_file() else weights.encode())
+    factory = getattr(options, "factory", None)
+    if factory is not None:
+        spec = importlib.util.find_spec(factory.partition(":")[0])
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            digest.update(Path(spec.origin).read_bytes())
+    return digest.hexdigest()
+
+
+def _files_fingerprint(paths: Iterator[Path]) -> str | None:
+    """SHA-256 over the content of files, None where there are none."""
+    digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
+    return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None

@@ -1,0 +1,73 @@
+"""Reading build/config.yaml in a stage: each stage names the sections that it depends on, and gets no other."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lowerdeck.config.problems import raise_problems, validated
+from lowerdeck.config.schema import Config
+from lowerdeck.config.yaml_text import plain_values
+from lowerdeck.contracts import ConfigurationError
+
+Section = TypeVar("Section")
+
+
+def read_section(path: Path, schema: type[Section]) -> Section:
+    """The section of the resolved configuration whose dataclass is `schema`.
+
+    Raises:
+        ConfigurationError: compose has not run, or the file was edited by hand.
+    """
+    section, problems = validated(schema, _values(path).get(section_name(schema)), section_name(schema))
+    raise_problems(problems)
+    return typing.cast(Section, section)
+
+
+def read_config(path: Path) -> Config:
+    """The whole resolved configuration; only `track` and what stands above it may depend on all of it."""
+    return _checked(_values(path))
+
+
+def config_of(text: str) -> Config:
+    """The resolved configuration that `text` holds, as a recorded build keeps it; options of sources and backends stay
+    as they are.
+
+    Raises:
+        ConfigurationError: it holds none, or one of a version of the project that had other keys.
+    """
+    import yaml
+
+    try:
+        values = plain_values(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"this is no resolved configuration: {error}") from None
+    return _checked(values)
+
+
+def _checked(values: Any) -> Config:
+    config, problems = validated(Config, values)
+    raise_problems(problems)
+    assert isinstance(config, Config)
+    return config
+
+
+def section_name(schema: type) -> str:
+    """The key of build/config.yaml that holds a `schema`."""
+    hints = typing.get_type_hints(Config)
+    return next(name for name, hint in hints.items() if hint is schema)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    import yaml
+
+    if not path.is_file():
+        raise ConfigurationError(f"{path} does not exist yet; `dvc repro compose` makes it")
+    try:
+        values = plain_values(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        values = None
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` makes it anew")
+    return values

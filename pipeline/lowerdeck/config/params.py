@@ -1,0 +1,113 @@
+"""Writes values into params.yaml as a person would: comments and order stay."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.contracts import ConfigurationError
+
+
+def with_override(path: Path, keys: Sequence[str], value: Any) -> str:
+    """The text of params.yaml with `overrides.KEYS` set to `value`; the file stays as it is.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds something else than a mapping on the way.
+    """
+    params = _read(path)
+    place = params
+    for depth, key in enumerate(("overrides", *keys[:-1])):
+        if not isinstance(place, dict):
+            raise ConfigurationError(f"{path}: a mapping has to stand at {'.'.join(('overrides', *keys)[:depth])}")
+        if place.get(key) is None:
+            place[key] = {}
+        place = place[key]
+    if not isinstance(place, dict):
+        raise ConfigurationError(f"{path}: a mapping has to stand at {'.'.join(('overrides', *keys[:-1]))}")
+    place[keys[-1]] = value
+    return _text(params)
+
+
+def with_values(path: Path, values: Mapping[str, Any]) -> str:
+    """The text of params.yaml with each key of `values` set to its value; the file stays as it is.
+
+    What is equal already is not touched, in mappings key by key. Lines that hold nothing but a comment are all kept:
+    one that stood within values that are gone is put at the end.
+
+    Raises:
+        ConfigurationError: it cannot be read, holds no mapping, or its comments stand where the values have to go.
+    """
+    params = _read(path)
+    if not isinstance(params, dict):
+        raise ConfigurationError(f"{path} has to hold a mapping")
+    before = path.read_text(encoding="utf-8")
+    for key, value in values.items():
+        _set(params, key, value)
+    after = _text(params)
+    _check_written(path, after, values)
+    kept = {line.strip() for line in after.splitlines()}
+    lost = [line for line in before.splitlines() if line.lstrip().startswith("#") and line.strip() not in kept]
+    return after + "".join(f"{line}\n" for line in lost)
+
+
+def _set(place: Any, key: str, value: Any) -> None:
+    """`place[key] = value` that leaves alone what is equal already."""
+    if value and isinstance(value, Mapping) and isinstance(place.get(key), dict):
+        for gone in [name for name in place[key] if name not in value]:
+            del place[key][gone]
+        for name, inner in value.items():
+            _set(place[key], name, inner)
+    elif key not in place or _differs(place[key], value):
+        place[key] = value
+        comments = place.ca.items.get(key)
+        if comments is not None and not value:
+            comments[3:] = [None]  # lines between the key and its value, which would part an empty value from its key
+
+
+def _differs(found: Any, wanted: Any) -> bool:
+    """Whether two values are others in YAML: 1, 1.0 and true are, and the order of keys says nothing."""
+    return json.dumps(found, default=str, sort_keys=True) != json.dumps(wanted, sort_keys=True)
+
+
+def _check_written(path: Path, text: str, values: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError unless `text`, read as compose and DVC read it, says `values`."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        written = YAML(typ="safe", pure=True).load(text)
+    except YAMLError:
+        written = {}
+    for key, value in values.items():
+        if key not in written or _differs(written[key], value):
+            raise ConfigurationError(
+                f"{path}: comments stand where {key} would have to be written; set it by hand: {json.dumps(value)}"
+            )
+
+
+def _read(path: Path) -> Any:
+    """What stands at `path`, with all that is needed to write it again as it was."""
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return _yaml().load(path.read_text(encoding="utf-8"))
+    except (OSError, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+
+
+def _text(params: Any) -> str:
+    text = io.StringIO()
+    _yaml().dump(params, text)
+    return text.getvalue()
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 1 << 16
+    return yaml

@@ -1,0 +1,341 @@
+"""The configuration, one frozen dataclass a section; compose.py fills it from conf/ and params.yaml.
+
+Values are checked in strict mode: an int is no float's place taker the other way round, a number in quotes is a string.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from lowerdeck.contracts import DynamicDimension
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The model, its weights and the shapes of its inputs."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the model is called in tables and in MLflow."""
+    source: Name
+    """Where it comes from: a module of pipeline/lowerdeck/models (`factory`, `torchvision`)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the source needs; its `Options` dataclass says which keys there are."""
+    weights: str | None = None
+    """Path of a safetensors or weights-only checkpoint, torchvision's name of its weights, or null for random ones."""
+    input_shapes: Annotated[list[list[Positive]], Field(min_length=1)]
+    """Shape of every input with its batch dimension, e.g. [[1, 3, 224, 224]]; all inputs are float32."""
+    dynamic_shapes: list[DynamicDimension] = field(default_factory=list)
+    """Dimensions whose size may differ from call to call, e.g. [{dim: 2, min: 16, max: 64}], each a mapping of `dim`,
+    `min`, `max` and where needed `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always
+    equal); docs/dynamic_shapes.md tells more. `input_shapes` stays what is calibrated and evaluated with."""
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """How inputs of four dimensions lie in memory: [n, c, h, w] or, with the same shape, channels innermost."""
+    fingerprint: str | None = None
+    """SHA-256 of the checkpoint and of the factory's source file. Written by compose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig:
+    """Samples for calibration and evaluation."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the dataset is called in tables and in MLflow."""
+    source: Name
+    """Where it comes from: a module of pipeline/lowerdeck/datasets (`digits`, `image_folder`, `arrays`, `random` ...)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the source needs; its `Options` dataclass says which keys there are."""
+    fingerprint: str | None = None
+    """SHA-256 over everything that the source reads. Written by compose."""
+
+
+Granularity = Literal["backend_default", "per_tensor", "per_channel", "per_group"]
+SchemeName = Literal["int8", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverConfig:
+    """How the ranges of tensors are found."""
+
+    __pydantic_config__ = _STRICT
+
+    kind: Name = "backend_default"
+    """An observer, or `backend_default` for what the backend's quantizer chooses."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the observer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRuleConfig:
+    """Another scheme for a part of the model. Of several rules that match a module, the last one holds."""
+
+    __pydantic_config__ = _STRICT
+
+    modules: list[Name] = field(default_factory=list)
+    """Globs on module paths, e.g. `layer3.*`. A module is matched with everything in it."""
+    types: list[Name] = field(default_factory=list)
+    """Classes of modules with as much of their import path as wanted, e.g. `torch.nn.Linear`. A module is chosen where
+    a glob or a class names it."""
+    scheme: SchemeName
+    """The scheme of these modules; `float32` leaves them as they are."""
+    weight_granularity: Granularity = "backend_default"
+    """One scale a weight tensor, one a channel, or what the backend's vendor recommends for each operator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Quantization-aware training: the model learns with the rounding of its weights and activations in place."""
+
+    __pydantic_config__ = _STRICT
+
+    epochs: Positive
+    """Passes over the training samples."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)]
+    """Step size of Adam at the start; it falls to zero along half a cosine."""
+    batch_size: Positive = 32
+    """Samples a step."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Draws the order of the samples, anew for each epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationConfig:
+    """How weights and activations are represented."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the scheme is called in tables and in MLflow."""
+    scheme: SchemeName
+    """`int8`: static 8-bit activations and weights (PT2E); `int8_dynamic`: activations quantized as they arise;
+    `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao); `int16x8`: 16-bit activations, 8-bit
+    weights; `float16`, `float32`: not quantized."""
+    weight_granularity: Granularity = "backend_default"
+    """One scale a weight tensor, a channel or a group, or what the backend's vendor recommends for each operator."""
+    group_size: Positive | None = None
+    """Weights that share a scale, for `per_group`."""
+    activation_observer: ObserverConfig = field(default_factory=ObserverConfig)
+    """How the ranges of activations are found."""
+    weight_observer: ObserverConfig = field(default_factory=ObserverConfig)
+    """How the ranges of weights are found."""
+    rules: list[ModuleRuleConfig] = field(default_factory=list)
+    """Exceptions for parts of the model."""
+    keep_float: list[Name] = field(default_factory=list)
+    """Globs on paths of modules that stay float, e.g. [head, `layer4.*`]: a short form of rules with `float32`."""
+    num_calibration_samples: Positive | None = None
+    """How many samples of the calibration split the observers see; null for all of them."""
+    calibration_choice: Literal["first", "random", "stratified"] = "first"
+    """Which ones: those at its start, drawn by `build.seed`, or drawn with equal shares of all classes."""
+    training: TrainingConfig | None = None
+    """Quantization-aware training after calibration, on the dataset's training samples; null for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig:
+    """What the program is for: a backend with its options."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the target is called in tables and in MLflow."""
+    backend: Name
+    """A folder of pipeline/lowerdeck/backends (`neutron`, `ethos_u`, `xnnpack`)."""
+    default_flavor: Name
+    """The conf/flavor option that `flavor: default` in params.yaml stands for."""
+    device: dict[str, Any] = field(default_factory=dict)
+    """What the quantizer has to know of the hardware; a change reruns calibrate."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Partitioner and compiler options; a change reruns partition."""
+    fingerprint: str | None = None
+    """SHA-256 of the files that device and options name, null where they name none. Written by compose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlavorConfig:
+    """Which converter build turns partitions into device code."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How the converter build is called in tables and in MLflow."""
+    backend: Name
+    """The backend that it converts for."""
+    converter: Name
+    """Kind of converter; each backend lists the values it knows."""
+    version: Name | None = None
+    """Release that has to be found, as the converter states it; null to take and record whichever is there."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """How the converter is reached; the backend's `FlavorOptions` says which keys there are."""
+    timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
+    """Seconds after which the conversion of one partition is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What is measured, on how many samples."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this way of evaluating is called."""
+    metrics: Annotated[list[Name], Field(min_length=1)]
+    """Modules of pipeline/lowerdeck/metrics."""
+    max_samples: Positive | None = None
+    """Upper bound of samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
+    layer_samples: Positive = 16
+    """Most samples of those evaluated that the table of layers is measured on: it holds every intermediate tensor."""
+    resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
+    """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatesConfig:
+    """Bounds that a build has to keep: `min_FIGURE` or `max_FIGURE`, FIGURE being a key of metrics.json."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this set of gates is called. Null switches a gate off; a chosen one fails too where its figure is missing."""
+    min_quantized_accuracy: Fraction | None = None
+    """Least top-1 of the quantized program, as a fraction."""
+    min_delegated_accuracy: Fraction | None = None
+    """Least top-1 of the `.pte`, as a fraction."""
+    max_quantization_drop: NonNegative | None = None
+    """Most top-1 that quantization may cost, float minus quantized, as a fraction."""
+    max_delegation_drop: NonNegative | None = None
+    """Most top-1 that the way to the `.pte` may cost, quantized minus delegated, as a fraction."""
+    min_delegated_share: Fraction | None = None
+    """Least share of compute nodes that the delegate takes."""
+    max_delegated_error_max_lsb: NonNegative | None = None
+    """Largest error of any output of the `.pte` against the quantized program, in steps of the output's quantization.
+    It grows with depth; judge deep models by the mean."""
+    max_delegated_error_mean_lsb: NonNegative | None = None
+    """Largest mean of that error over all outputs."""
+    max_program_bytes: Positive | None = None
+    """Largest `.pte`."""
+    max_planned_memory_bytes: Positive | None = None
+    """Most memory that ExecuTorch plans for activations."""
+    max_estimated_sram_bytes: Positive | None = None
+    """Most working memory of the NPU, as its compiler estimates it."""
+    max_estimated_inference_time_ms: Annotated[float, Field(gt=0.0)] | None = None
+    """Longest inference, as the NPU's compiler estimates it."""
+
+
+_C_KEYWORDS = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr const_cast
+    continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
+    goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
+    public register reinterpret_cast restrict return short signed sizeof static static_assert static_cast struct
+    switch template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void
+    volatile wchar_t while xor xor_eq
+    """.split()  # noqa: SIM905
+)
+
+
+def _c_identifier(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
+        raise ValueError("is no name in C: a letter, then up to 62 letters, digits or underscores")
+    if name in _C_KEYWORDS:
+        raise ValueError("is a keyword of C or C++; choose another name, e.g. model_pte")
+    return name
+
+
+def _alignment(value: int) -> int:
+    if not 16 <= value <= 65536 or value & (value - 1):
+        raise ValueError("has to be a power of two from 16, which ExecuTorch's runtime demands, to 65536")
+    return value
+
+
+def _section_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_.][A-Za-z0-9_.$]{0,254}", name):
+        raise ValueError(
+            "is no name of a section: letters, digits, `_`, `.` and `$`, not a digit first, e.g. .rodata.model; null "
+            "for none"
+        )
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirmwareConfig:
+    """How the program is handed over to firmware, in build/firmware."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this way of handing over is called."""
+    array_name: Annotated[str, AfterValidator(_c_identifier)] = "model_pte"
+    """Name of the array in the C header. The header, its include guard and its macros are named after it."""
+    alignment_bytes: Annotated[int, AfterValidator(_alignment)] = 16
+    """Address of the array: a multiple of this power of two. ExecuTorch's runtime refuses programs below 16."""
+    section: Annotated[str, AfterValidator(_section_name)] | None = "network_model_sec"
+    """Section of the linker script that holds the array; null leaves it where the compiler puts constants."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """Where MLflow runs are recorded."""
+
+    __pydantic_config__ = _STRICT
+
+    name: Name
+    """How this way of tracking is called."""
+    enabled: bool = True
+    """Whether `track` records a run; lineage.json is written either way."""
+    experiment: Name = "lowerdeck"
+    """MLflow experiment."""
+    uri: Name = "sqlite:///mlflow/mlflow.db"
+    """Tracking database or server; the variable MLFLOW_TRACKING_URI takes precedence."""
+    artifact_location: Name | None = "mlflow/artifacts"
+    """Where a new experiment in a local database keeps files; a server chooses by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildConfig:
+    """What concerns the whole build."""
+
+    __pydantic_config__ = _STRICT
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seeds random weights, random data and the choice of evaluation samples."""
+    num_threads: Positive = 1
+    """Threads of PyTorch in every stage. More than one makes the last bits of observed ranges vary."""
+    plugins: list[Name] = field(default_factory=list)
+    """Import prefixes outside the project that import paths may name, e.g. [my_models]: model.options.factory, and
+    options of targets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The whole resolved configuration, as build/config.yaml holds it."""
+
+    __pydantic_config__ = _STRICT
+
+    build: BuildConfig
+    model: ModelConfig
+    dataset: DatasetConfig
+    quantization: QuantizationConfig
+    target: TargetConfig
+    flavor: FlavorConfig
+    evaluation: EvaluationConfig
+    gates: GatesConfig
+    firmware: FirmwareConfig
+    tracking: TrackingConfig
+
+
+GROUPS = ("model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "firmware", "tracking")
+"""Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""

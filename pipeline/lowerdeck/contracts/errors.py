@@ -1,0 +1,52 @@
+"""Conditions that the person at the terminal can mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lowerdeck.contracts.plan import DelegationPlan
+
+
+class LowerdeckError(Exception):
+    """A condition that the person at the terminal can mend: shown as its message, without a traceback."""
+
+
+class ConfigurationError(LowerdeckError):
+    """The configuration names something that does not exist or cannot be combined."""
+
+    def __init__(self, message: str, mistaken: Iterable[str] = ()) -> None:
+        """See the class.
+
+        Args:
+            message: What is wrong and how to mend it.
+            mistaken: Keys whose values are wrong by themselves, by a name that does not exist or by their type; other
+                problems come from combinations.
+        """
+        super().__init__(message)
+        self.mistaken = tuple(mistaken)
+
+
+class UnsupportedQuantizationError(ConfigurationError):
+    """A backend has no quantizer for the wanted scheme; the message lists the schemes that it has."""
+
+
+class ConversionError(LowerdeckError):
+    """A converter crashed, ran out of time or returned something that is no compiled partition."""
+
+
+class NothingDelegatedError(LowerdeckError):
+    """A backend takes no node of a program at all; the message lists the reasons, and `plan` has them by node."""
+
+    def __init__(self, message: str, plan: DelegationPlan) -> None:
+        super().__init__(message)
+        self.plan = plan
+
+
+class SampleOverlapError(LowerdeckError):
+    """A sample serves calibration and evaluation: the accuracy would be measured on data the program has seen."""
+
+
+class GateError(LowerdeckError):
+    """A build was measured and is not good enough for the chosen gates."""

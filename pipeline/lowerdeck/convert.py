@@ -1,0 +1,116 @@
+"""Step convert: edge program -> `.pte`, with the backend's compiler run on every partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# Registers the out variants of quantize and dequantize, without which undelegated ones stop to_executorch.
+import executorch.extension.pybindings.portable_lib
+import executorch.kernels.quantized  # noqa: F401
+from executorch.exir import ExecutorchBackendConfig
+
+from lowerdeck import plan_check, program_io
+from lowerdeck.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, ProgramTensor
+from lowerdeck.etrecord import Recorder
+from lowerdeck.quick_graphs import quick_graphs
+from lowerdeck.transposes import with_transposes
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """A program that ExecuTorch can load, and what is known about it."""
+
+    program: bytes
+    """The `.pte`."""
+    delegates: tuple[str, ...]
+    """Backend ids of its delegates, in order, one for each partition."""
+    operators: tuple[str, ...]
+    """Kernels that the runtime must have for what is not delegated."""
+    planned_memory_bytes: int
+    """Memory that ExecuTorch plans for mutable tensors, over all arenas."""
+    inputs: tuple[ProgramTensor, ...]
+    """What the program takes, in order."""
+    outputs: tuple[ProgramTensor, ...]
+    """What the program gives, in order."""
+    output_steps: tuple[float | None, ...]
+    """One step of the quantization of each output, in its units; None where the output is not quantized."""
+    partitions: Sequence[CompiledPartition]
+    data_files: Mapping[str, bytes] = field(default_factory=dict)
+    """Constants that the program does not hold itself, by the name of the file that firmware has to load."""
+    etrecord: bytes | None = None
+    """ExecuTorch's ETRecord, where the backend's options ask for it."""
+    reports: Mapping[str, bytes] = field(default_factory=dict)
+    """What the converter tells of the whole program, by file name, beside the reports of its partitions."""
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """What the compiler predicts for the whole program: peaks of working memory, sums of everything else."""
+        total: dict[str, float] = {}
+        for partition in self.partitions:
+            for key, value in partition.estimates.items():
+                # Partitions run one after the other and share their working memory, while constants stay.
+                total[key] = max(total.get(key, 0), value) if key.endswith("ram_bytes") else total.get(key, 0) + value
+        return total
+
+
+def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend, workdir: Path) -> Converted:
+    """Lower an edge program as `plan` says.
+
+    Args:
+        manager: Edge program that partition made.
+        plan: What partition decided; the partitioner runs again and has to decide the same.
+        backend: The backend that partition used.
+        workdir: Empty folder for the converter's files.
+
+    Raises:
+        ConversionError: the converter failed.
+        LowerdeckError: the converter, the partitioner's decisions or what came of them are others than in partition,
+            or the program cannot take or give the integers that the backend's options ask for.
+    """
+    plan_check.hold_converter(plan, backend.converter())
+    lowering = backend.lowering(manager.exported_program())
+    names = program_io.names_of(manager.exported_program())
+    steps = program_io.steps_of(manager.exported_program())
+    recorder = Recorder(manager) if lowering.keeps_etrecord else None
+    program_io.keep_border(lowering)
+    plan_check.hold_partitioner(lowering.partitioner, plan)
+    with quick_graphs():
+        with backend.compiling(workdir) as partitions:
+            lowered = manager.to_backend(lowering.partitioner)
+        plan_check.hold_program(lowered.exported_program().graph_module, plan)
+        if lowering.finish is not None:
+            lowered = lowering.finish(lowered)
+        lowered, border = program_io.take_integers(lowered, lowering)
+        executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
+    method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
+    if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
+        raise ConversionError(
+            f"{len(plan.partitions)} partitions were planned, {len(partitions)} compiled and {len(method.delegates)} "
+            "stand in the program"
+        )
+    inputs, outputs = program_io.describe(method, names, border)
+    return Converted(
+        program=executorch_program.buffer,
+        delegates=tuple(delegate.id for delegate in method.delegates),
+        operators=tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators})),
+        planned_memory_bytes=sum(method.non_const_buffer_sizes),
+        inputs=inputs,
+        outputs=outputs,
+        output_steps=steps,
+        partitions=tuple(map(with_transposes, partitions)),
+        data_files=_data_files(executorch_program),
+        etrecord=None if recorder is None else recorder.finish(executorch_program),
+        reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
+    )
+
+
+def _data_files(manager: ExecutorchProgramManager) -> dict[str, bytes]:
+    """What `write_tensor_data_to_file` would write."""
+    files = manager._tensor_data or {}
+    return {name if name.endswith(".ptd") else f"{name}.ptd": bytes(content) for name, content in sorted(files.items())}

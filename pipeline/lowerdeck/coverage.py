@@ -1,0 +1,152 @@
+"""What a delegation plan amounts to, as figures. docs/plan.md has their formulas.
+
+Pure functions of the plan, and of what is known of its compiled partitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lowerdeck.contracts import DelegationPlan, PlannedNode, PlannedTensor
+
+TRANSPOSES = (
+    "aten.permute_copy.default",
+    "aten.permute.default",
+    "aten.transpose_copy.int",
+    "aten.t_copy.default",
+    "dim_order_ops._to_dim_order_copy.default",
+    "dim_order_ops._clone_dim_order.default",
+)
+"""Operators that only change the order of a tensor's elements in memory, or may change it."""
+
+
+def coverage(plan: DelegationPlan) -> dict[str, int | float]:
+    """The figures of a plan; a share of nothing is 1.
+
+    Returns:
+        `compute_nodes`, `delegated_compute_nodes`, `delegated_share` (of compute nodes); `total_macs`,
+        `undelegated_macs`, `delegated_macs_share`; `total_parameters`, `undelegated_parameters`,
+        `delegated_parameter_share` (elements of parameters, buffers and constants); `partitions`; `crossings` of the
+        delegates' boundaries by tensors, and the `crossing_bytes` that they carry per inference;
+        `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes, for each code
+        that occurs.
+    """
+    total_macs = sum(node.macs for node in plan.nodes)
+    undelegated_macs = sum(node.macs for node in plan.nodes if node.partition is None)
+    parameters = _parameters(plan)
+    undelegated_parameters = sum(count for count, is_delegated in parameters if not is_delegated)
+    total_parameters = sum(count for count, _ in parameters)
+    crossing_bytes = list(_crossings(plan).values())
+    return {
+        "compute_nodes": plan.compute_nodes,
+        "delegated_compute_nodes": plan.delegated_compute_nodes,
+        "delegated_share": _share(plan.delegated_compute_nodes, plan.compute_nodes),
+        "total_macs": total_macs,
+        "undelegated_macs": undelegated_macs,
+        "delegated_macs_share": _share(total_macs - undelegated_macs, total_macs),
+        "total_parameters": total_parameters,
+        "undelegated_parameters": undelegated_parameters,
+        "delegated_parameter_share": _share(total_parameters - undelegated_parameters, total_parameters),
+        "partitions": len(plan.partitions),
+        "crossings": len(crossing_bytes),
+        "crossing_bytes": sum(crossing_bytes),
+        "transposes_at_boundary": sum(1 for _ in _transposes_at_boundary(plan)),
+        "transposes_delegated": sum(node.partition is not None for node in _transposes(plan)),
+        **reasons(plan),
+    }
+
+
+def compiled_transposes(figures: Mapping[str, Any], of_partitions: Sequence[int | None]) -> dict[str, int]:
+    """What compiling has added to the `figures` of coverage; empty where that is not known of every partition.
+
+    Args:
+        figures: Those of the plan.
+        of_partitions: Transposes in each compiled partition, None where they were not counted.
+
+    Returns:
+        `transposes_in_delegates`, all that the delegates execute, and `transposes_inserted`, those of them that the
+        plan has not: where a backend has also removed some, as many less.
+    """
+    counted = [count for count in of_partitions if count is not None]
+    if len(counted) < len(of_partitions):
+        return {}
+    inserted = max(0, sum(counted) - figures["transposes_delegated"])
+    return {"transposes_in_delegates": sum(counted), "transposes_inserted": inserted}
+
+
+def reasons(plan: DelegationPlan) -> dict[str, int]:
+    """`reasons.CODE` -> how many nodes, in order of the codes' names."""
+    counts = Counter(str(node.reason.code) for node in plan.nodes if node.reason is not None)
+    return {f"reasons.{code}": count for code, count in sorted(counts.items())}
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def _parameters(plan: DelegationPlan) -> list[tuple[int, bool]]:
+    """Elements of each constant of the program, and whether only delegated nodes take it.
+
+    Scales and zero points of quantized tensors are no parameters of the model.
+    """
+    elements: dict[str, int] = {}
+    delegated: dict[str, bool] = {}
+    for node in plan.nodes:
+        # Quantize and dequantize take the tensor first, and then scales and zero points.
+        tensors = node.inputs if node.compute or node.operator == "getitem" else node.inputs[:1]
+        for tensor in tensors:
+            if tensor.is_constant:
+                elements[tensor.source] = tensor.num_elements
+                delegated[tensor.source] = delegated.get(tensor.source, True) and node.partition is not None
+    return [(count, delegated[source]) for source, count in elements.items()]
+
+
+def _crossings(plan: DelegationPlan) -> dict[tuple[str, str, str], int]:
+    """(tensor, partition, `in` or `out`) -> bytes, for every tensor that a partition takes or gives.
+
+    What one partition gives and another takes is handed over twice: out of the one and into the other.
+    """
+    partitions = {node.name: node.partition for node in plan.nodes}
+    handed: dict[tuple[str, str, str], int] = {}
+    for node, tensor in _taken(plan):
+        giver, taker = partitions.get(tensor.source), node.partition
+        # A node with several results gives as many tensors, each named by its getitem.
+        name = node.name if node.operator == "getitem" else tensor.source
+        if giver is not None and giver != taker:
+            handed[name, giver, "out"] = tensor.size_bytes
+        if taker is not None and giver != taker:
+            handed[name, taker, "in"] = tensor.size_bytes
+    for node in plan.nodes:
+        if node.name in plan.outputs and node.partition is not None:
+            handed[node.name, node.partition, "out"] = sum(tensor.size_bytes for tensor in node.outputs)
+    return handed
+
+
+def _taken(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, PlannedTensor]]:
+    """Every tensor that is computed or given to the program, with each node that takes it."""
+    for node in plan.nodes:
+        for tensor in node.inputs:
+            if not tensor.is_constant:
+                yield node, tensor
+
+
+def _transposes(plan: DelegationPlan) -> Iterator[PlannedNode]:
+    """Transposes of what an inference computes: those of constants are done once, by the compiler."""
+    constant: set[str] = set()
+    for node in plan.nodes:
+        if all(tensor.is_constant or tensor.source in constant for tensor in node.inputs):
+            constant.add(node.name)
+        elif node.operator in TRANSPOSES:
+            yield node
+
+
+def _transposes_at_boundary(plan: DelegationPlan) -> Iterator[PlannedNode]:
+    """Transposes on the CPU that take a tensor from a partition or give one to it."""
+    delegated = {node.name for node in plan.nodes if node.partition is not None}
+    gives = {tensor.source for node, tensor in _taken(plan) if node.name in delegated}
+    for node in _transposes(plan):
+        takes = any(tensor.source in delegated for tensor in node.inputs)
+        if node.partition is None and (takes or node.name in gives):
+            yield node

@@ -1,0 +1,82 @@
+"""Which samples of a split are taken, the same ones for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from lowerdeck.contracts import Dataset, LowerdeckError, Split
+
+if TYPE_CHECKING:
+    import torch
+
+Choice = Literal["first", "random", "stratified"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenInputs:
+    """The inputs of some samples of a split, decoded whenever they are gone through: none is kept."""
+
+    split: Split
+    indices: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return (self.split[index].inputs for index in self.indices)
+
+
+def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[int]:
+    """Indices of `count` samples, ascending; all of them where there are no more, or `count` is None.
+
+    Args:
+        split: Where they are taken from.
+        count: How many.
+        choice: `first`: those at the start; `random`: drawn; `stratified`: drawn with equal shares of all classes.
+        seed: What is drawn with.
+
+    Raises:
+        LowerdeckError: stratified, of samples without labels.
+    """
+    count = len(split) if count is None else min(count, len(split))
+    if choice == "stratified" and len(split) and split[0].label is None:
+        raise LowerdeckError(
+            "quantization.calibration_choice: stratified needs a label with every sample, and these have none; choose "
+            "`first` or `random`, or a dataset with labels"
+        )
+    if choice == "first" or count == len(split):
+        return list(range(count))
+    if choice == "random":
+        return sorted(np.random.default_rng(seed).permutation(len(split))[:count].tolist())
+    return stratified(split, count, seed)
+
+
+def stratified(split: Split, count: int, seed: int) -> list[int]:
+    """Indices of `count` samples, ascending, drawn so that the classes' shares differ by one sample at most.
+
+    Samples without a label are a class of their own, and classes that are too small give all that they have.
+    """
+    classes: dict[int | None, list[int]] = {}
+    for index in np.random.default_rng(seed).permutation(len(split)):
+        classes.setdefault(split[int(index)].label, []).append(int(index))
+    dealt = [index for rank in range(len(split)) for members in classes.values() for index in members[rank : rank + 1]]
+    return sorted(dealt[:count])
+
+
+def training_split(dataset: Dataset) -> Split:
+    """What a model learns from: the dataset's training samples, or those of calibration where it has no others.
+
+    Raises:
+        LowerdeckError: a sample has no label.
+    """
+    split = getattr(dataset, "training", None) or dataset.calibration  # a dataset of a plug-in may lack the attribute
+    if len(split) == 0 or split[0].label is None:
+        raise LowerdeckError(
+            "quantization.training needs a label with every training sample, and these have none; choose a dataset "
+            "with labels, or remove quantization.training"
+        )
+    return split

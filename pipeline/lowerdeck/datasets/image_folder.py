@@ -1,0 +1,210 @@
+"""Images on disk: `calibration/` and `evaluation/` below one folder, each with one folder a class.
+
+    root/calibration/cat/001.jpg      root/evaluation/cat/100.jpg
+    root/calibration/dog/001.jpg      root/evaluation/dog/100.jpg
+
+The class index is the place of the folder's name among the sorted names. Calibration needs no labels, so its images may
+also lie in one flat folder. Images are decoded when they are asked for, with PIL, as stored (no EXIF rotation).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.datasets import content, preprocessing, splits
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+LEFT_BY_DESKTOPS = ("thumbs.db", "desktop.ini")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may stand under `dataset.options`."""
+
+    root: str
+    """Folder with `evaluation/` below it, and `calibration/` unless the option `calibration` names another."""
+    calibration: str | None = None
+    """Another folder to take calibration images from, e.g. the training set; null for `calibration/` below root."""
+    resize: int | None = None
+    """Pixels of the shorter side before the centre crop; null for the smallest image that covers the crop."""
+    interpolation: str = "bilinear"
+    """How to resize: nearest, bilinear, bicubic or lanczos."""
+    mean: list[float] = field(default_factory=lambda: [0.0])
+    """Subtracted from pixels in 0 ... 1: one value, or one for each channel."""
+    std: list[float] = field(default_factory=lambda: [1.0])
+    """Divided by after that: as many values as mean."""
+
+    def __post_init__(self) -> None:
+        preprocessing.check_normalisation(self.mean, self.std)
+        preprocessing.check_resize(self.resize, self.interpolation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    """The images of one split, in the order of their paths."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    labels: tuple[int | None, ...]
+    classes: tuple[str, ...]
+
+
+def fingerprint(options: Options) -> str:
+    """SHA-256 over every image of both splits with its path below its split's folder.
+
+    Raises:
+        LowerdeckError: a folder is missing, empty or not laid out as it has to be.
+    """
+    calibration, evaluation = _listings(options)
+    files = {
+        f"{name}/{path.relative_to(listing.folder).as_posix()}": path
+        for name, listing in (("calibration", calibration), ("evaluation", evaluation))
+        for path in listing.files
+    }
+    return content.files_digest(files)
+
+
+def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
+    """The images, resized and cropped to the model's height and width, grey or RGB as its channels say.
+
+    Args:
+        options: see Options
+        input_shapes: the model's, [[1, 1 or 3, h, w]]
+        seed: fixes the order of the samples
+
+    Raises:
+        ConfigurationError: options that do not fit the model.
+        LowerdeckError: a folder is missing, empty or not laid out as it has to be.
+    """
+    shape = preprocessing.image_shape(input_shapes)
+    preprocessing.check_channels(options.mean, shape[0])
+    preprocessing.check_crop(options.resize, shape)
+    calibration, evaluation = _listings(options)
+
+    def prepare(image: Image.Image) -> npt.NDArray[np.float32]:
+        pixels = preprocessing.image_pixels(image, shape, options.resize, options.interpolation)
+        return preprocessing.normalised(pixels[np.newaxis], preprocessing.PIXEL_SCALE, options.mean, options.std)
+
+    return splits.LoadedDataset(
+        num_classes=len(evaluation.classes),
+        calibration=ImageFileSplit(calibration.files, calibration.labels, prepare, seed),
+        evaluation=ImageFileSplit(evaluation.files, evaluation.labels, prepare, seed),
+    )
+
+
+class ImageFileSplit:
+    """Samples that are image files; nothing is decoded before it is asked for."""
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        labels: Sequence[int | None],
+        prepare: Callable[[Image.Image], npt.NDArray[np.float32]],
+        seed: int,
+    ) -> None:
+        """
+        Args:
+            files: one image each
+            labels: as many, None where there is none
+            prepare: image -> float32 [1 x c x h x w]
+            seed: fixes the order
+        """
+        self._files, self._labels, self._prepare = files, labels, prepare
+        self._order = splits.seeded_order(len(files), seed)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index: int) -> Sample:
+        from PIL import Image, UnidentifiedImageError
+
+        row = splits.row_of(self._order, index)
+        try:
+            with Image.open(self._files[row]) as image:
+                pixels = self._prepare(image)
+        except (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+            # PIL raises SyntaxError for some broken PNG files.
+            raise LowerdeckError(f"image {self._files[row]} cannot be decoded: {error}") from error
+        return splits.sample((pixels,), self._labels[row], self.digest(index))
+
+    def digest(self, index: int) -> str:
+        """SHA-256 of the file."""
+        return content.file_digest(self._files[splits.row_of(self._order, index)])
+
+    def origin(self, index: int) -> str:
+        """The file's path, for messages."""
+        return str(self._files[splits.row_of(self._order, index)])
+
+
+def _listings(options: Options) -> tuple[_Listing, _Listing]:
+    """Both splits' images, checked against each other."""
+    root = Path(options.root)
+    evaluation = _list_images(root / "evaluation", flat_allowed=False)
+    folder = root / "calibration" if options.calibration is None else Path(options.calibration)
+    calibration = _list_images(folder, flat_allowed=True)
+    if calibration.classes and calibration.classes != evaluation.classes:
+        differing = sorted(set(calibration.classes) ^ set(evaluation.classes))
+        raise LowerdeckError(
+            f"{folder} and {evaluation.folder} must hold the same class folders; only in one of them: "
+            f"{_some(differing)}. Make them alike, or put the calibration images into one flat folder."
+        )
+    return calibration, evaluation
+
+
+def _list_images(folder: Path, *, flat_allowed: bool) -> _Listing:
+    if not folder.is_dir():
+        raise LowerdeckError(f"image folder {folder} does not exist; correct dataset.options, or put the images there")
+    entries = sorted(entry for entry in folder.iterdir() if not _is_clutter(entry.name))
+    classes = tuple(entry.name for entry in entries if entry.is_dir())
+    loose = [entry for entry in entries if not entry.is_dir()]
+    if loose and (classes or not flat_allowed):
+        raise LowerdeckError(
+            f"{folder} holds files beside or instead of class folders ({_some(entry.name for entry in loose)}); put "
+            "every "
+            "image into a folder named after its class"
+        )
+    found = [(path, None) for path in loose] + [
+        (path, label) for label, name in enumerate(classes) for path in _files_below(folder / name)
+    ]
+    strangers = [path.relative_to(folder).as_posix() for path, _ in found if path.suffix.lower() not in SUFFIXES]
+    if strangers:
+        raise LowerdeckError(
+            f"{folder} holds {len(strangers)} files that are no images ({_some(strangers)}); allowed are "
+            f"{', '.join(SUFFIXES)}. Move the others out."
+        )
+    empty = [name for label, name in enumerate(classes) if label not in {label for _, label in found}]
+    if empty or not found:
+        raise LowerdeckError(f"no images in {folder}{f' for {_some(empty)}' if empty else ''}; put some there")
+    return _Listing(
+        folder=folder,
+        files=tuple(path for path, _ in found),
+        labels=tuple(label for _, label in found),
+        classes=classes,
+    )
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(
+        Path(parent) / name for parent, _, names in os.walk(folder) for name in names if not _is_clutter(name)
+    )
+
+
+def _is_clutter(name: str) -> bool:
+    return name.startswith(".") or name.lower() in LEFT_BY_DESKTOPS
+
+
+def _some(names: Iterable[str], num_named: int = 3) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - num_named} more" if len(listed) > num_named else ""
+    return ", ".join(listed[:num_named]) + more

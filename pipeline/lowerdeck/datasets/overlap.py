@@ -1,0 +1,46 @@
+"""Guards the evaluation: none of its samples may have served calibration or training."""
+
+from __future__ import annotations
+
+from lowerdeck.contracts import SampleOverlapError, Split
+
+NUM_NAMED = 3
+
+
+def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibration") -> None:
+    """Raise unless no sample stands in both splits; samples are compared by the digest of their stored content.
+
+    Args:
+        calibration: The split that was used before evaluation.
+        evaluation: The split that judges.
+        purpose: What the first split is for, in messages.
+
+    Raises:
+        SampleOverlapError: names how many samples are in both, and where the first few stand.
+    """
+    first_at: dict[str, int] = {}
+    for index in range(len(calibration)):
+        first_at.setdefault(calibration.digest(index), index)
+    pairs = [
+        (first_at[digest], index)
+        for index in range(len(evaluation))
+        if (digest := evaluation.digest(index)) in first_at
+    ]
+    if not pairs:
+        return
+    named = "; ".join(
+        f"{purpose} {_place(calibration, seen)} = evaluation {_place(evaluation, index)}"
+        for seen, index in pairs[:NUM_NAMED]
+    )
+    more = f"; and {len(pairs) - NUM_NAMED} more" if len(pairs) > NUM_NAMED else ""
+    raise SampleOverlapError(
+        f"{len(pairs)} of {len(evaluation)} evaluation samples also serve {purpose} ({named}{more}). Accuracy would "
+        "be "
+        "measured on data that the quantized program has seen: take them out of one of the two splits."
+    )
+
+
+def _place(split: Split, index: int) -> str:
+    # `origin` is more than the contract asks of a split, so it may be missing.
+    origin = getattr(split, "origin", None)
+    return f"[{index}] ({origin(index)})" if origin is not None else f"[{index}]"

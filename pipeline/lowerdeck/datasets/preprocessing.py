@@ -1,0 +1,153 @@
+"""Stored pixels to what a model takes: resize, crop, channels, normalisation.
+
+numpy and PIL only. Training (data/train_resnet8.py), calibration and evaluation all go through these functions: a
+figure of accuracy means something only when the pixels are the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts import ConfigurationError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PIXEL_SCALE = 1 / 255
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+
+
+def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
+    """Raise ValueError unless `mean` and `std` are of one length and every std is above zero."""
+    if len(mean) != len(std) or not mean:
+        raise ValueError(
+            f"mean has {len(mean)} values and std has {len(std)}; give both the same number: one for all channels, or "
+            "one a channel"
+        )
+    if not all(value > 0 for value in std):
+        raise ValueError(f"std is {list(std)}; every value must be above 0 (1.0 leaves the samples as they are)")
+
+
+def check_resize(resize: int | None, interpolation: str) -> None:
+    """Raise ValueError for a size below 1 or an unknown interpolation."""
+    if resize is not None and resize < 1:
+        raise ValueError(f"resize is {resize}; it must be at least 1 pixel, or null to resize to the model's input")
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"interpolation is {interpolation!r}; allowed are {', '.join(INTERPOLATIONS)}")
+
+
+def image_shape(input_shapes: Sequence[Sequence[int]]) -> tuple[int, int, int]:
+    """(channels, height, width) of a model that takes one image.
+
+    Args:
+        input_shapes: the model's input shapes, each with its batch dimension.
+
+    Raises:
+        ConfigurationError: the model takes something else, or several samples at a time.
+    """
+    sample_shapes = shapes_without_batch(input_shapes)
+    shape = sample_shapes[0]
+    if len(sample_shapes) != 1 or len(shape) != 3 or shape[0] not in (1, 3):
+        raise ConfigurationError(
+            f"model.input_shapes is {[list(shape) for shape in input_shapes]}; this dataset gives one image: allowed "
+            "is "
+            "[[1, channels, height, width]] with 1 or 3 channels. Choose dataset=arrays for other inputs."
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def shapes_without_batch(input_shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Each input's shape without its batch dimension, which has to be 1.
+
+    Raises:
+        ConfigurationError: there is no input, or a batch dimension is not 1.
+    """
+    if not input_shapes or any(not shape or shape[0] != 1 for shape in input_shapes):
+        raise ConfigurationError(
+            f"model.input_shapes is {[list(shape) for shape in input_shapes]}; samples come one at a time: every shape "
+            "must begin with a batch dimension of 1"
+        )
+    return tuple(tuple(shape[1:]) for shape in input_shapes)
+
+
+def check_channels(mean: Sequence[float], channels: int) -> None:
+    """Raise ConfigurationError unless `mean` (and so `std`) has one value, or one for each channel."""
+    if len(mean) not in (1, channels):
+        raise ConfigurationError(
+            f"dataset.options.mean has {len(mean)} values, the model's input has {channels} channels; give 1 or "
+            f"{channels} values, and as many for std"
+        )
+
+
+def with_channels(pixels: npt.NDArray[np.uint8], channels: int) -> npt.NDArray[np.uint8]:
+    """Grey pixels repeated for each channel.
+
+    Args:
+        pixels: uint8 [... x h x w]
+        channels: 1 or more
+
+    Returns:
+        uint8 [... x channels x h x w]
+    """
+    return np.repeat(pixels[..., np.newaxis, :, :], channels, axis=-3)
+
+
+def normalised(
+    values: npt.NDArray[np.generic], scale: float, mean: Sequence[float], std: Sequence[float]
+) -> npt.NDArray[np.float32]:
+    """`(values * scale - mean) / std`, computed in float64 and rounded once to float32.
+
+    Args:
+        values: any dtype, [n x c x ...] or, where mean has one value, any shape
+        scale: PIXEL_SCALE for pixels
+        mean: one value, or one for each channel
+        std: as many as mean
+
+    Returns:
+        float32, the shape of `values`, contiguous
+    """
+    per_channel = (-1, *(1,) * (values.ndim - 2)) if len(mean) > 1 else ()
+    means = np.asarray(mean, dtype=np.float64).reshape(per_channel)
+    stds = np.asarray(std, dtype=np.float64).reshape(per_channel)
+    return np.ascontiguousarray((values.astype(np.float64) * scale - means) / stds, dtype=np.float32)
+
+
+def image_pixels(
+    image: Image.Image, shape: tuple[int, int, int], resize: int | None, interpolation: str
+) -> npt.NDArray[np.uint8]:
+    """Resize an image's shorter side, crop its centre and bring it to 1 or 3 channels.
+
+    Args:
+        image: any mode and size
+        shape: (channels, height, width) of the result
+        resize: pixels of the shorter side before the crop; None takes the smallest image that covers the crop
+        interpolation: one of INTERPOLATIONS
+
+    Returns:
+        uint8 [channels x height x width]
+    """
+    from PIL import Image
+
+    channels, height, width = shape
+    image = image.convert("L" if channels == 1 else "RGB")
+    shorter = min(image.width, image.height)
+    scale = resize / shorter if resize is not None else max(width / image.width, height / image.height)
+    size = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
+    if size != image.size:
+        image = image.resize(size, Image.Resampling[interpolation.upper()])
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    pixels = np.asarray(image.crop((left, top, left + width, top + height)), dtype=np.uint8)
+    return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def check_crop(resize: int | None, shape: tuple[int, int, int]) -> None:
+    """Raise ConfigurationError where the resized image could not cover the model's input."""
+    if resize is not None and resize < max(shape[1:]):
+        raise ConfigurationError(
+            f"dataset.options.resize is {resize}, the model's input is {shape[1]}x{shape[2]} pixels; resize must be at "
+            f"least {max(shape[1:])}, or null"
+        )

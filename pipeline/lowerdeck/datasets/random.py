@@ -1,0 +1,92 @@
+"""Random tensors of the model's input shapes: they show that a program builds and runs, and nothing about accuracy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from lowerdeck.contracts import Sample
+from lowerdeck.datasets import content, preprocessing, splits
+
+GENERATOR = "normal/1"
+"""Name and version of how tensors are made of a seed; change it with the code, for it is part of build keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may stand under `dataset.options`."""
+
+    num_calibration: int = 8
+    """Samples for calibration."""
+    num_evaluation: int = 32
+    """Samples for evaluation."""
+    num_classes: int | None = 10
+    """Labels are drawn from 0 ... num_classes-1; null for samples without labels."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def fingerprint(options: Options) -> str:
+    """SHA-256 over the options: no file is read, and the seed belongs to the build's key anyway."""
+    return content.text_digest(f"{GENERATOR} {sorted(asdict(options).items())}")
+
+
+def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
+    """Standard normal tensors, float32, made when they are asked for.
+
+    Args:
+        options: see Options
+        input_shapes: the model's, each with its batch dimension
+        seed: what the samples are drawn with
+
+    Raises:
+        ConfigurationError: a batch dimension is not 1.
+    """
+    shapes = preprocessing.shapes_without_batch(input_shapes)
+
+    def split(name: str, num_samples: int) -> RandomSplit:
+        recipe = f"{GENERATOR} {seed} {name}"
+        return RandomSplit(recipe=recipe, shapes=shapes, num_samples=num_samples, num_classes=options.num_classes)
+
+    return splits.LoadedDataset(
+        num_classes=options.num_classes,
+        structural=True,
+        calibration=split("calibration", options.num_calibration),
+        evaluation=split("evaluation", options.num_evaluation),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSplit:
+    """Samples drawn one by one, each with a seed of its own: they do not depend on the order of access."""
+
+    recipe: str
+    """What the seeds are made of; it differs between splits."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Shape of every input, without batch dimension."""
+    num_samples: int
+    """Length of the split."""
+    num_classes: int | None
+    """Number of different labels, or None for no labels."""
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> Sample:
+        digest = self.digest(index)
+        # A legacy generator on purpose: numpy promises its stream for all versions, and no other's.
+        generator = np.random.RandomState(np.frombuffer(bytes.fromhex(digest), dtype="<u4"))
+        inputs = tuple(generator.standard_normal((1, *shape)).astype(np.float32) for shape in self.shapes)
+        label = None if self.num_classes is None else int(generator.randint(self.num_classes))
+        return splits.sample(inputs, label, digest)
+
+    def digest(self, index: int) -> str:
+        """SHA-256 of the recipe: what is stored of a random sample."""
+        row = splits.row_of(range(self.num_samples), index)
+        return hashlib.sha256(f"{self.recipe} {row} {self.shapes}".encode()).hexdigest()

@@ -1,0 +1,109 @@
+"""What the sources make their datasets of: the dataset itself, and splits over arrays held in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts import LowerdeckError, Sample, Split
+from lowerdeck.datasets import content
+
+Arrays = tuple[npt.NDArray[np.generic], ...]
+
+
+@dataclass(kw_only=True)
+class LoadedDataset:
+    """Samples for calibration and evaluation: contracts.Dataset."""
+
+    num_classes: int | None
+    calibration: Split
+    evaluation: Split
+    training: Split | None = None
+    structural: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySplit:
+    """Samples that lie in memory as arrays; preprocessed one at a time, when they are asked for."""
+
+    stored: Arrays
+    """The model's inputs as stored, each [n x ...]."""
+    labels: npt.NDArray[np.int64] | None
+    """int64 [n], or None."""
+    prepare: Callable[[Arrays], Arrays]
+    """One sample's stored arrays, each [1 x ...], to the model's inputs, each [1 x ...]."""
+    order: Sequence[int]
+    """Which row comes when."""
+    name: str
+    """What the samples are called in messages, e.g. the file's path."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> Sample:
+        row = row_of(self.order, index)
+        inputs = self.prepare(tuple(array[row : row + 1] for array in self.stored))
+        label = None if self.labels is None else int(self.labels[row])
+        return sample(inputs, label, self.digest(index))
+
+    def digest(self, index: int) -> str:
+        """SHA-256 of the sample's bytes as stored."""
+        row = row_of(self.order, index)
+        return content.array_digest(np.ascontiguousarray(array[row]).tobytes() for array in self.stored)
+
+    def origin(self, index: int) -> str:
+        """Where the sample came from, for messages."""
+        return f"row {row_of(self.order, index)} of {self.name}"
+
+
+def sample(inputs: Arrays, label: int | None, digest: str) -> Sample:
+    """A Sample whose tensors own their memory.
+
+    Args:
+        inputs: one array for each of the model's inputs, with batch dimension
+        label: class index or None
+        digest: SHA-256 of the stored sample
+    """
+    import torch  # here and not above: fingerprints are made without it
+
+    return Sample(inputs=tuple(torch.from_numpy(np.array(array)) for array in inputs), label=label, digest=digest)
+
+
+def row_of(order: Sequence[int], index: int) -> int:
+    """`order[index]`, without Python's negative indices.
+
+    Raises:
+        IndexError: which also ends a plain `for` over a split.
+    """
+    if not 0 <= index < len(order):
+        raise IndexError(f"sample {index} of a split of {len(order)}")
+    return order[index]
+
+
+def seeded_order(num_samples: int, seed: int) -> tuple[int, ...]:
+    """0 ... num_samples-1, mixed.
+
+    Datasets are often stored class by class, and whoever calibrates takes the first so many samples: mixed, any first n
+    are a fair draw. Sorting by a hash gives the same order in every version of every library.
+    """
+    return tuple(sorted(range(num_samples), key=lambda row: hashlib.sha256(f"{seed}:{row}".encode()).digest()))
+
+
+def check_labels(labels: npt.NDArray[np.generic], num_samples: int, num_classes: int, name: str) -> None:
+    """Raise LowerdeckError unless there are `num_samples` integer labels, all in [0, num_classes)."""
+    if labels.shape != (num_samples,) or not np.issubdtype(labels.dtype, np.integer):
+        raise LowerdeckError(
+            f"the labels of {name} are {labels.dtype} {list(labels.shape)}; store them as integers of shape "
+            f"[{num_samples}], one class index a sample"
+        )
+    outside = np.flatnonzero((labels < 0) | (labels >= num_classes))  # type: ignore[operator]
+    if outside.size:
+        raise LowerdeckError(
+            f"{outside.size} labels of {name} lie outside 0 ... {num_classes - 1}, the first is {labels[outside[0]]} "
+            "at "
+            f"row {outside[0]}; correct the labels, or the number of classes"
+        )

@@ -1,0 +1,56 @@
+"""Finds the modules of a package that offer one kind of component, without importing them.
+
+A model or dataset source is a module that holds an `Options` class and a function `build` or `load`. Listing them must
+not cost the import of what they need (torch is 1.5 s), so their source text is read instead. Modules beside them that
+lack these names are helpers and not listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from lowerdeck.contracts import ConfigurationError
+
+
+@cache
+def modules_defining(folder: str, names: frozenset[str]) -> tuple[str, ...]:
+    """Names of the modules directly in `folder` whose top level defines every one of `names`, sorted.
+
+    Args:
+        folder: the package's folder, as its `__path__[0]` says.
+        names: classes and functions that have to be there.
+    """
+    return tuple(path.stem for path in sorted(Path(folder).glob("*.py")) if names <= _top_level_definitions(path))
+
+
+def load(package: str, name: str, available: tuple[str, ...], kind: str) -> ModuleType:
+    """Import `package.name`.
+
+    Raises:
+        ConfigurationError: there is no such module among `available`.
+    """
+    if name not in available:
+        raise ConfigurationError(
+            f"unknown {kind} {name!r}; there are: {', '.join(available)}.{did_you_mean(name, available)}"
+        )
+    return importlib.import_module(f"{package}.{name}")
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """` Did you mean X?` for messages, or an empty string when nothing comes near."""
+    by_lower = {name.lower(): name for name in allowed}
+    near = difflib.get_close_matches(given.lower(), by_lower, n=3)
+    return f" Did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""
+
+
+def _top_level_definitions(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
+    return frozenset(
+        node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    )

@@ -1,0 +1,139 @@
+"""Dimensions of inputs whose size varies: how torch.export is told of them, and how a program tells of them again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import DynamicDimension
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+DynamicShapes = tuple[dict[int, Any], ...] | None
+"""For every input a mapping of dimension -> torch.export.Dim, None where all shapes are fixed."""
+
+
+def traced_shapes(
+    input_shapes: Sequence[Sequence[int]], dimensions: Sequence[DynamicDimension]
+) -> tuple[list[list[int]], DynamicShapes]:
+    """The shapes to trace a model with, and what torch.export has to know of those that vary.
+
+    Shapes are those configured, except for a dynamic dimension of size 1: torch.export takes a size of 0 or 1 in an
+    example for a constant, so that the next larger size stands there.
+
+    Args:
+        input_shapes: Shape of every input with its batch dimension.
+        dimensions: Checked by compose: they exist, and the shapes lie within them.
+    """
+    import torch
+
+    shapes = [list(shape) for shape in input_shapes]
+    if not dimensions:
+        return shapes, None
+    symbols: dict[str, Any] = {}
+    dynamic: tuple[dict[int, Any], ...] = tuple({} for _ in shapes)
+    for dimension in dimensions:
+        step = dimension.multiple_of
+        name = _symbol_name(dimension)
+        symbol = symbols.setdefault(name, torch.export.Dim(name, min=dimension.min // step, max=dimension.max // step))
+        dynamic[dimension.input][dimension.dim] = symbol if step == 1 else step * symbol
+        steps = max(2, shapes[dimension.input][dimension.dim] // step)
+        shapes[dimension.input][dimension.dim] = steps * step
+    return shapes, dynamic
+
+
+def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) -> str | None:
+    """What `program` says against the smallest, the next and the largest sizes of `dimensions`; None where nothing.
+
+    torch.export does not always notice that a model takes less than it was told, above all with multiples: it narrows
+    the range, or leaves a guard in the program.
+    """
+    import torch
+
+    module = program.module()
+    assert program.example_inputs is not None
+    for which in ("min", "next", "max"):
+        shapes = [list(given.shape) for given in program.example_inputs[0]]
+        for dimension in dimensions:
+            following = dimension.min + dimension.multiple_of
+            sizes = {"min": dimension.min, "next": following, "max": dimension.max}
+            shapes[dimension.input][dimension.dim] = sizes[which]
+        try:
+            with torch.no_grad():
+                module(*(torch.zeros(shape) for shape in shapes))
+        except Exception as error:  # guards raise AssertionError, the model's operators whatever they like
+            return f"  inputs of shape {', '.join(map(str, shapes))}: {' '.join(str(error).split())}"
+    return None
+
+
+def violations(error: BaseException, dimensions: Sequence[DynamicDimension]) -> str | None:
+    """What torch.export says against `dimensions`, entry by entry; None where `error` is about something else."""
+    text = str(error)
+    if not text.startswith("Constraints violated"):
+        return None
+    found, _, suggested = text.partition("Suggested fixes:")
+    suggested = suggested.partition("\n\n")[0]
+    lines = []
+    for index, dimension in enumerate(dimensions):
+        name, size = _symbol_name(dimension), f"size()[{dimension.dim}]"
+        what = f"model.dynamic_shapes.{index} (dimension {dimension.dim} of input {dimension.input})"
+        fixed = re.search(rf"You marked {name} as dynamic but .* specialized it to be a constant \((\d+)\)", found)
+        equal = re.search(rf"The values of {name} = .* and (\w+) = .* must always be equal", found)
+        guards = re.findall(rf"(?m)Not all values of {name} = .*? satisfy the generated guard (.*?)\.?$", found)
+        if fixed:
+            lines.append(f"{what}: the model works with {fixed[1]} only; leave it out")
+        elif equal:
+            other = next(i for i, candidate in enumerate(dimensions) if _symbol_name(candidate) == equal[1])
+            lines.append(f"{what}: has to equal model.dynamic_shapes.{other}; give both the same `name`")
+        elif guards:
+            conditions = "; ".join(re.sub(rf"L\['\w+'\]\.{re.escape(size)}", "size", guard) for guard in guards)
+            lines.append(f"{what}: not every size fulfils {conditions}{_suggestion(name, suggested)}")
+    return "\n".join(f"  {line}" for line in lines or [" ".join(found.split())])
+
+
+def _suggestion(name: str, suggested: str) -> str:
+    """torch.export's proposal for the dimension `name`, in the keys of `model.dynamic_shapes`."""
+    step = re.search(rf"^\s*{name} = (\d+)\*_{name}$", suggested, re.MULTILINE)
+    limits = re.search(rf"^\s*_?{name} = Dim\('_?{name}'(?:, min=(\d+))?(?:, max=(\d+))?\)", suggested, re.MULTILINE)
+    if limits is None:
+        return ""
+    factor = int(step[1]) if step else 1
+    keys = {key: int(value) * factor for key, value in zip(("min", "max"), limits.groups(), strict=True) if value}
+    keys |= {"multiple_of": factor} if step else {}
+    return f"; it suggests {', '.join(f'{key}: {value}' for key, value in keys.items())}"
+
+
+def _symbol_name(dimension: DynamicDimension) -> str:
+    return dimension.name or f"input{dimension.input}_dim{dimension.dim}"
+
+
+def dynamic_shapes_of(program: ExportedProgram) -> DynamicShapes:
+    """What `program` was exported with, to export a program made of it with the same; None where all is fixed.
+
+    A program keeps each size that varies as an expression, `s0` or `4*s0`, with the range of its symbol.
+    """
+    import sympy
+    import torch
+
+    names = program.graph_signature.user_inputs
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    symbols: dict[Any, Any] = {}
+
+    def dim(size: torch.SymInt) -> Any:
+        step, symbol = size.node.expr.as_coeff_Mul()
+        assert isinstance(symbol, sympy.Symbol), f"the size {size} of an input is no multiple of one symbol"
+        if symbol not in symbols:
+            limits = program.range_constraints[symbol]
+            symbols[symbol] = torch.export.Dim(str(symbol), min=int(limits.lower), max=int(limits.upper))
+        return symbols[symbol] if step == 1 else int(step) * symbols[symbol]
+
+    dynamic = tuple(
+        {index: dim(size) for index, size in enumerate(values[name].shape) if isinstance(size, torch.SymInt)}
+        if isinstance(name, str) and isinstance(values[name], torch.Tensor)
+        else {}
+        for name in names
+    )
+    return dynamic if any(dynamic) else None

@@ -1,0 +1,184 @@
+"""Step evaluate: float, quantized and delegated program on the same evaluation samples -> figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from lowerdeck.contracts import (
+    ClassFigures,
+    Dataset,
+    DelegationPlan,
+    LayerFigures,
+    LowerdeckError,
+    Metric,
+    Outputs,
+    Sample,
+    Split,
+)
+from lowerdeck.coverage import compiled_transposes, coverage
+from lowerdeck.datasets.choice import stratified
+from lowerdeck.processes import in_order
+from lowerdeck.program_io import input_dtypes
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
+"""Inputs of one sample -> float32 outputs [1 x c]."""
+
+NOT_MEASURED = "not measured"
+"""Stands in place of a figure of a program that this host cannot execute."""
+STRUCTURAL = "meaningless: random data"
+"""Stands in place of an accuracy on a dataset that shows only that a program runs."""
+
+
+def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int]:
+    """Indices of the samples to evaluate, ascending: all, or at most `max_samples`, stratified by class.
+
+    Args:
+        split: Evaluation split.
+        max_samples: Upper bound, None for all.
+        seed: Decides which samples of a class are taken.
+    """
+    if max_samples is None or max_samples >= len(split):
+        return list(range(len(split)))
+    return stratified(split, max_samples, seed)
+
+
+def torch_program(program: ExportedProgram) -> Program:
+    """An exported program, executed by PyTorch on float32 samples; one in float16 takes them rounded to that."""
+    module = program.module(check_guards=False)
+    dtypes = input_dtypes(program)
+
+    def run(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        outputs = module(*(given.to(dtype) for given, dtype in zip(inputs, dtypes, strict=True)))
+        first: torch.Tensor = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+        return first
+
+    return run
+
+
+def evaluate(
+    programs: Mapping[str, Program],
+    samples: Sequence[int],
+    dataset: Dataset,
+    output_lsb: float | None = None,
+    num_processes: int = 1,
+) -> Outputs:
+    """Run every program on every sample.
+
+    Args:
+        programs: By name: `float`, `quantized` and, where the host can execute it, `delegated`.
+        samples: Indices into the evaluation split.
+        dataset: Where the samples come from.
+        output_lsb: One step of the quantization of the output, None where it is not quantized.
+        num_processes: Processes that share the samples; the outputs are the same for any number.
+
+    Raises:
+        LowerdeckError: outputs are no class scores, or fewer than the dataset has classes.
+    """
+
+    def measure(index: int) -> tuple[int | None, dict[str, npt.NDArray[np.float32]]]:
+        sample = dataset.evaluation[index]
+        with torch.no_grad():
+            return sample.label, {
+                name: _class_scores(name, program, sample, dataset.num_classes) for name, program in programs.items()
+            }
+
+    done = in_order(measure, samples, num_processes)
+    measured = list(tqdm(done, total=len(samples), desc="evaluate", unit="sample", disable=None))
+    known = [label for label, _ in measured if label is not None]
+    labelled = len(known) == len(measured) and not dataset.structural
+    return Outputs(
+        labels=np.array(known, dtype=np.int64) if labelled else None,
+        logits={name: np.concatenate([scores[name] for _, scores in measured]) for name in programs},
+        structural=dataset.structural,
+        output_lsb=output_lsb,
+    )
+
+
+def _class_scores(name: str, program: Program, sample: Sample, num_classes: int | None) -> npt.NDArray[np.float32]:
+    scores = program(sample.inputs)
+    if scores.ndim != 2 or scores.shape[0] != 1:
+        raise LowerdeckError(
+            f"the {name} program answers with shape {list(scores.shape)}; class scores [1, classes] are expected"
+        )
+    if num_classes is not None and scores.shape[1] < num_classes:
+        raise LowerdeckError(
+            f"the {name} program has {scores.shape[1]} outputs and the dataset {num_classes} classes; "
+            "choose a dataset that fits the model, or set the model's number of classes"
+        )
+    array: npt.NDArray[np.float32] = scores.to(torch.float32).numpy()
+    return array
+
+
+def spread(samples: Sequence[int], max_samples: int) -> list[int]:
+    """At most `max_samples` of `samples`, evenly spread over them and so over classes that are stored one by one."""
+    count = min(len(samples), max_samples)
+    return [samples[position * len(samples) // count] for position in range(count)]
+
+
+def class_figures(outputs: Outputs) -> list[ClassFigures]:
+    """How well each program recognizes each class that occurs; empty where no sample has a label."""
+    if outputs.labels is None:
+        return []
+    correct = {program: logits.argmax(axis=1) == outputs.labels for program, logits in outputs.logits.items()}
+    return [
+        ClassFigures(
+            label=int(label),
+            num_samples=int((outputs.labels == label).sum()),
+            correct={program: int(hits[outputs.labels == label].sum()) for program, hits in correct.items()},
+        )
+        for label in np.unique(outputs.labels)
+    ]
+
+
+def summarize(
+    outputs: Outputs,
+    metrics: Iterable[Metric],
+    plan: DelegationPlan,
+    manifest: Mapping[str, Any],
+    layers: Sequence[LayerFigures] = (),
+) -> dict[str, Any]:
+    """All figures of a build; every name ends in its unit, fractions and counts excepted.
+
+    Args:
+        outputs: What the programs answered.
+        metrics: Computed on the outputs.
+        plan: Gives the figures of coverage.
+        manifest: Of the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
+        layers: Layer by layer, worst first.
+    """
+    figures: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
+    for program in ("float", "quantized", "delegated"):
+        measured = program in outputs.logits
+        missing = STRUCTURAL if outputs.structural else "no labels"
+        figures[f"{program}_accuracy"] = missing if measured else NOT_MEASURED
+    for metric in metrics:
+        figures.update(metric.compute(outputs))
+    for name, before, after in (
+        ("quantization_drop", "float_accuracy", "quantized_accuracy"),
+        ("delegation_drop", "quantized_accuracy", "delegated_accuracy"),
+    ):
+        if isinstance(figures[before], float) and isinstance(figures[after], float):
+            figures[name] = figures[before] - figures[after]
+    if layers:
+        worst = layers[0]
+        figures |= {
+            "num_layer_samples": worst.num_samples,
+            "worst_layer": f"{worst.node} ({worst.module or worst.operator})",
+            "worst_layer_sqnr_db": worst.sqnr_db,
+        }
+    figures |= coverage(plan)
+    figures |= compiled_transposes(figures, [partition["transposes"] for partition in manifest["partitions"]])
+    figures |= {
+        "program_bytes": manifest["program"]["bytes"],
+        "planned_memory_bytes": manifest["planned_memory_bytes"],
+    }
+    return figures | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}

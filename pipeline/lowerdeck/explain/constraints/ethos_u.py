@@ -1,0 +1,50 @@
+"""Ethos-U: the checks of executorch/backends/arm/operator_support and the partitioner's own."""
+
+from __future__ import annotations
+
+from lowerdeck.explain.case import Case, rule, shown
+
+
+def _batch(case: Case) -> str:
+    given = f", not {case.shape[0]}" if case.shape and case.shape[0] != 1 else ""
+    return f"export with a batch of 1{given} (model.input_shapes)"
+
+
+def _rank(case: Case) -> str:
+    given = f" of {shown(case.shape)}" if case.shape else ""
+    return f"merge or split dimensions{given} by a reshape, so that no tensor here has more than the rank it names"
+
+
+def _pool_shape(case: Case) -> str:
+    if case.shape and case.shape[0] != 1:
+        return _batch(case)
+    return f"export with smaller sizes (model.input_shapes) than {shown(case.shape)}: at most 65536 each"
+
+
+RULES = (
+    rule(r"needs N ?== ?1, rest", _pool_shape),
+    rule(r"N==1|batch size of 1|batch size 1", _batch),
+    rule(r"needs stride <= 3", "pool with a stride of at most 3, twice where more is needed"),
+    rule(r"padding needs kernel dims", "pad the input by itself and pool without padding"),
+    rule(r"needs kernel_y < 256", "pool twice with smaller kernels"),
+    rule(r"needs to have kernel_y<=64", "use a kernel of at most 64 rows and 4096 elements"),
+    rule(r"kernel_z==1|stride_z<=1", "replace the 3-D convolution by 2-D ones"),
+    rule(
+        r"stride, pad and dilation",
+        "use strides of at most 3, or none of padding and dilation with larger ones",
+    ),
+    rule(r"Unsupported stride of", "transpose with a stride of 1 or 2 in both directions"),
+    rule(r"with dilation .* needs stride", "pool with a stride of 1 and keep every other value by slicing"),
+    rule(r"Transpose convolutions with dilation", "transpose with a dilation of 1"),
+    rule(r"Only 2D transpose", "replace the 1-D or 3-D transposed convolution by a 2-D one"),
+    rule(r"Grouped transpose", "use groups=1, or `weight_granularity: per_tensor` under quantization.rules"),
+    rule(r"output padding", "leave output_padding out and pad the result"),
+    rule(r"2x, 4x, or 8x", "scale height and width by the same 2, 4 or 8"),
+    rule(r"Max supported rank", _rank),
+    rule(r"int64", "cast the integers to int32 in the model, where they arise"),
+    rule(r"Mixed floating-point", "bring all inputs to one dtype before"),
+    rule(r"indices output", "use the maxima alone: the NPU does not give their indices"),
+    rule(r"explicit reduction dimension|keepdim=True", "give argmax a dimension, and no keepdim"),
+    rule(r"[Ss]ymbolic|unresolved tensor shapes|must be static", "export with fixed sizes: model.dynamic_shapes: []"),
+    rule(r"control flow", "take the branch or loop out of the model: this device executes none"),
+)

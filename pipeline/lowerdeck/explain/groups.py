@@ -1,0 +1,169 @@
+"""What stays on the CPU, put together by why it does: the dearest reasons first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowerdeck.contracts import LowerdeckError, PlannedNode, Reason, ReasonCode
+from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.hints import hint
+
+MEANINGS: Mapping[ReasonCode, str] = {
+    ReasonCode.EXCLUDED: "the configuration keeps it off the delegate",
+    ReasonCode.OWN_CHECK: "a check of your own refused it",
+    ReasonCode.NO_CONVERTER: "the backend has no such operator",
+    ReasonCode.NOT_QUANTIZED: "the backend computes in integers, and it is not quantized",
+    ReasonCode.DTYPE: "the backend has it, but not for these dtypes or this quantization",
+    ReasonCode.SHAPE: "the backend has it, but not for tensors of this rank or size",
+    ReasonCode.DYNAMIC_SHAPE: "a size is only known when the program runs",
+    ReasonCode.NOT_CONSTANT: "a weight or other argument would have to be a constant",
+    ReasonCode.CONSTRAINT: "the backend has it, but not with these arguments",
+    ReasonCode.TARGET_CONSTRAINT: "the backend has it, but this device does not with these arguments",
+    ReasonCode.NEIGHBOUR: "belongs to another node that stays on the CPU",
+    ReasonCode.BOUNDARY: "only converts numbers at the edge of a partition",
+    ReasonCode.NO_OP_PARTITION: "its partition would compute nothing",
+    ReasonCode.PARTITIONING: "left out when partitions were formed",
+    ReasonCode.UNKNOWN: "the backend does not say",
+}
+"""What each code says, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Nodes of one operator that are not delegated for the same reason."""
+
+    operator: str
+    reason: Reason
+    """Of the first of them; the others have the same code, check and values."""
+    hint: str
+    """What would make them delegable; empty where nothing is known."""
+    nodes: Sequence[PlannedNode]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of all of them, an inference."""
+        return sum(node.macs for node in self.nodes)
+
+    @property
+    def num_compute(self) -> int:
+        """How many of them compute."""
+        return sum(node.compute for node in self.nodes)
+
+    @property
+    def modules(self) -> list[str]:
+        """Where they come from, each path once; the nodes' names where that is unknown."""
+        return list(dict.fromkeys(node.module or node.name for node in self.nodes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """All nodes with one reason code."""
+
+    code: ReasonCode
+    rows: Sequence[Row]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of all of them, an inference."""
+        return sum(row.macs for row in self.rows)
+
+    @property
+    def num_nodes(self) -> int:
+        """How many they are."""
+        return sum(len(row.nodes) for row in self.rows)
+
+    @property
+    def num_compute(self) -> int:
+        """How many of them compute."""
+        return sum(row.num_compute for row in self.rows)
+
+
+def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
+    """What is not delegated, by reason code: those with most MACs first, then those with most nodes that compute.
+
+    Args:
+        graph: Of the plan.
+        code: This one alone; None for all.
+    """
+    rows: dict[tuple[str, ...], list[PlannedNode]] = {}
+    hints: dict[tuple[str, ...], str] = {}
+    for node in graph.plan.nodes:
+        if node.reason is None or code not in (None, node.reason.code):
+            continue
+        said = hint(node, graph)
+        key = _key(graph, node, node.reason, said)
+        rows.setdefault(key, []).append(node)
+        hints.setdefault(key, said)
+    by_code: dict[ReasonCode, list[Row]] = {}
+    for key, nodes in rows.items():
+        reason = nodes[0].reason
+        assert reason is not None
+        row = Row(operator=nodes[0].operator, reason=reason, hint=hints[key], nodes=tuple(nodes))
+        by_code.setdefault(reason.code, []).append(row)
+    found = [Group(code=each, rows=tuple(sorted(of_code, key=_row_order))) for each, of_code in by_code.items()]
+    return sorted(found, key=lambda group: (-group.macs, -group.num_compute, -group.num_nodes, group.code))
+
+
+def _key(graph: PlanGraph, node: PlannedNode, reason: Reason, said: str) -> tuple[str, ...]:
+    """Equal for nodes that one row can tell of: which nodes are around them does not count, but what kind they are."""
+    values = json.dumps(dict(reason.values), sort_keys=True, default=str)
+    parts = (reason.code, node.operator, reason.words, reason.check, values, said)
+    return tuple(map(graph.without_names, parts))
+
+
+def _row_order(row: Row) -> tuple[int, int, int, str, str]:
+    return -row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.words
+
+
+def reason_code(name: str) -> ReasonCode:
+    """The reason code that is called `name`.
+
+    Raises:
+        LowerdeckError: there is none; lists them all.
+    """
+    try:
+        return ReasonCode(name.lower().replace("-", "_"))
+    except ValueError:
+        listed = "\n".join(f"  {code:<18}{meaning}" for code, meaning in MEANINGS.items())
+        raise LowerdeckError(f"there is no reason code {name!r}; these there are:\n{listed}") from None
+
+
+def as_json(found: Sequence[Group], total_macs: int) -> list[dict[str, Any]]:
+    """The groups as plain containers; docs/plan.md describes them.
+
+    Args:
+        found: What `groups` gave.
+        total_macs: Of the whole program, for shares.
+    """
+    return [
+        {
+            "code": group.code.value,
+            "meaning": MEANINGS[group.code],
+            "nodes": group.num_nodes,
+            "macs": group.macs,
+            "macs_share": share(group.macs, total_macs),
+            "rows": [
+                {
+                    "operator": row.operator,
+                    "nodes": [node.name for node in row.nodes],
+                    "modules": row.modules,
+                    "macs": row.macs,
+                    "macs_share": share(row.macs, total_macs),
+                    "words": row.reason.words,
+                    "check": row.reason.check,
+                    "values": dict(row.reason.values),
+                    "hint": row.hint,
+                }
+                for row in group.rows
+            ],
+        }
+        for group in found
+    ]
+
+
+def share(part: int, whole: int) -> float:
+    """`part` of `whole`, 0 where the whole is nothing."""
+    return part / whole if whole else 0.0

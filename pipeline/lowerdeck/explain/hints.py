@@ -1,0 +1,232 @@
+"""What would make a node delegable, or why nothing has to: by the check that refused it, else by its reason code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from lowerdeck.contracts import PlannedNode, ReasonCode
+from lowerdeck.explain.case import DEQUANTIZE, QUANTIZE, Case, Rule, next_multiple, shown
+from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
+from lowerdeck.explain.graph import PlanGraph
+
+_RULES: Mapping[str, Sequence[Rule]] = {
+    "ethos_u": ethos_u.RULES,
+    "neutron": neutron.RULES,
+    "xnnpack": xnnpack.RULES,
+}
+_BY_CHECK = (
+    ReasonCode.CONSTRAINT,
+    ReasonCode.TARGET_CONSTRAINT,
+    ReasonCode.SHAPE,
+    ReasonCode.DTYPE,
+    ReasonCode.NOT_CONSTANT,
+    ReasonCode.DYNAMIC_SHAPE,
+    ReasonCode.PARTITIONING,
+)
+_COPIES = {"dim_order_ops._to_dim_order_copy.default", "aten._to_copy.default"}
+_HARD_SIGMOID = {"aten.add.Tensor", "aten.clamp.default", "aten.div.Tensor"}
+"""What a hard sigmoid becomes in the edge program."""
+_U85 = "build for an Ethos-U85 (`target: ethos_u85_256`), which takes it as it is"
+_SIGMOID = "this is a hard sigmoid, written out: use nn.Sigmoid, which the quantizer and the NPU have"
+_MOST_NAMES = 5
+_REPLACEMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "neutron": neutron.REPLACEMENTS,
+    "xnnpack": xnnpack.REPLACEMENTS,
+}
+_DIVISOR = re.compile(r"(?:divisible by|multiple of|%)\s*(\w+)")
+_CHANNELS = re.compile(r"(?:^|_)channels$")
+
+
+def hint(node: PlannedNode, graph: PlanGraph) -> str:
+    """What would make `node` delegable; empty for one that is delegated, and where nothing is known.
+
+    Args:
+        node: One of the graph's.
+        graph: Of the whole plan: a hint may concern a neighbour.
+    """
+    if node.reason is None:
+        return ""
+    case = Case(node=node, reason=node.reason, graph=graph)
+    if node.operator in _COPIES and node.inputs and not case.activations:
+        users = ", ".join(dict.fromkeys(user.operator for user in graph.users(node)))
+        return f"converts a constant for {users}, and goes when that is replaced; it costs next to nothing"
+    if case.reason.code in _BY_CHECK:
+        said = _by_check(case) or _divisible(case)
+        if said:
+            return f"{said}; or {_U85}" if case.has_better_device else said
+    return _BY_CODE[case.reason.code](case)
+
+
+def _by_check(case: Case) -> str:
+    for each in _RULES.get(case.graph.plan.backend, ()):
+        if each.pattern.search(case.text):
+            return each.mend(case)
+    return ""
+
+
+def _divisible(case: Case) -> str:
+    """For numbers of channels that have to be multiples of something that the words or values name."""
+    found = _DIVISOR.search(case.text)
+    named = found[1] if found else "groups" if "divisible" in case.text else ""
+    by = int(named) if named.isdigit() else case.number(named)
+    uneven = [
+        f"pad the {value} {name.replace('_', ' ').replace('out ', 'output ').replace('inp ', 'input ')} to "
+        f"{next_multiple(value, by)}"
+        for name, value in case.reason.values.items()
+        if by and name != named and _CHANNELS.search(name) and isinstance(value, int) and value % by
+    ]
+    return " and ".join(uneven)
+
+
+def _excluded(case: Case) -> str:
+    option, config = case.value("option"), case.value("config")
+    match option:
+        case "configs":
+            return f"add {config} to `target.options.configs`, or set that to null"
+        case "excluded_configs":
+            return f"take {config} out of `target.options.excluded_configs`"
+        case "additional_configs":
+            return f"`target.options.additional_configs: [{config}]` delegates it"
+        case "config_precisions":
+            return "add its precision to `target.options.config_precisions`, or set that to null"
+    if case.node.excluded_by is None and case.reason.node:
+        return _follows(case)
+    return f"take {case.node.excluded_by or option or 'it'} out of the configuration to delegate it"
+
+
+def _no_converter(case: Case) -> str:
+    backend, operator = case.graph.plan.backend, case.node.operator
+    if operator in _COPIES:
+        return "remove the conversion of dtype or memory format from the model, or do it before the model"
+    if operator in _HARD_SIGMOID and _in_hard_sigmoid(case):
+        return _SIGMOID
+    if operator in _REPLACEMENTS.get(backend, {}):
+        return f"write {_REPLACEMENTS[backend][operator][0]} in its place, which the backend has"
+    return f"replace {operator} by operators that the backend has: `lowerdeck operators --backend {backend}` lists them"
+
+
+def _not_quantized(case: Case) -> str:
+    if not any(node.operator.startswith(QUANTIZE) for node in case.graph.plan.nodes):
+        return "quantize the model: `quantization: int8` in params.yaml"
+    region = case.float_region()
+    if len(region) > 1:
+        return _together(case, region)
+    return (
+        "quantize it: take its module out of quantization.keep_float and rules if it is there; else the quantizer has "
+        "no pattern for it, and another operator is needed"
+    )
+
+
+def _together(case: Case, region: Sequence[PlannedNode]) -> str:
+    """For a node that computes in floats because those around it do."""
+    if _in_hard_sigmoid(case):
+        return _SIGMOID
+    lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
+    if lacking:
+        return (
+            f"computes in floats together with {_several(lacking)}, which the backend does not have: replace those, so "
+            "that all of it can be quantized"
+        )
+    others = _several([node.operator for node in region if node is not case.node])
+    return (
+        f"nothing is quantized between it and {others}: take them out of quantization.keep_float and rules if they are "
+        "there; else put an operator between them that the quantizer knows"
+    )
+
+
+def _several(names: Sequence[str]) -> str:
+    """Each name once, as many as can be read."""
+    unique = list(dict.fromkeys(names))
+    return ", ".join(unique[:_MOST_NAMES]) + (f" and {len(unique) - _MOST_NAMES} more" if unique[_MOST_NAMES:] else "")
+
+
+def _in_hard_sigmoid(case: Case) -> bool:
+    operators = {node.operator for node in case.float_region()}
+    return case.graph.plan.backend == "neutron" and _HARD_SIGMOID <= operators <= _HARD_SIGMOID | _COPIES
+
+
+def _dtype(case: Case) -> str:
+    dtypes = ", ".join(dict.fromkeys(tensor.dtype for tensor in case.activations))
+    given = f" in place of {dtypes}" if dtypes else ""
+    if case.graph.plan.backend == "xnnpack":
+        return f"give it a dtype that XNNPACK computes in{given}: float32, or int8 by `quantization: int8`"
+    return f"quantize it, all that it takes and what it gives to int8{given}"
+
+
+def _shape(case: Case) -> str:
+    given = f" ({shown(case.shape)} now)" if case.shape else ""
+    return f"export with another shape{given}: model.input_shapes, or a reshape before it"
+
+
+def _not_constant(case: Case) -> str:
+    computed = [tensor.source for tensor in case.activations[1:]]
+    given = f" {computed[0]}" if len(computed) == 1 else ""
+    return f"make its weight or other argument{given} a parameter or buffer in place of computing it"
+
+
+def _target_constraint(case: Case) -> str:
+    if case.has_better_device:
+        return f"{_U85}, or replace it by operators that this device has"
+    return f"another device may have it; on this one {_constraint(case)}"
+
+
+def _constraint(case: Case) -> str:
+    named = ", ".join(case.reason.values)
+    return f"change {named} in the model" if named else "change its arguments in the model"
+
+
+def _follows(case: Case) -> str:
+    other = case.graph.nodes.get(case.reason.node)
+    if other is None:
+        return ""
+    if other.reason is None:
+        return f"belongs to {other.name}"
+    # A chain of neighbours ends at a node that was refused for itself; a circle would be the backend's mistake.
+    seen = {case.node.name, other.name}
+    while other.reason and other.reason.code == ReasonCode.NEIGHBOUR and other.reason.node not in seen:
+        seen.add(other.reason.node)
+        other = case.graph.nodes.get(other.reason.node, other)
+    own = "" if other.reason is None or other.reason.code == ReasonCode.NEIGHBOUR else hint(other, case.graph)
+    return f"goes with {other.name}" + (f": {own}" if own else "")
+
+
+def _boundary(case: Case) -> str:
+    side = {QUANTIZE: "inputs", DEQUANTIZE: "outputs"}
+    for operators, name in side.items():
+        at_the_border = not case.graph.sources(case.node) if name == "inputs" else not case.graph.users(case.node)
+        if case.node.operator.startswith(operators) and at_the_border:
+            return f"nothing to mend; `target.options.quantized_{name}: true` has the program's {name} in integers"
+    return "nothing to mend: the CPU converts numbers at the edge of a partition; fewer partitions need fewer of these"
+
+
+def _no_op_partition(case: Case) -> str:
+    if case.graph.plan.backend == "neutron":
+        return "nothing to gain; `target.options.allow_no_op_partitions: true` delegates it all the same"
+    return "nothing to gain: the partition would compute nothing"
+
+
+def _partitioning(case: Case) -> str:
+    around = [node for node in (*case.graph.sources(case.node), *case.graph.users(case.node)) if node.reason]
+    if around:
+        return f"make the nodes around it delegable: {', '.join(node.name for node in around[:3])}"
+    return "make the nodes around it delegable, so that a partition can hold them together"
+
+
+_BY_CODE: Mapping[ReasonCode, Callable[[Case], str]] = {
+    ReasonCode.EXCLUDED: _excluded,
+    ReasonCode.OWN_CHECK: lambda case: "change your own check, or take it out of the target's options",
+    ReasonCode.NO_CONVERTER: _no_converter,
+    ReasonCode.NOT_QUANTIZED: _not_quantized,
+    ReasonCode.DTYPE: _dtype,
+    ReasonCode.SHAPE: _shape,
+    ReasonCode.DYNAMIC_SHAPE: lambda case: "export with fixed sizes: model.dynamic_shapes: []",
+    ReasonCode.NOT_CONSTANT: _not_constant,
+    ReasonCode.CONSTRAINT: _constraint,
+    ReasonCode.TARGET_CONSTRAINT: _target_constraint,
+    ReasonCode.NEIGHBOUR: _follows,
+    ReasonCode.BOUNDARY: _boundary,
+    ReasonCode.NO_OP_PARTITION: _no_op_partition,
+    ReasonCode.PARTITIONING: _partitioning,
+    ReasonCode.UNKNOWN: lambda case: "",
+}

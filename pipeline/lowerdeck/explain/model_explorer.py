@@ -1,0 +1,109 @@
+"""A delegation plan for Google's Model Explorer, in the form that ExecuTorch's visualize_with_clusters stores.
+
+One graph whose boxes lie in layers `partition NUMBER (TAG)`. ExecuTorch's function needs the package
+ai-edge-model-explorer for writing it, cannot be told reasons, and fails where sizes vary; this needs the plan alone.
+ADR 0028 compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lowerdeck.contracts import DelegationPlan, PlannedNode, PlannedTensor
+from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.hints import hint
+
+_LABEL = "Executorch"
+"""What visualize_with_clusters calls its collection of graphs."""
+_CPU_STYLE = {"backgroundColor": "#fff4d9", "borderColor": "#cd3c28", "hoveredBorderColor": "#cd3c28"}
+
+
+def clusters(plan: DelegationPlan) -> dict[str, Any]:
+    """The plan as plain containers, for a `.json` file that Model Explorer opens."""
+    graph = PlanGraph(plan)
+    number_of = {tag: number for number, tag in enumerate(plan.partitions)}
+    drawn = {
+        "id": "graph",
+        "collectionLabel": _LABEL,
+        **dict.fromkeys(("groupNodeConfigs", "nodeLabelsToHide", "tasksData", "layoutConfigs")),
+        "nodes": [
+            *(_given(tensor) for tensor in _given_tensors(graph)),
+            *(_node(graph, node, number_of) for node in plan.nodes),
+            {**_bare("output", "output"), "incomingEdges": _edges(plan.outputs)},
+        ],
+        "groupNodeAttributes": {
+            _namespace(tag, number_of): {
+                "compute nodes": str(sum(node.compute for node in plan.nodes if node.partition == tag)),
+                "MACs": f"{sum(node.macs for node in plan.nodes if node.partition == tag):,}",
+            }
+            for tag in plan.partitions
+        },
+    }
+    return {"label": _LABEL, "graphs": [drawn], "graphsWithLevel": [{"graph": drawn, "level": 0}]}
+
+
+def _given_tensors(graph: PlanGraph) -> list[PlannedTensor]:
+    """What nodes take that no node computes: inputs, parameters, buffers and constants, each once."""
+    given = {
+        tensor.source: tensor for node in graph.plan.nodes for tensor in node.inputs if tensor.source not in graph.nodes
+    }
+    return list(given.values())
+
+
+def _given(tensor: PlannedTensor) -> dict[str, Any]:
+    what = "constant" if tensor.is_constant else "input"
+    attributes = _attributes([("is", what)])
+    return {**_bare(tensor.source, tensor.source), "attrs": attributes, "outputsMetadata": [_metadata(0, tensor)]}
+
+
+def _node(graph: PlanGraph, node: PlannedNode, number_of: dict[str, int]) -> dict[str, Any]:
+    reason = node.reason
+    attributes = [
+        ("operator", node.operator),
+        ("module", node.module),
+        ("source", node.source),
+        ("MACs", f"{node.macs:,}"),
+        ("quantized", "yes" if node.is_quantized else "no"),
+        ("runs in", node.partition or "CPU"),
+        ("reason", "" if reason is None else str(reason)),
+        ("said by", "" if reason is None else reason.check),
+        ("hint", hint(node, graph)),
+    ]
+    stays = node.partition is None and node.compute
+    return {
+        **_bare(node.name, node.operator.rpartition(".")[0] or node.operator),
+        "namespace": "" if node.partition is None else _namespace(node.partition, number_of),
+        "attrs": _attributes(attributes),
+        "incomingEdges": _edges(dict.fromkeys(tensor.source for tensor in node.inputs)),
+        "outputsMetadata": [_metadata(place, tensor) for place, tensor in enumerate(node.outputs)],
+        "style": _CPU_STYLE if stays else None,
+    }
+
+
+def _namespace(tag: str, number_of: dict[str, int]) -> str:
+    return f"partition {number_of[tag]} ({tag.replace('/', ':')})"
+
+
+def _bare(name: str, label: str) -> dict[str, Any]:
+    """All fields of Model Explorer's GraphNode, empty but for the first two."""
+    lists: dict[str, Any] = {
+        key: [] for key in ("subgraphIds", "attrs", "incomingEdges", "outputsMetadata", "inputsMetadata")
+    }
+    return {"id": name, "label": label, "namespace": "", **lists, "style": None, "config": None}
+
+
+def _edges(sources: Iterable[str]) -> list[dict[str, str]]:
+    return [
+        {"sourceNodeId": source, "sourceNodeOutputId": "0", "targetNodeInputId": str(place)}
+        for place, source in enumerate(sources)
+    ]
+
+
+def _metadata(place: int, tensor: PlannedTensor) -> dict[str, Any]:
+    shape = f"torch.{tensor.dtype}{list(tensor.shape)}"
+    return {"id": str(place), "attrs": _attributes([("tensor_shape", shape)])}
+
+
+def _attributes(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in pairs if value]

@@ -1,0 +1,231 @@
+"""What `lowerdeck explain` prints: plain lines without colours, as wide as they are, where no terminal reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from lowerdeck.contracts import PlannedNode, PlannedTensor, Reason
+from lowerdeck.coverage import coverage
+from lowerdeck.explain.difference import Difference, Pair
+from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.groups import MEANINGS, Group, share
+from lowerdeck.explain.hints import hint
+
+_MOST_MODULES = 8
+"""Modules that a row names; --json has all."""
+_SHARES = ("delegated_share", "delegated_macs_share", "delegated_parameter_share")
+_FIGURES = {
+    "delegated_compute_nodes": "delegated compute nodes",
+    "compute_nodes": "compute nodes",
+    "delegated_share": "share of compute nodes",
+    "delegated_macs_share": "share of MACs",
+    "delegated_parameter_share": "share of parameters",
+    "partitions": "partitions",
+    "crossings": "boundary crossings",
+    "crossing_bytes": "bytes that cross",
+    "transposes_at_boundary": "transposes at a boundary",
+}
+"""Figures of `coverage` and what they are called."""
+
+
+def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> None:
+    """What stays on the CPU by reason code, below one line on the whole plan."""
+    plan, figures = graph.plan, coverage(graph.plan)
+    total_macs = sum(node.macs for node in plan.nodes)
+    shares = f", {100 * figures['delegated_macs_share']:.1f} % of the MACs" if total_macs else ""
+    _line(console, Text(f"{plan.backend}: {plan.summary}{shares}"))
+    for group in found:
+        counts = _counts(group.num_nodes, group.macs, total_macs)
+        console.print()
+        _line(console, Text.assemble((group.code.value, "bold"), f": {MEANINGS[group.code]} ({counts})"))
+        _print_rows(console, group, total_macs)
+
+
+def _print_rows(console: Console, group: Group, total_macs: int) -> None:
+    operators = max(len(row.operator) for row in group.rows)
+    counts = max(len(f"{len(row.nodes):,}") for row in group.rows)
+    macs = max(len(f"{row.macs:,}") for row in group.rows)
+    for row in group.rows:
+        numbers = f"{len(row.nodes):>{counts},} x {row.operator}"
+        if group.macs:
+            of_all = 100 * share(row.macs, total_macs)
+            numbers = f"{numbers:<{counts + 3 + operators}}  {row.macs:>{macs},} MACs  {of_all:5.1f} %"
+        _line(console, Text(numbers), 2)
+        _line(console, Text(f"in {listed(row.modules)}"), 6)
+        _line(console, Text(because(row.reason)), 6)
+        if row.hint:
+            _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
+
+
+def print_nodes(console: Console, graph: PlanGraph, nodes: Iterable[PlannedNode]) -> None:
+    """All that the plan has on `nodes`, and what is around them."""
+    for index, node in enumerate(nodes):
+        if index:
+            console.print()
+        _line(console, Text(node.name, style="bold"))
+        for what, value in _fields(graph, node):
+            _line(console, Text(f"{what:<11}{value}"), 2)
+
+
+def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
+    yield "operator", node.operator + ("" if node.compute else " (computes nothing)")
+    yield "module", node.module or "unknown"
+    yield "source", node.source or "unknown"
+    yield "runs in", node.partition or "the CPU"
+    yield "quantized", "yes" if node.is_quantized else "no"
+    yield "MACs", f"{node.macs:,}"
+    for tensor in node.inputs:
+        yield "takes", tensor_words(tensor) + _place(graph.nodes.get(tensor.source))
+    for tensor in node.outputs:
+        yield "gives", tensor_words(tensor, named=False)
+    for user in graph.users(node):
+        yield "taken by", user.name + _place(user)
+    if node.reason is not None:
+        yield "reason", f"{node.reason.code.value}: {MEANINGS[node.reason.code]}"
+        yield "", because(node.reason)
+        if node.reason.node:
+            yield "decided by", node.reason.node
+        if said := hint(node, graph):
+            yield "hint", said
+
+
+def tensor_words(tensor: PlannedTensor, *, named: bool = True) -> str:
+    """E.g. `weight float32 [8 x 3 x 3 x 3], 864 bytes, constant`."""
+    sizes = " x ".join(map(str, tensor.shape))
+    extra = (", constant" if tensor.is_constant else "") + (", size varies" if tensor.is_dynamic else "")
+    name = f"{tensor.source} " if named else ""
+    return f"{name}{tensor.dtype} [{sizes}], {tensor.size_bytes:,} bytes{extra}"
+
+
+def _place(node: PlannedNode | None) -> str:
+    return "" if node is None else f" ({node.partition or 'CPU'})"
+
+
+def print_difference(console: Console, found: Difference, against: str) -> None:
+    """What changed from the plan before, named `against`, to the plan after."""
+    _line(console, Text(f"before: {against} ({found.before.backend}), {found.before.summary}"))
+    _line(console, Text(f"now:    {found.after.backend}, {found.after.summary}"))
+    if found.is_empty:
+        _line(console, Text("Both delegate the same nodes in the same partitions."))
+    _print_figures(console, found)
+    _print_pairs(console, "gained: delegated now, and not before", found.gained, lambda pair: _was(pair.before))
+    _print_pairs(console, "lost: delegated before, and not now", found.lost, lambda pair: _now(pair.after))
+    both = "on the CPU in both, for another reason"
+    _print_pairs(console, both, found.other_reason, lambda pair: f"{_was(pair.before)}; {_now(pair.after)}")
+    _print_single(console, "only in the program before", found.only_before)
+    _print_single(console, "only in the program now", found.only_after)
+    if found.partitions:
+        _heading(console, "partitions", len(found.partitions))
+    for change in found.partitions:
+        tags = f"{', '.join(change.before) or 'none'} -> {', '.join(change.after) or 'none'}"
+        _line(console, Text(f"{change.kind}: {tags} (compute nodes: {change.num_before} -> {change.num_after})"), 2)
+
+
+def _print_figures(console: Console, found: Difference) -> None:
+    before, after = coverage(found.before), coverage(found.after)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for heading in ("before", "now", "change"):
+        table.add_column(heading, justify="right")
+    for key, name in _FIGURES.items():
+        old, new = before[key], after[key]
+        if key in _SHARES:
+            old_text, new_text, change = f"{100 * old:.1f} %", f"{100 * new:.1f} %", f"{100 * (new - old):+.1f}"
+        else:
+            old_text, new_text, change = f"{old:,}", f"{new:,}", f"{new - old:+,}"
+        table.add_row(name, old_text, new_text, "" if old_text == new_text else change)
+    console.print()
+    console.print(table)
+
+
+def _print_pairs(console: Console, title: str, pairs: Sequence[Pair], words: Callable[[Pair], str]) -> None:
+    if not pairs:
+        return
+    computing = [pair for pair in pairs if pair.after.compute]
+    _heading(console, title, len(pairs))
+    for pair in sorted(computing, key=lambda pair: -pair.after.macs):
+        _line(console, Text(_node_words(pair.after)), 2)
+        _line(console, Text(words(pair)), 6)
+    _print_rest(console, len(pairs) - len(computing))
+
+
+def _print_single(console: Console, title: str, nodes: Sequence[PlannedNode]) -> None:
+    if not nodes:
+        return
+    computing = [node for node in nodes if node.compute]
+    _heading(console, title, len(nodes))
+    for node in computing:
+        _line(console, Text(_node_words(node)), 2)
+        _line(console, Text(_now(node) if node.reason else f"in {node.partition}"), 6)
+    _print_rest(console, len(nodes) - len(computing))
+
+
+def _print_rest(console: Console, number: int) -> None:
+    if number:
+        what = "1 that only converts or unpacks" if number == 1 else f"{number} that only convert or unpack"
+        _line(console, Text(f"and {what}"), 2)
+
+
+def _node_words(node: PlannedNode) -> str:
+    macs = f", {node.macs:,} MACs" if node.macs else ""
+    return f"{node.name} ({node.operator}) in {node.module or 'an unknown module'}{macs}"
+
+
+def _was(node: PlannedNode) -> str:
+    return f"was {_reason(node)}"
+
+
+def _now(node: PlannedNode) -> str:
+    return f"is {_reason(node)}"
+
+
+def _reason(node: PlannedNode) -> str:
+    assert node.reason is not None
+    return f"{node.reason.code.value}: {because(node.reason)}"
+
+
+def _heading(console: Console, title: str, number: int) -> None:
+    console.print()
+    _line(console, Text(f"{title} ({number})", style="bold"))
+
+
+def because(reason: Reason) -> str:
+    """The backend's words, what said them, and the values that the words leave out."""
+    left_out = [
+        f"{name}={value}"
+        for name, value in reason.values.items()
+        if name != "option" and value not in ([], "", None) and not _says(reason.words, name, value)
+    ]
+    words = reason.words + (f" with {', '.join(left_out)}" if left_out else "")
+    return f"{words} [{reason.check}]" if reason.check else words
+
+
+def _says(words: str, name: str, value: object) -> bool:
+    """Whether `words` have the value by its name, or all of the texts that it is."""
+    texts = value if isinstance(value, list) else [value]
+    return name in words or all(isinstance(text, str) and text in words for text in texts)
+
+
+def _counts(nodes: int, macs: int, total_macs: int) -> str:
+    words = "1 node" if nodes == 1 else f"{nodes:,} nodes"
+    return f"{words}, {macs:,} MACs, {100 * share(macs, total_macs):.1f} %" if macs else words
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of `names`, and how many more there are."""
+    return ", ".join(names[:_MOST_MODULES]) + (
+        f" and {len(names) - _MOST_MODULES} more" if len(names) > _MOST_MODULES else ""
+    )
+
+
+def _line(console: Console, text: Text, indent: int = 0) -> None:
+    """Wrapped below itself in a terminal; as it is everywhere else."""
+    if console.is_terminal:
+        console.print(Padding(text, (0, 0, 0, indent), expand=False))
+    else:
+        console.print(Text(" " * indent) + text, soft_wrap=True)

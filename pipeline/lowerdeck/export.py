@@ -1,0 +1,67 @@
+"""Step export: a PyTorch model -> ATen exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts import DynamicDimension, LowerdeckError
+from lowerdeck.dynamic_shapes import traced_shapes, try_sizes, violations
+from lowerdeck.memory_formats import MemoryFormat, laid_out
+from lowerdeck.quick_graphs import quick_graphs
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+
+def export(
+    model: torch.nn.Module,
+    input_shapes: Sequence[Sequence[int]],
+    dynamic_dimensions: Sequence[DynamicDimension] = (),
+    memory_format: MemoryFormat = "contiguous",
+) -> ExportedProgram:
+    """Export `model` for inputs of these shapes.
+
+    One non-strict program serves all backends: what strict export adds and NeutronQuantizer needs is added before
+    quantization (pt2e.prepare).
+
+    Args:
+        model: in eval mode.
+        input_shapes: shape of every float32 input with its batch dimension.
+        dynamic_dimensions: those whose size may vary, `input_shapes` being one of the possible choices.
+        memory_format: how inputs of four dimensions lie in memory; what is computed from them follows.
+
+    Raises:
+        LowerdeckError: torch.export cannot trace the model, with its reason; or the model does not take every size,
+            with what to change in model.dynamic_shapes.
+    """
+    import torch
+
+    shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
+    example_inputs = laid_out(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
+    try:
+        with torch.no_grad(), quick_graphs():
+            program = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
+        found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
+    except Exception as error:  # user's code runs while tracing: anything may come out of it
+        found = violations(error, dynamic_dimensions)
+        if found is None:
+            raise LowerdeckError(_not_exported(model, shapes_to_trace, dynamic_dimensions, error)) from error
+    if found is not None:
+        raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
+    return program
+
+
+def _not_exported(
+    model: torch.nn.Module,
+    shapes: Sequence[Sequence[int]],
+    dynamic_dimensions: Sequence[DynamicDimension],
+    error: Exception,
+) -> str:
+    listed = ", ".join(str(list(shape)) for shape in shapes)
+    message = f"{type(model).__name__} cannot be exported with inputs of shape {listed} (model.input_shapes"
+    if not dynamic_dimensions:
+        return f"{message}): {type(error).__name__}: {error}"
+    way_out = "If this is about sizes that vary, narrow them, or let multiple_of be what the model divides them by"
+    return f"{message} and model.dynamic_shapes): {type(error).__name__}: {error}\n{way_out}"

@@ -1,0 +1,254 @@
+"""What is said about a build, in words: the terminal, the HTML report and MLflow take it from here and so say the same.
+
+Figures are those of metrics.json; the manifest is that of the converted program.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from lowerdeck import gates
+from lowerdeck.contracts import LayerFigures
+from lowerdeck.statistics import HIGH, LOW
+
+if TYPE_CHECKING:
+    from lowerdeck.config.schema import Config
+
+_SPELLINGS = {"cpu": "CPU", "dram": "DRAM", "macs": "MACs", "npu": "NPU", "shram": "SHRAM", "sram": "SRAM"}
+_MOST_ASKED_FOR = ("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes")
+"""How the compiler's estimates end that the short table has, in its order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """How often which class was taken for which."""
+
+    labels: tuple[str, ...]
+    """Classes that occur, actual or predicted, in ascending order."""
+    counts: tuple[tuple[int, ...], ...]
+    """[actual][predicted], both in the order of `labels`."""
+
+
+def read_confusion(path: Path) -> Confusion | None:
+    """The confusion matrix of the pairs in the CSV at `path`, None where no sample had a label."""
+    with path.open(newline="") as file:
+        pairs = Counter((row["actual"], row["predicted"]) for row in csv.DictReader(file))
+    if not pairs:
+        return None
+    labels = sorted({label for pair in pairs for label in pair}, key=_numbers_first)
+    counts = tuple(tuple(pairs[actual, predicted] for predicted in labels) for actual in labels)
+    return Confusion(labels=tuple(labels), counts=counts)
+
+
+def read_layers(path: Path) -> list[LayerFigures]:
+    """The layers in the CSV at `path`, worst first; empty where nothing is quantized."""
+    with path.open(newline="") as file:
+        return [
+            LayerFigures(
+                node=row["node"],
+                operator=row["operator"],
+                module=row["module"],
+                lsb=float(row["lsb"]) if row["lsb"] else None,
+                num_samples=int(row["num_samples"]),
+                sqnr_db=float(row["sqnr_db"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassAccuracies:
+    """How well each program recognizes one class: a row of classes.csv."""
+
+    label: str
+    num_samples: int
+    accuracies: Mapping[str, tuple[float, float, float]]
+    """Program -> accuracy and the ends of its 95 % interval, as fractions."""
+
+
+def read_classes(path: Path) -> list[ClassAccuracies]:
+    """The classes in the CSV at `path`; empty where no sample has a label."""
+    classes = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            programs = [name.removesuffix("_accuracy") for name in row if name.endswith("_accuracy")]
+            classes.append(
+                ClassAccuracies(
+                    label=row["class"],
+                    num_samples=int(row["num_samples"]),
+                    accuracies={
+                        program: (
+                            float(row[f"{program}_accuracy"]),
+                            float(row[f"{program}_accuracy_low"]),
+                            float(row[f"{program}_accuracy_high"]),
+                        )
+                        for program in programs
+                    },
+                )
+            )
+    return classes
+
+
+def confusion_title(figures: Mapping[str, Any]) -> str:
+    """Which program the confusion matrix is of: the most real one that was executed."""
+    program = "delegated" if isinstance(figures.get("delegated_accuracy"), float) else "quantized"
+    return f"Confusion matrix of the {program} program"
+
+
+def _tensor(tensor: Mapping[str, Any]) -> str:
+    """An input as the manifest describes it, e.g. `float32 up to [1, 3, 64, 64]`."""
+    return f"{tensor['dtype']} {'up to ' if tensor['is_dynamic'] else ''}{list(tensor['shape'])}"
+
+
+def rows(config: Config, figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The figures of a build as pairs (what, value), in the order in which they are read."""
+    converter = manifest["converter"]
+    table = [
+        ("target", f"{config.target.name} ({config.target.backend})"),
+        ("flavor", f"{converter['flavor']} ({converter['name']} {converter['version']})"),
+        ("model", f"{config.model.name} on {config.dataset.name}, {config.quantization.name}"),
+    ]
+    if any(tensor["is_dynamic"] for tensor in manifest["inputs"]):
+        table.append(("inputs", "; ".join(map(_tensor, manifest["inputs"]))))
+    table += [(f"{program} accuracy", accuracy(figures, program)) for program in ("float", "quantized", "delegated")]
+    if (against := delegated_against_quantized(figures)) is not None:
+        table.append(("delegated against quantized", against))
+    if is_number(figures.get("worst_layer_sqnr_db")):
+        table.append(("worst layer", f"{figures['worst_layer']}: {figures['worst_layer_sqnr_db']:.1f} dB SQNR"))
+    table += [
+        ("delegated nodes", delegation(figures)),
+        *coverage(figures),
+        ("size", size(figures["program_bytes"])),
+        ("planned memory", size(figures["planned_memory_bytes"])),
+    ]
+    table += [estimate(key, figures[key], converter["flavor"]) for key in _short_list(figures)]
+    chosen = gates.bounds(config.gates)
+    if any(bound is not None for bound in chosen.values()):
+        table.append((f"gates {config.gates.name}", _gates(gates.failed_gates(chosen, figures))))
+    return table
+
+
+def accuracy(figures: Mapping[str, Any], program: str) -> str:
+    """A program's accuracy as a percentage with its samples and interval; what is no number stays the text it is."""
+    name = f"{program}_accuracy"
+    value = figures.get(name)
+    if value is None:
+        return "not measured"
+    if not is_number(value):
+        return str(value)
+    return f"{100 * value:.2f} % of {figures['num_samples']:,} samples{interval(figures, name)}"
+
+
+def interval(figures: Mapping[str, Any], name: str) -> str:
+    """The 95 % interval of a share, e.g. ` (95 %: 97.2 to 99.6)`; empty where there is none."""
+    low, high = figures.get(name + LOW), figures.get(name + HIGH)
+    return f" (95 %: {100 * low:.1f} to {100 * high:.1f})" if is_number(low) and is_number(high) else ""
+
+
+def delegated_against_quantized(figures: Mapping[str, Any]) -> str | None:
+    """E.g. `max 1 LSB, mean 0.04, 97.3 % exact`; None where it was not measured or the output is not quantized."""
+    if not is_number(figures.get("delegated_error_max_lsb")):
+        return None
+    largest, mean = figures["delegated_error_max_lsb"], figures["delegated_error_mean_lsb"]
+    return f"max {largest:.4g} LSB, mean {mean:.2g}, {100 * figures['delegated_exact_share']:.1f} % exact"
+
+
+def _gates(failed: Mapping[str, str]) -> str:
+    return "all passed" if not failed else f"{len(failed)} failed. " + ". ".join(failed.values())
+
+
+def delegation(figures: Mapping[str, Any]) -> str:
+    """E.g. `9 of 9 in 1 partition`."""
+    partitions = "1 partition" if figures["partitions"] == 1 else f"{figures['partitions']} partitions"
+    return f"{figures['delegated_compute_nodes']} of {figures['compute_nodes']} in {partitions}"
+
+
+def coverage(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is delegated beside nodes, what crosses the delegates' boundaries, and why the rest is not delegated."""
+    if "total_macs" not in figures:
+        return []
+    table = []
+    for what, share, total in (
+        ("delegated MACs", "delegated_macs_share", "total_macs"),
+        ("delegated parameters", "delegated_parameter_share", "total_parameters"),
+    ):
+        if figures[total]:
+            table.append((what, f"{100 * figures[share]:.1f} % of {figures[total]:,}"))
+    table.append(("crossings", f"{figures['crossings']:,} tensors, {size(figures['crossing_bytes'])} an inference"))
+    at_boundary, inserted = figures["transposes_at_boundary"], figures.get("transposes_inserted")
+    if at_boundary or inserted:
+        inside = "" if inserted is None else f", {inserted} inserted in delegates"
+        table.append(("transposes", f"{at_boundary} at the boundary{inside}"))
+    left = {key.removeprefix("reasons."): count for key, count in figures.items() if key.startswith("reasons.")}
+    if left:
+        most_first = sorted(left.items(), key=lambda entry: (-entry[1], entry[0]))
+        table.append(("left on the CPU", ", ".join(f"{count} {code.replace('_', ' ')}" for code, count in most_first)))
+    return table
+
+
+def size(size_bytes: int) -> str:
+    """A size in bytes and, from one KiB on, in KiB."""
+    return f"{size_bytes:,} bytes" + (f" ({size_bytes / 1024:,.1f} KiB)" if size_bytes >= 1024 else "")
+
+
+def estimates(figures: Mapping[str, Any], flavor: str) -> list[tuple[str, str]]:
+    """All that the compiler predicts, each marked as its estimate; the most asked-for figures first."""
+    first = _short_list(figures)
+    keys = first + sorted(key for key in figures if key.startswith("estimated_") and key not in first)
+    return [estimate(key, figures[key], flavor) for key in keys]
+
+
+def estimate(key: str, value: Any, flavor: str) -> tuple[str, str]:
+    """One figure that the compiler predicts, marked as its estimate."""
+    author = flavor.capitalize() if flavor.isalpha() else flavor
+    return _words(key), f"{_quantity(key, value)} ({author}'s estimate)"
+
+
+def _short_list(figures: Mapping[str, Any]) -> list[str]:
+    """The most asked-for estimates; memories that are not used are not among them."""
+    keys = sorted(key for key in figures if key.startswith("estimated_") and (figures[key] or "_bytes" not in key))
+    return [key for end in _MOST_ASKED_FOR for key in keys if key.endswith(f"_{end}")]
+
+
+def comparisons(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How programs compare with one another: agreement, drop and signal to noise ratio."""
+    pairs = []
+    for key, value in sorted(figures.items()):
+        if not is_number(value):
+            continue
+        if key.endswith((LOW, HIGH)):
+            continue  # shown beside its share
+        if "_agreement_with_" in key or key.endswith("_drop"):
+            pairs.append((key.replace("_", " "), f"{100 * value:.2f} %{interval(figures, key)}"))
+        elif key.endswith("_sqnr_db"):
+            pairs.append((key.removesuffix("_sqnr_db").replace("_", " ") + " SQNR", f"{value:.1f} dB"))
+    return pairs
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether `value` is a measured figure; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _words(key: str) -> str:
+    words = key.removesuffix("_ms").removesuffix("_bytes").split("_")  # the value shows these units
+    return " ".join(_SPELLINGS.get(word, word) for word in words)
+
+
+def _quantity(key: str, value: Any) -> str:
+    if not is_number(value):
+        return str(value)
+    if key.endswith("_bytes"):
+        return size(int(value))
+    if key.endswith("_ms"):
+        return f"{value:,.3f} ms"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"
+
+
+def _numbers_first(label: str) -> tuple[bool, int, str]:
+    return (not label.isdecimal(), int(label) if label.isdecimal() else 0, label)

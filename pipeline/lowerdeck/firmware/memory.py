@@ -1,0 +1,92 @@
+"""What memory a program needs on the device, as far as the program itself says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lowerdeck.runtime.pte import STATIC, Boxed, DelegateCall, KernelCall, Method, TensorSpec
+
+METHOD_ALLOCATOR_SOURCE = (
+    "estimate: the allocations that Method::init of ExecuTorch 1.5 makes for values, tensors, delegates and "
+    "instructions of the method, each rounded up to its alignment; without what delegates allocate in their own init"
+)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes in bytes of the runtime's types (runtime/executor/method.cpp, runtime/core), by size of a pointer."""
+
+    pointer: int
+
+    value: int = 16  # EValue: 8 bytes of payload and a tag, also where pointers are small
+    wide: int = 8  # int64_t and double
+
+    @property
+    def tensor(self) -> int:
+        """TensorImpl: four pointers, three sizes, and four bytes of types and device."""
+        return _up(7 * self.pointer + 4, self.pointer)
+
+    @property
+    def delegate(self) -> int:
+        """BackendDelegate: flags, two pointers, and the FreeableBuffer of its payload."""
+        return 10 * self.pointer + 8
+
+    @property
+    def compile_spec(self) -> int:
+        """CompileSpec: a name, and a buffer with its length."""
+        return 3 * self.pointer
+
+    @property
+    def list(self) -> int:
+        """BoxedEvalueList or ArrayRef: two pointers and a length."""
+        return 3 * self.pointer
+
+    @property
+    def chain(self) -> int:
+        """Chain: two pointers and a span."""
+        return 4 * self.pointer
+
+
+def method_allocator_bytes(method: Method, pointer_bytes: int) -> int:
+    """Estimate of what loading `method` takes from the method allocator.
+
+    Args:
+        method: As it stands in the `.pte`.
+        pointer_bytes: 4 for Cortex-M, 8 for a 64-bit processor.
+    """
+    sizes = _Sizes(pointer_bytes)
+    total = _up(len(method.values) * sizes.value, 8) + _up(len(method.inputs), sizes.pointer)
+    for value in method.values:
+        total += _value_bytes(value, sizes)
+    total += len(method.delegates) * (sizes.delegate + _MOST_COMPILE_SPECS * sizes.compile_spec)
+    total += len(method.chains) * sizes.chain
+    for chain in method.chains:
+        total += len(chain) * (sizes.pointer + 2 * sizes.pointer)  # a kernel and a span of arguments each
+        for instruction in chain:
+            if isinstance(instruction, (KernelCall, DelegateCall)):
+                total += len(instruction.args) * sizes.pointer
+    return _up(total, 16)
+
+
+_MOST_COMPILE_SPECS = 8
+"""Entries of a delegate's compile specs that are reckoned with; the backends here write fewer."""
+
+
+def planned_bytes(method: Method) -> dict[str, int]:
+    """Size of each arena of planned memory, by its id; id 0 is reserved."""
+    return {str(index): size for index, size in enumerate(method.arena_bytes) if index > 0}
+
+
+def _value_bytes(value: Any, sizes: _Sizes) -> int:
+    if isinstance(value, TensorSpec):
+        rank = len(value.sizes)
+        dynamic = _up(4 * rank, sizes.pointer) + _up(rank, sizes.pointer) if value.dynamism != STATIC else 0
+        return sizes.tensor + _up(4 * rank, sizes.pointer) + dynamic  # strides; own sizes and order where they vary
+    if isinstance(value, Boxed):
+        return len(value.items) * (sizes.pointer + sizes.wide) + sizes.wide + sizes.list
+    return sizes.list if isinstance(value, (tuple, str)) else 0
+
+
+def _up(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment

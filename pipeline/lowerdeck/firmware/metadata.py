@@ -1,0 +1,121 @@
+"""metadata.json: what the README of a bundle says, for programs to read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowerdeck.firmware import memory
+from lowerdeck.firmware.header import Placement
+from lowerdeck.firmware.vector import TestVector
+from lowerdeck.runtime.pte import Method, read_pte
+
+FORMAT = "lowerdeck-firmware/1"
+RANDOM_CAVEAT = "the sample of the test vector is random: it shows that the program runs, and its result means nothing"
+_SCRATCH_SOURCES = {
+    "NeutronBackend": "the last output of each NeutronGraph that the converter made",
+    "EthosUBackend": "the block `scratch_size` of each payload, from Vela",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What the program is for, as the configuration has it."""
+
+    name: str
+    backend: str
+    device: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+def describe(
+    program: bytes,
+    manifest: Mapping[str, Any],
+    vector: TestVector,
+    target: Target,
+    placement: Placement,
+    structural: bool,
+) -> dict[str, Any]:
+    """metadata.json without what it says of the other files.
+
+    Args:
+        program: The `.pte`.
+        manifest: What convert wrote about it.
+        vector: Inputs, and what the program answered on this host.
+        target: What it is for.
+        placement: Where the array of the C header goes.
+        structural: Whether the vector's sample is random.
+    """
+    methods = read_pte(program)
+    forward = next(method for method in methods if method.name == "forward")
+    converter, outputs = manifest["converter"], zip(manifest["outputs"], manifest["output_steps"], strict=True)
+    return {
+        "format": FORMAT,
+        "caveats": [caveat for caveat in (converter["caveat"], RANDOM_CAVEAT if structural else None) if caveat],
+        "runs_on_target": not converter["host_only"],
+        "target": {"name": target.name, "backend": target.backend, "device": target.device, "options": target.options},
+        "converter": converter,
+        "versions": manifest["versions"],
+        "program": {
+            "bytes": len(program),
+            "sha256": hashlib.sha256(program).hexdigest(),
+            "method": forward.name,
+            "constant_methods": [method.name for method in methods if method is not forward],
+            "header": _header(placement),
+        },
+        "inputs": manifest["inputs"],
+        "outputs": [tensor | {"step": step} for tensor, step in outputs],
+        "operators": list(forward.operators),
+        "delegates": [delegate.backend for delegate in forward.delegates],
+        "memory": _memory(forward, manifest),
+        "compiler_estimates": manifest["estimates"],
+        "test_vector": _test_vector(vector),
+    }
+
+
+def _header(placement: Placement) -> dict[str, Any]:
+    return {
+        "file": placement.file_name,
+        "array_name": placement.array_name,
+        "size_macro": placement.size_macro,
+        "alignment_bytes": placement.alignment_bytes,
+        "section": placement.section,
+    }
+
+
+def _memory(method: Method, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    scratch = [partition["scratch_bytes"] for partition in manifest["partitions"]]
+    return {
+        "planned_bytes": memory.planned_bytes(method),
+        "method_allocator_bytes": {
+            "32_bit": memory.method_allocator_bytes(method, 4),
+            "64_bit": memory.method_allocator_bytes(method, 8),
+            "source": memory.METHOD_ALLOCATOR_SOURCE,
+        },
+        "scratch_bytes": {
+            "partitions": scratch,
+            # The temporary allocator is reset after every instruction, and a partition is one.
+            "largest": max((size for size in scratch if size is not None), default=None),
+            "source": _SCRATCH_SOURCES.get(next((d.backend for d in method.delegates), ""), "the delegate names none"),
+        },
+    }
+
+
+def _test_vector(vector: TestVector) -> dict[str, Any]:
+    tensors = {
+        name: {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "strides": list(tensor.stride()),
+            "bytes": tensor.numel() * tensor.itemsize,
+        }
+        for name, tensor in vector.named().items()
+    }
+    return {
+        "tensors": tensors,
+        "byte_order": "little",
+        "executed_by": vector.executed_by,
+        "sample_sha256": vector.sample_sha256,
+    }

@@ -1,0 +1,127 @@
+"""A test vector: a real sample as the program takes it, and what the program answers on this host."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lowerdeck.contracts import LowerdeckError, ProgramTensor, Sample, Split
+from lowerdeck.runtime.floats import FloatProgram
+from lowerdeck.runtime.tensors import strides_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestVector:
+    """Inputs and outputs of one execution, as they lie in the program's memory."""
+
+    __test__ = False  # pytest takes every Test* for a test
+
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+    executed_by: str
+    """What computed the outputs, e.g. `ExecuTorch runtime`."""
+    sample_sha256: str
+    """Digest of the calibration sample that the inputs come from."""
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """Name of the files of each tensor, without suffix."""
+        named = {f"input_{index}": tensor for index, tensor in enumerate(self.inputs)}
+        return named | {f"expected_output_{index}": tensor for index, tensor in enumerate(self.outputs)}
+
+    def files(self) -> dict[str, bytes]:
+        """`.bin` files with the bytes as they lie in memory, and `.npy` files in logical order of dimensions."""
+        files = {}
+        for name, tensor in self.named().items():
+            files[f"{name}.bin"] = raw_bytes(tensor)
+            files[f"{name}.npy"] = _npy(tensor)
+        return files
+
+
+def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
+    """The first sample that the observers saw, or of the split where the scheme observes nothing.
+
+    Args:
+        split: The calibration split.
+        digests: Of the samples that calibrate used, in its order; none where it had nothing to observe.
+
+    Raises:
+        LowerdeckError: the split does not hold it any more.
+    """
+    if not digests:
+        return split[0]
+    for index in range(len(split)):
+        if split.digest(index) == digests[0]:
+            return split[index]
+    raise LowerdeckError(
+        "the calibration split does not hold the first sample that calibrate used; `dvc repro -f calibrate` uses it "
+        "anew"
+    )
+
+
+def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256: str) -> TestVector:
+    """Execute `program` on a sample.
+
+    Args:
+        program: The program that ships.
+        sample: float32 inputs in order.
+        sample_sha256: Digest of the stored sample.
+
+    Raises:
+        LowerdeckError: the sample does not fit the program, or this host cannot execute it.
+    """
+    inputs = tuple(map(_laid_out, program.encode(sample), program.inputs))
+    outputs = program.program(inputs)
+    if not all(isinstance(output, torch.Tensor) for output in outputs):
+        raise LowerdeckError("the program gives outputs that are no tensors, which a test vector cannot hold")
+    return TestVector(
+        inputs=inputs,
+        outputs=tuple(map(_laid_out, outputs, program.outputs)),
+        executed_by=program.executor,
+        sample_sha256=sample_sha256,
+    )
+
+
+def bundled_program(program: bytes, vector: TestVector) -> bytes:
+    """ExecuTorch's BundledProgram of a `.pte` and one test case of its method `forward`."""
+    from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
+    from executorch.devtools.bundled_program.core import BundledProgram
+    from executorch.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
+
+    case = MethodTestCase(inputs=list(vector.inputs), expected_outputs=list(vector.outputs))
+    suites = [MethodTestSuite(method_name="forward", test_cases=[case])]
+    with tempfile.TemporaryDirectory() as folder:  # it takes a file or the object that made it
+        path = Path(folder, "program.pte")
+        path.write_bytes(program)
+        bundle = BundledProgram(None, suites, str(path))
+        serialized: bytes = serialize_from_bundled_program_to_flatbuffer(bundle)
+    return serialized
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of a dense tensor as they lie in memory; little-endian, like every host that ExecuTorch has wheels for.
+
+    Args:
+        tensor: Any layout without gaps.
+    """
+    flat = torch.as_strided(tensor, (tensor.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def _laid_out(tensor: torch.Tensor, described: ProgramTensor) -> torch.Tensor:
+    """`tensor` with its dimensions in memory as the program has them."""
+    strides = strides_of(tensor.shape, described.dim_order)
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _npy(tensor: torch.Tensor) -> bytes:
+    buffer = io.BytesIO()
+    # NumPy has no bfloat16; float32 holds its values exactly.
+    array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()

@@ -1,0 +1,59 @@
+"""Bounds that a build has to keep, checked against its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import GateError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def bounds(section: DataclassInstance) -> dict[str, float | None]:
+    """The bounds in the configuration's section `gates`, which has a name beside them; None where a gate is off."""
+    values = asdict(section)
+    del values["name"]
+    return values
+
+
+def hold_gates(bounds: Mapping[str, float | None], figures: Mapping[str, Any]) -> None:
+    """Check the gates that are on.
+
+    Args:
+        bounds: `min_FIGURE` and `max_FIGURE` with their bounds; None switches a gate off.
+        figures: As metrics.json holds them.
+
+    Raises:
+        GateError: names every gate that fails, its bound and the value; a figure that was not measured fails.
+    """
+    chosen = sum(bound is not None for bound in bounds.values())
+    failed = failed_gates(bounds, figures)
+    if failed:
+        lines = "\n  ".join(failed.values())
+        raise GateError(f"{len(failed)} of {chosen} gates failed; the figures are written all the same:\n  {lines}")
+
+
+def failed_gates(bounds: Mapping[str, float | None], figures: Mapping[str, Any]) -> dict[str, str]:
+    """For each gate that fails what is said about it: gate, value and bound; arguments as for `hold_gates`."""
+    failed = {}
+    for gate, bound in bounds.items():
+        if bound is None:
+            continue
+        side, _, name = gate.partition("_")
+        assert side in ("min", "max"), gate
+        value = figures.get(name, "not measured")
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {_exact(bound)}"
+        # Written so that a value that is no number (NaN) fails.
+        elif not (value >= bound if side == "min" else value <= bound):
+            relation = "less" if side == "min" else "more"
+            failed[gate] = f"gates.{gate}: {name} is {_exact(value)}, {relation} than the bound {_exact(bound)}"
+    return failed
+
+
+def _exact(value: float) -> str:
+    """All digits that could make the difference: 0.98999 may not be shown as 0.99 beside that bound."""
+    return format(value, ".10g")

@@ -1,0 +1,90 @@
+"""Classes and functions that configuration names by import path, `package.module:attribute`.
+
+Naming an import path in a configuration file runs that code. So only a package of the project and those under `plugins`
+in params.yaml may be named: a configuration from elsewhere cannot reach for the rest of what is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lowerdeck import discovery, signatures
+from lowerdeck.contracts import ConfigurationError
+
+
+def parts(path: str, key: str, example: str) -> tuple[str, str]:
+    """Module and attribute of an import path.
+
+    Args:
+        path: What configuration names.
+        key: Configuration key that names it, for messages.
+        example: A path that could stand there.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", path):
+        raise ConfigurationError(f"{key} is {path!r}; it must be package.module:attribute, e.g. {example}")
+    module, _, attribute = path.partition(":")
+    return module, attribute
+
+
+def check_permitted(path: str, key: str, own_package: str, plugins: Sequence[str]) -> None:
+    """Raise ConfigurationError where neither the project nor `plugins` opens the module of `path`."""
+    module = path.partition(":")[0]
+    if any(module == package or module.startswith(f"{package}.") for package in (own_package, *plugins)):
+        return
+    line = f"plugins: [{', '.join([*plugins, module.partition('.')[0]])}]"
+    raise ConfigurationError(
+        f"{key} is {path}, but building may run code of {', '.join((own_package, *plugins))} only. If you trust that "
+        f"package, let params.yaml say `{line}`."
+    )
+
+
+def parameters(path: str, key: str) -> signatures.Parameters | None:
+    """What the class or function at `path` takes, None where Python does not know.
+
+    Its source text is read. Only where that does not settle the matter (an attribute imported from elsewhere, a
+    decorated function) is the module imported, with what it needs.
+
+    Raises:
+        ConfigurationError: there is no such module or name, or it cannot be called.
+    """
+    module, _, attribute = path.partition(":")
+    accepted = signatures.parameters_in_source(module, attribute, key)
+    return signatures.parameters_of(imported_callable(path, key)) if accepted is None else accepted
+
+
+def imported(path: str, key: str) -> Any:
+    """What stands at `path`.
+
+    Raises:
+        ConfigurationError: the module cannot be imported or has no such name.
+    """
+    name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # whatever a user's module raises while it is imported
+        raise ConfigurationError(
+            f"{key}: {name} cannot be imported: {type(error).__name__}: {error}. Install it, or put the folder that "
+            "holds it on PYTHONPATH."
+        ) from error
+    if not hasattr(module, attribute):
+        names = [name for name in vars(module) if not name.startswith("_")]
+        raise ConfigurationError(f"{key}: {name} has no {attribute}.{discovery.did_you_mean(attribute, names)}")
+    return getattr(module, attribute)
+
+
+def imported_callable(path: str, key: str) -> Any:
+    """The class or function at `path`.
+
+    Raises:
+        ConfigurationError: it cannot be imported, or is something else.
+    """
+    found = imported(path, key)
+    if not callable(found):
+        raise ConfigurationError(f"{key}: {path} is a {type(found).__name__}; name a class or a function")
+    return found

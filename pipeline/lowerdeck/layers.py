@@ -1,0 +1,197 @@
+"""Layer by layer: how far every quantized tensor is from the same tensor of the float program.
+
+ExecuTorch's numeric gap (devtools.Inspector) compares edge programs with an ETDump that its own runtime writes, and
+torchao's numeric debugger two graphs of one process, by graph ids that storing renumbers. Programs that were stored
+apart are matched here by provenance instead: each node of the quantized program remembers the name of the node of the
+float program that it was made from. A program that was made of the model and not of the float program has no such
+memory, yet the same operators in the same order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lowerdeck.contracts import LayerFigures, Split
+from lowerdeck.module_paths import module_path
+from lowerdeck.origins import float_node
+from lowerdeck.program_io import input_dtypes
+from lowerdeck.statistics import sqnr_db
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_QUANTIZE, _DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
+_BATCH_NORM = "aten.batch_norm"
+_TORCHAO = "torchao."  # what quantizes in a program that torchao's quantize_ changed
+# Operators that hand values on as they are: behind them the steps of a quantization are still the same.
+_KEEPS_VALUES = (
+    "aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.squeeze", "aten.unsqueeze", "aten.permute",
+    "aten.transpose", "aten.t.", "aten.slice", "aten.select", "aten.clone", "aten.contiguous", "aten.alias",
+    "aten.detach", "aten.expand", "aten.dropout", "<built-in function getitem>",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A tensor in both programs."""
+
+    source: torch.fx.Node
+    """Node of the float program that computes it."""
+    folded: str
+    """Name of the node of the float program whose result it is: `source`, or the batch norm folded into it."""
+    dequantize: str
+    """Name of the node of the quantized program that gives it in floating point: back from integers, or rounded."""
+    lsb: float | None
+
+
+def compare_layers(
+    exported: ExportedProgram, quantized: ExportedProgram, split: Split, samples: Sequence[int]
+) -> list[LayerFigures]:
+    """Signal to quantization noise ratio of every tensor that the quantized program holds in integers, worst first.
+
+    A tensor counts as it leaves its quantization. What one node of the float program became several nodes counts once,
+    at the last of them. Tensors that no provenance leads back from are left out, weights too. Of a program that was
+    traced anew (`float16`, 4-bit weights) every operator's result counts.
+
+    Args:
+        exported: The float ATen program.
+        quantized: What quantize made of it.
+        split: Where the samples come from.
+        samples: Indices into it, of the samples to measure on; at least one.
+    """
+    pairs = _pairs(exported, quantized) or _traced_anew(exported, quantized)
+    if not pairs:
+        return []
+    reference = _Tap(exported, {pair.folded for pair in pairs})
+    actual = _Tap(quantized, {pair.dequantize for pair in pairs})
+    signal, noise = [0.0] * len(pairs), [0.0] * len(pairs)
+    with torch.no_grad():
+        for sample in samples:
+            inputs = split[sample].inputs
+            expected, found = reference(inputs), actual(inputs)
+            for index, pair in enumerate(pairs):
+                wanted = expected[pair.folded].double()
+                signal[index] += float(wanted.square().sum())
+                noise[index] += float((wanted - found[pair.dequantize].double()).square().sum())
+    layers = [
+        LayerFigures(
+            node=pair.source.name,
+            operator="input" if pair.source.op == "placeholder" else str(pair.source.target),
+            module=module_path(pair.source),
+            lsb=pair.lsb,
+            num_samples=len(samples),
+            sqnr_db=sqnr_db(signal[index], noise[index]),
+        )
+        for index, pair in enumerate(pairs)
+    ]
+    return sorted(layers, key=lambda layer: layer.sqnr_db)
+
+
+def output_lsb(quantized: ExportedProgram) -> float | None:
+    """One step of the quantization of a program's first output, in its units; None where that is not quantized."""
+    outputs = quantized.graph.output_node().args[0]
+    node = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
+    while isinstance(node, torch.fx.Node) and str(node.target).startswith(_KEEPS_VALUES):
+        node = node.args[0]
+    return _lsb(node) if isinstance(node, torch.fx.Node) and _is(node, _DEQUANTIZE) else None
+
+
+def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
+    """The tensors that can be compared, in the order of the quantized program."""
+    originals = {node.name: node for node in exported.graph.nodes}
+    parameters = exported.graph_signature.inputs_to_parameters | exported.graph_signature.inputs_to_buffers
+    remaining = {float_node(node) for node in quantized.graph.nodes if not _is(node, _QUANTIZE, _DEQUANTIZE)}
+    pairs: dict[str, _Pair] = {}
+    for node in quantized.graph.nodes:
+        if not _is(node, _QUANTIZE):
+            continue
+        # Not every quantizer's nodes remember where they come from; what they quantize does.
+        source = originals.get(float_node(node) or float_node(node.args[0]) or "")
+        dequantize = next((user for user in node.users if _is(user, _DEQUANTIZE)), None)
+        if source is None or dequantize is None or source.name in parameters:
+            continue
+        folded = _folded_into(source, remaining)
+        if _shape(folded) == _shape(dequantize):
+            pairs.pop(source.name, None)  # the last one takes the place of those before it, in their order
+            pairs[source.name] = _Pair(source, folded.name, dequantize.name, _lsb(dequantize))
+    return list(pairs.values())
+
+
+def _traced_anew(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
+    """The results of operators, where `quantized` was made of the model, as `exported` was, in other numbers."""
+    originals, others = _operators(exported), _operators(quantized)
+    if not any(_is(node, _TORCHAO) or _dtype(node) == torch.float16 for node in others):
+        return []
+    others = [node for node in others if not _is(node, _TORCHAO)]
+    if [str(node.target) for node in originals] != [str(node.target) for node in others]:
+        return []
+    return [
+        _Pair(original, original.name, other.name, None)
+        for original, other in zip(originals, others, strict=True)
+        if _shape(original) is not None and _shape(original) == _shape(other)
+    ]
+
+
+def _operators(program: ExportedProgram) -> list[torch.fx.Node]:
+    """The nodes that call operators, without what takes results apart."""
+    return [node for node in program.graph.nodes if _is(node, "") and node.target is not operator.getitem]
+
+
+def _folded_into(source: torch.fx.Node, remaining: Container[str | None]) -> torch.fx.Node:
+    """The node of the float program that the quantized `source` stands for: with a batch norm, where it took it in."""
+    users = list(source.users)
+    if len(users) == 1 and str(users[0].target).startswith(_BATCH_NORM) and users[0].name not in remaining:
+        return users[0]
+    return source
+
+
+def _is(node: torch.fx.Node, *prefixes: str) -> bool:
+    return node.op == "call_function" and str(node.target).startswith(prefixes)
+
+
+def _lsb(dequantize: torch.fx.Node) -> float | None:
+    """Scale of a dequantize node, None where it is a tensor: one a channel, or computed while the program runs."""
+    scale = dequantize.args[1]
+    return float(scale) if isinstance(scale, (int, float)) else None
+
+
+def _shape(node: torch.fx.Node) -> tuple[int, ...] | None:
+    """Sizes, -1 in place of those that vary: each program has symbols of its own for them."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None
+    return tuple(size if isinstance(size, int) else -1 for size in value.shape)
+
+
+def _dtype(node: torch.fx.Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+class _Tap:
+    """A program that answers with the results of some of its nodes."""
+
+    def __init__(self, program: ExportedProgram, names: Container[str]) -> None:
+        self._results: dict[str, torch.Tensor] = {}
+        self._dtypes = input_dtypes(program)
+        results = self._results
+
+        class Interpreter(torch.fx.Interpreter):
+            def run_node(self, node: torch.fx.Node) -> Any:
+                result = super().run_node(node)
+                if node.name in names:
+                    results[node.name] = result.clone()  # an operator in place may change it later
+                return result
+
+        self._interpreter = Interpreter(program.module(check_guards=False))
+
+    def __call__(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+        """The results by name of the node."""
+        self._results.clear()
+        self._interpreter.run(*(given.to(dtype) for given, dtype in zip(inputs, self._dtypes, strict=True)))
+        return self._results

@@ -1,0 +1,170 @@
+"""Two states of the ledger held against each other: what got worse by more than is tolerated."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from lowerdeck.config.problems import Problem, raise_problems, validated
+from lowerdeck.config.schema import NonNegative
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.ledger.entries import Entry, Ledger
+
+INGREDIENTS = ("dataset", "weights")
+"""Hashes of what is given to a build: where one differs, figures are those of another model or other samples."""
+
+
+class Verdict(StrEnum):
+    """What a change of a figure is."""
+
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    TOLERATED = "within tolerance"
+    CHANGED = "changed"
+    """No tolerance says which way is better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """How a figure is judged. Of both bounds the wider one counts."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    better: Literal["higher", "lower"]
+    """Which way is better."""
+    absolute: NonNegative = 0.0
+    """How much worse is taken, in the figure's own unit."""
+    relative: NonNegative = 0.0
+    """How much worse is taken, as a fraction of what it was."""
+
+    def verdict(self, before: float, now: float) -> Verdict:
+        """What a change from `before` to `now` is."""
+        gain = now - before if self.better == "higher" else before - now
+        if abs(gain) <= max(self.absolute, self.relative * abs(before)) + _rounding(before, now):
+            return Verdict.TOLERATED
+        return Verdict.IMPROVEMENT if gain > 0 else Verdict.REGRESSION
+
+
+def _rounding(before: float, now: float) -> float:
+    """What subtracting may leave: 0.9 - 0.895 is a little more than 0.005."""
+    return 1e-9 * max(abs(before), abs(now))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One figure of one entry that is not what it was."""
+
+    model: str
+    entry: str
+    figure: str
+    verdict: Verdict
+    before: float
+    now: float | None
+    """None where it is not measured any more."""
+    interval_before: tuple[float, float] | None = None
+    interval_now: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerDifference:
+    """How one state of the ledger differs from another."""
+
+    changes: Sequence[Change]
+    new: Sequence[str]
+    """Entries that were not there, with their models."""
+    missing: Sequence[str]
+    """Entries that are not there any more."""
+    made_otherwise: Mapping[str, Sequence[str]]
+    """Entries that were made of other things, and what: ingredients, and packages with both versions."""
+
+    def of(self, verdict: Verdict) -> list[Change]:
+        """The changes with a verdict."""
+        return [change for change in self.changes if change.verdict is verdict]
+
+
+def read_tolerances(path: Path) -> dict[str, Tolerance]:
+    """Names of figures, or globs on them, with their tolerances, in the file's order; the first that fits holds.
+
+    Raises:
+        LowerdeckError: the file is missing or cannot be read, or a tolerance is none.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LowerdeckError(f"{path}, which says how figures are judged, cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LowerdeckError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise LowerdeckError(f"{path} has to hold a mapping of figures to their tolerances")
+    tolerances: dict[str, Tolerance] = {}
+    problems: list[Problem] = []
+    for name, value in values.items():
+        tolerances[str(name)], found = validated(Tolerance, value, f"{path}: {name}")
+        problems += found
+    raise_problems(problems)
+    return tolerances
+
+
+def difference(before: Ledger, now: Ledger, tolerances: Mapping[str, Tolerance]) -> LedgerDifference:
+    """How `now` differs from `before`."""
+    changes: list[Change] = []
+    new, missing, otherwise = [], [], {}
+    for model in sorted({*before, *now}):
+        old_entries, new_entries = before.get(model, {}), now.get(model, {})
+        for name in sorted({*old_entries, *new_entries}):
+            label = f"{model}: {name}"
+            if name not in old_entries:
+                new.append(label)
+            elif name not in new_entries:
+                missing.append(label)
+            else:
+                changes += _changes(model, old_entries[name], new_entries[name], tolerances)
+                otherwise[label] = list(_made_otherwise(old_entries[name], new_entries[name]))
+    made_otherwise = {label: what for label, what in otherwise.items() if what}
+    return LedgerDifference(changes=changes, new=new, missing=missing, made_otherwise=made_otherwise)
+
+
+def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolerance]) -> Iterator[Change]:
+    for figure, before in old.figures.items():
+        now = new.figures.get(figure)
+        if now == before:
+            continue
+        tolerance = _tolerance_of(figure, tolerances)
+        if tolerance is None:
+            verdict = Verdict.CHANGED
+        elif now is None:  # what was measured and is not any more may have got worse unseen
+            verdict = Verdict.REGRESSION
+        else:
+            verdict = tolerance.verdict(before, now)
+        yield Change(
+            model=model,
+            entry=new.name,
+            figure=figure,
+            verdict=verdict,
+            before=before,
+            now=now,
+            interval_before=old.intervals.get(figure),
+            interval_now=new.intervals.get(figure),
+        )
+
+
+def _tolerance_of(figure: str, tolerances: Mapping[str, Tolerance]) -> Tolerance | None:
+    return next((value for pattern, value in tolerances.items() if fnmatch.fnmatchcase(figure, pattern)), None)
+
+
+def _made_otherwise(old: Entry, new: Entry) -> Iterator[str]:
+    for name in INGREDIENTS:
+        if old.hashes.get(name) != new.hashes.get(name):
+            yield f"other {name}"
+    for name in sorted({*old.versions, *new.versions}):
+        pair: tuple[Any, Any] = old.versions.get(name, "none"), new.versions.get(name, "none")
+        if pair[0] != pair[1]:
+            yield f"{name} {pair[0]} -> {pair[1]}"

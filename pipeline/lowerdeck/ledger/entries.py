@@ -1,0 +1,214 @@
+"""Entries of the ledger: one for every target, flavor and quantization of a model, in one YAML file a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from lowerdeck import artifacts
+from lowerdeck.config.problems import raise_problems, validated
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.figures import is_number
+from lowerdeck.statistics import HIGH, LOW
+from lowerdeck.tracking.lineage import build_key
+
+TOLERANCES_NAME = "tolerances.yaml"
+"""The one file in the folder that holds no entries."""
+_SIGNIFICANT_DIGITS = 6
+"""Of figures that are no counts: further digits differ between machines."""
+_HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md says what stands here.\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One build of a model."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    target: str
+    flavor: str
+    quantization: str
+    dataset: str
+    caveat: str | None = None
+    """What the converter says of its programs, e.g. that they run on the host only."""
+    figures: dict[str, int | float]
+    """What metrics.json measures, counts and estimates."""
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """95 % intervals of those figures that are shares of samples."""
+    not_measured: dict[str, str] = field(default_factory=dict)
+    """Figures that stand for nothing, and why."""
+    hashes: dict[str, str]
+    """SHA-256 of what the build was made of and what came of it: the links of its lineage, and its key."""
+    versions: dict[str, str]
+    """Of packages and of the converter."""
+
+    @property
+    def name(self) -> str:
+        """What the entry is called within its model."""
+        return f"{self.target} / {self.flavor} / {self.quantization}"
+
+
+Ledger = dict[str, dict[str, Entry]]
+"""Model -> name of an entry -> entry."""
+
+
+def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, Any]) -> Entry:
+    """The entry of a build.
+
+    Args:
+        config: Its resolved configuration.
+        metrics: As metrics.json holds them.
+        lineage: As lineage.json holds it.
+
+    Raises:
+        LowerdeckError: configuration and lineage are those of different builds.
+    """
+    links = {link["name"]: link for link in lineage["links"]}
+    converter = links["program"]["converter"]
+    if build_key(config, {"converter": converter, "versions": lineage["versions"]}) != lineage["build_key"]:
+        raise LowerdeckError(
+            "configuration and lineage are those of different builds: the last build did not come to its end. "
+            "`dvc repro` completes it"
+        )
+    flat = dict(_flat(metrics))
+    ends = {name + end for name in flat for end in (LOW, HIGH)} & set(flat)
+    return Entry(
+        target=config.target.name,
+        flavor=converter["flavor"],
+        quantization=config.quantization.name,
+        dataset=config.dataset.name,
+        caveat=converter["caveat"],
+        figures={name: _rounded(value) for name, value in flat.items() if is_number(value) and name not in ends},
+        intervals={
+            name: (_rounded(flat[name + LOW]), _rounded(flat[name + HIGH]))
+            for name in flat
+            if {name + LOW, name + HIGH} <= ends
+        },
+        not_measured={
+            name: value for name, value in flat.items() if name.endswith("_accuracy") and isinstance(value, str)
+        },
+        hashes={"build_key": lineage["build_key"], **{name: str(link["sha256"]) for name, link in links.items()}},
+        versions={**lineage["versions"], str(converter["name"]): str(converter["version"])},
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _rounded(value: Any) -> int | float:
+    return value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updated:
+    """What `update` did to the ledger, by names of entries with their models."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+
+
+def update(folder: Path, builds: Iterable[tuple[str, Entry]]) -> Updated:
+    """Put entries into the ledger in `folder`; those of other targets, flavors and quantizations stay.
+
+    Args:
+        folder: Of the ledger.
+        builds: Models' names and entries.
+
+    Raises:
+        LowerdeckError: two builds have one entry, or a file of the ledger cannot be read.
+    """
+    given: Ledger = {}
+    for model, entry in builds:
+        if entry.name in given.setdefault(model, {}):
+            raise LowerdeckError(
+                f"several of these builds are {model}: {entry.name}, and the ledger has one entry for it; name the one "
+                "that you want, e.g. by its run's id"
+            )
+        given[model][entry.name] = entry
+    updated, ledger = Updated(), read(folder)
+    for model, entries in given.items():
+        known = ledger.get(model, {})
+        for name, entry in entries.items():
+            kind = (
+                updated.added if name not in known else updated.unchanged if known[name] == entry else updated.changed
+            )
+            kind.append(f"{model}: {name}")
+        artifacts.write_text(folder / file_name(model), rendered(model, known | entries))
+    return updated
+
+
+def read(folder: Path) -> Ledger:
+    """The ledger in `folder`; empty where there is none yet.
+
+    Raises:
+        LowerdeckError: a file of it cannot be read.
+    """
+    files = sorted(path for path in folder.glob("*.yaml") if path.name != TOLERANCES_NAME)
+    return parsed({path.as_posix(): path.read_text(encoding="utf-8") for path in files})
+
+
+def parsed(texts: Mapping[str, str]) -> Ledger:
+    """The ledger whose files hold `texts`, by their names.
+
+    Raises:
+        LowerdeckError: one holds no entries, with its name.
+    """
+    import yaml
+
+    ledger: Ledger = {}
+    for name, text in texts.items():
+        try:
+            values = yaml.safe_load(text)
+            model, stored = str(values["model"]), dict(values["entries"])
+        except (yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+            raise LowerdeckError(
+                f"{name} is no file of the ledger: {error}; bring it back with `git checkout`"
+            ) from None
+        ledger[model] = {}
+        for key, entry in stored.items():
+            checked, problems = validated(Entry, entry, f"{name}: {key}")
+            raise_problems(problems)
+            ledger[model][key] = checked
+    return ledger
+
+
+def rendered(model: str, entries: Mapping[str, Entry]) -> str:
+    """The file of a model: the same bytes for the same entries."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """One line for a figure, so that a diff shows what changed, and one for an interval."""
+
+    Dumper.add_representer(list, lambda dumper, ends: dumper.represent_sequence("tag:yaml.org,2002:seq", ends, True))
+    stored = {}
+    for name, entry in sorted(entries.items()):
+        values = dataclasses.asdict(entry) | {"intervals": {key: list(ends) for key, ends in entry.intervals.items()}}
+        stored[name] = {key: value for key, value in values.items() if value not in ({}, None)}
+        for key in ("figures", "intervals", "not_measured", "versions"):
+            if key in stored[name]:
+                stored[name][key] = dict(sorted(stored[name][key].items()))
+    body = yaml.dump(
+        {"model": model, "entries": stored}, Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True
+    )
+    return _HEADING + body
+
+
+def file_name(model: str) -> str:
+    """The file of the ledger that holds a model; characters that paths give a meaning to are replaced."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", model).lstrip(".") + ".yaml"
+    if name == TOLERANCES_NAME:
+        raise LowerdeckError(f"a model cannot be called {model!r} in the ledger: {name} holds tolerances")
+    return name

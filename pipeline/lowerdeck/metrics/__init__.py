@@ -1,0 +1,19 @@
+"""Metrics by name: every module here is one, with `compute(outputs)`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import cast
+
+from lowerdeck.contracts import Metric
+
+
+def available() -> tuple[str, ...]:
+    """Names of the metrics that this version has."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+def source(name: str) -> Metric:
+    """The metric `name`."""
+    return cast(Metric, importlib.import_module(f"{__name__}.{name}"))

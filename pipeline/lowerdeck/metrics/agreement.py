@@ -1,0 +1,21 @@
+"""Agreement: the share of samples on which a program has the same top-1 as the program that it was made from."""
+
+from __future__ import annotations
+
+from lowerdeck.contracts import Outputs
+from lowerdeck.statistics import share
+
+
+def compute(outputs: Outputs) -> dict[str, float]:
+    """`PROGRAM_agreement_with_float` and `delegated_agreement_with_quantized` as fractions.
+
+    Each comes with the ends of its 95 % interval, `..._low` and `..._high`.
+    """
+    top1 = {program: logits.argmax(axis=1) for program, logits in outputs.logits.items()}
+    figures: dict[str, float] = {}
+    for program in top1:
+        if program != "float":
+            figures |= share(f"{program}_agreement_with_float", top1[program] == top1["float"])
+    if "delegated" in top1:
+        figures |= share("delegated_agreement_with_quantized", top1["delegated"] == top1["quantized"])
+    return figures

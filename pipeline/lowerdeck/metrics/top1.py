@@ -1,0 +1,18 @@
+"""Top-1 accuracy: the share of samples whose largest output is the one of their label."""
+
+from __future__ import annotations
+
+from lowerdeck.contracts import Outputs
+from lowerdeck.statistics import share
+
+
+def compute(outputs: Outputs) -> dict[str, float]:
+    """`float_accuracy`, `quantized_accuracy`, `delegated_accuracy` as fractions, for each program executed.
+
+    Each comes with the ends of its 95 % interval, `..._low` and `..._high`.
+    """
+    figures: dict[str, float] = {}
+    if outputs.labels is not None:
+        for program, logits in outputs.logits.items():
+            figures |= share(f"{program}_accuracy", logits.argmax(axis=1) == outputs.labels)
+    return figures

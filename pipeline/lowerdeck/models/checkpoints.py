@@ -1,0 +1,160 @@
+"""Weights from files: which formats are accepted, and how they come into a model. Nothing here can execute a pickle."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+
+if TYPE_CHECKING:
+    import torch
+
+SUFFIXES = (".safetensors", ".pt", ".pth")
+WRAPPERS = ("module.", "_orig_mod.")
+"""What DataParallel and torch.compile put in front of every name."""
+NUM_NAMED = 3
+
+
+def is_path(weights: str) -> bool:
+    """Whether `weights` means a file (it has a separator or a checkpoint's suffix) and not a name of torchvision's."""
+    return "/" in weights or "\\" in weights or weights.endswith(SUFFIXES)
+
+
+def check_file(weights: str) -> None:
+    """Raise ConfigurationError unless `weights` is an existing file of an accepted format; it is not opened."""
+    path = Path(weights)
+    if path.suffix not in SUFFIXES:
+        raise ConfigurationError(
+            f"model.weights is {weights}, with suffix {path.suffix!r}; allowed are {', '.join(SUFFIXES)}. Save them "
+            "with "
+            "safetensors.torch.save_file(model.state_dict(), path)."
+        )
+    if not path.is_file():
+        raise ConfigurationError(
+            f"model.weights is {weights}, which does not exist; correct the path (it is relative to the folder the "
+            "command "
+            "runs in), or set it to null for random weights"
+        )
+
+
+def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[str] = ()) -> None:
+    """Load a checkpoint into `model`, strictly.
+
+    Args:
+        model: any module; its parameters and buffers are overwritten
+        weights: path of a state dict, which may stand under `state_dict` or `model` in the file
+        ignored_prefixes: entries of the file whose names begin so are left out
+
+    Raises:
+        ConfigurationError: names or shapes differ from the model's.
+        LowerdeckError: the file is missing or damaged, or holds more than tensors.
+    """
+    check_file(weights)
+    metadata, state = _without_wrappers(read(weights), model)
+    ignored = tuple(ignored_prefixes)
+    state = {name: value for name, value in state.items() if not (ignored and name.startswith(ignored))}
+    own = model.state_dict()
+    # Checkpoints of old releases lack these counters; inference does not use them.
+    counters = {name: value for name, value in own.items() if name.endswith(".num_batches_tracked")}
+    complete = OrderedDict({**counters, **state})
+    # Modules read the version of their layout here (torchvision's MNASNet refuses to load without); safetensors has no
+    # place for it, so such a file counts as written by this version.
+    complete._metadata = metadata or getattr(own, "_metadata")  # type: ignore[attr-defined]  # noqa: B009
+    misshaped = [
+        f"{name} is {list(value.shape)} in the file and {list(own[name].shape)} in the model"
+        for name, value in state.items()
+        if name in own and value.shape != own[name].shape
+    ]
+    try:
+        # Not strict here, so that modules can rename what older versions called otherwise; judged right below.
+        result = model.load_state_dict(complete, strict=False)
+    except RuntimeError as error:
+        misshaped = misshaped or [" ".join(str(error).split())]
+        _refuse(model, weights, {"of another shape": misshaped})
+    else:
+        _refuse(model, weights, {"missing": result.missing_keys, "unexpected": result.unexpected_keys})
+
+
+def read(weights: str) -> Mapping[str, torch.Tensor]:
+    """The state dict in a file, on the CPU.
+
+    Raises:
+        LowerdeckError: it is damaged, or holds something else than tensors by name.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if weights.endswith(".safetensors"):
+            return load_file(weights)
+        loaded = torch.load(weights, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise LowerdeckError(
+            f"{weights} holds more than tensors, or is damaged{_refused_name(error)}. Whole pickled models are not "
+            "loaded, "
+            "because a pickle can run any code; save model.state_dict() instead."
+        ) from error
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise LowerdeckError(f"{weights} cannot be read as weights: {_first_line(error)}") from error
+    for key in ("state_dict", "model"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+            break
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise LowerdeckError(
+            f"{weights} holds {_description(loaded)}; allowed is a state dict (tensors by name), which may stand under "
+            "`state_dict` or `model`"
+        )
+    return loaded
+
+
+def _refused_name(error: pickle.UnpicklingError) -> str:
+    """What of the pickle was refused. The rest of torch's message advises to switch the protection off."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    return f" (it refers to {found.group(1)})" if found else ""
+
+
+def _without_wrappers(
+    state: Mapping[str, torch.Tensor], model: torch.nn.Module
+) -> tuple[dict[str, Any] | None, dict[str, torch.Tensor]]:
+    """Layout versions and tensors, without a prefix that all names have in the file and not in the model."""
+    metadata: dict[str, Any] | None = getattr(state, "_metadata", None)
+    tensors = dict(state)
+    for prefix in WRAPPERS:
+        wrapped = bool(tensors) and all(name.startswith(prefix) for name in tensors)
+        if wrapped and not all(name.startswith(prefix) for name in model.state_dict()):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+            if metadata is not None:
+                metadata = {name.removeprefix(prefix): value for name, value in metadata.items()}
+    return metadata, tensors
+
+
+def _refuse(model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]]) -> None:
+    named = [f"{len(names)} {kind} ({_some(names)})" for kind, names in faults.items() if names]
+    if named:
+        raise ConfigurationError(
+            f"model.weights {weights} do not fit {type(model).__name__}: {'; '.join(named)}. Use a checkpoint of this "
+            "architecture, or set model.options (e.g. num_classes) to what it was trained with."
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
+    return ", ".join(names[:NUM_NAMED]) + more
+
+
+def _description(loaded: object) -> str:
+    if not isinstance(loaded, Mapping):
+        return f"a {type(loaded).__name__}"
+    return f"a dictionary with {_some([str(key) for key in loaded])}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,102 @@
+"""Models of your own: a class or function that returns an nn.Module, named by its import path.
+
+`lowerdeck.models.` and the packages under `plugins` in params.yaml may be named (import_paths.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck import discovery, import_paths, signatures
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.models import checkpoints
+
+if TYPE_CHECKING:
+    import torch
+
+OWN_PACKAGE = "lowerdeck.models"
+_KEY = "model.options.factory"
+_EXAMPLE = "lowerdeck.models.networks.resnet8:ResNet8"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may stand under `model.options`."""
+
+    factory: str
+    """Import path `package.module:attribute` of a class or function that returns an nn.Module."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments for it."""
+
+
+def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None:
+    """Raise ConfigurationError for a value that `build` would refuse.
+
+    The factory's source text is read. Only where that does not settle the matter (an attribute imported from elsewhere,
+    a decorated function) is the module imported, with what it needs.
+
+    Args:
+        options: see Options
+        weights: null, or the path of a checkpoint
+        plugins: packages whose modules may be named, from params.yaml
+    """
+    import_paths.parts(options.factory, _KEY, _EXAMPLE)
+    import_paths.check_permitted(options.factory, _KEY, OWN_PACKAGE, plugins)
+    accepted = import_paths.parameters(options.factory, _KEY)
+    _check_kwargs(options, accepted)
+    if weights is not None:
+        checkpoints.check_file(weights)
+
+
+def build(options: Options, weights: str | None) -> torch.nn.Module:
+    """Call the factory, load the weights; `check` is what decides whether it may be called.
+
+    Args:
+        options: see Options
+        weights: null, or the path of a checkpoint
+
+    Returns:
+        torch.nn.Module: in eval mode
+
+    Raises:
+        ConfigurationError: the factory fails or returns something else, or the checkpoint does not fit.
+    """
+    import_paths.parts(options.factory, _KEY, _EXAMPLE)
+    create = import_paths.imported_callable(options.factory, _KEY)
+    import torch
+
+    try:
+        model = create(**options.kwargs)
+    except Exception as error:  # whatever a user's code raises
+        raise ConfigurationError(
+            f"{options.factory} called with {options.kwargs} raised {type(error).__name__}: {error}. Correct "
+            "model.options.kwargs, or the factory."
+        ) from error
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigurationError(
+            f"{options.factory} returned a {type(model).__name__}; it must return a torch.nn.Module. Name a class "
+            "derived "
+            "from it, or a function that returns an instance."
+        )
+    if weights is not None:
+        checkpoints.load_into(model, weights)
+    return model.eval()
+
+
+def _check_kwargs(options: Options, accepted: signatures.Parameters | None) -> None:
+    if accepted is None:
+        return
+    unknown = [] if accepted.any_keyword else [name for name in options.kwargs if name not in accepted.keywords]
+    if unknown:
+        raise ConfigurationError(
+            f"model.options.kwargs has {', '.join(unknown)}, which {options.factory} does not take; it takes "
+            f"{', '.join(accepted.keywords) or 'no arguments'}.{discovery.did_you_mean(unknown[0], accepted.keywords)}"
+        )
+    missing = [name for name in accepted.required if name not in options.kwargs]
+    if missing:
+        raise ConfigurationError(
+            f"model.options.kwargs lacks {', '.join(missing)}, which {options.factory} requires; add "
+            f"{'it' if len(missing) == 1 else 'them'}"
+        )

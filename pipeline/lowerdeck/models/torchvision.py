@@ -1,0 +1,213 @@
+"""Every image classification architecture of torchvision, by its name there.
+
+Weights are null (random, from the caller's torch.manual_seed), the path of a checkpoint, or a name of torchvision's own
+(`DEFAULT`, `IMAGENET1K_V1`), which it downloads once into torch's cache.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import pickle
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck import discovery
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.models import checkpoints
+
+if TYPE_CHECKING:
+    import torch
+
+NUM_IMAGENET_CLASSES = 1000
+"""Classes of all weights that torchvision publishes for classification."""
+AUXILIARY_HEADS: Mapping[str, tuple[str, ...]] = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+"""Parts that only training uses, by architecture; the model that is built has none of them."""
+HEADLESS_WEIGHTS = ("IMAGENET1K_FEATURES",)
+"""Weights of torchvision's whose last layers are not filled in: they serve detection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may stand under `model.options`."""
+
+    architecture: str
+    """Name of the architecture, as torchvision.models spells it, e.g. mobilenet_v2."""
+    num_classes: int | None = None
+    """Outputs of the last layer; null for ImageNet's 1000."""
+
+    def __post_init__(self) -> None:
+        if self.num_classes is not None and self.num_classes < 1:
+            raise ValueError(f"num_classes is {self.num_classes}; it must be at least 1, or null for 1000")
+
+
+def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None:
+    """Raise ConfigurationError for a value that `build` would refuse; torchvision is not imported.
+
+    Args:
+        options: see Options
+        weights: null, a path, or a name of torchvision's
+        plugins: of no account here
+    """
+    known = architectures()
+    if options.architecture not in known:
+        raise ConfigurationError(
+            f"model.options.architecture is {options.architecture!r}; torchvision has: {', '.join(known)}."
+            f"{discovery.did_you_mean(options.architecture, known)}"
+        )
+    if weights is None:
+        return
+    if checkpoints.is_path(weights):
+        checkpoints.check_file(weights)
+        return
+    names = tuple(name for name in known[options.architecture] if name not in HEADLESS_WEIGHTS)
+    if weights not in names:
+        raise ConfigurationError(
+            f"model.weights is {weights!r}; for {options.architecture} torchvision has: {', '.join(names)}."
+            f"{discovery.did_you_mean(weights, names)} Allowed are also null and the path of a checkpoint "
+            f"({', '.join(checkpoints.SUFFIXES)})."
+        )
+    if options.num_classes not in (None, NUM_IMAGENET_CLASSES):
+        raise ConfigurationError(
+            f"model.options.num_classes is {options.num_classes}, but torchvision's weights {weights} have "
+            f"{NUM_IMAGENET_CLASSES} classes; leave num_classes out, or set model.weights to null or to a checkpoint "
+            "of "
+            "your own"
+        )
+
+
+def build(options: Options, weights: str | None) -> torch.nn.Module:
+    """The architecture in eval mode, with one tensor of logits as its output.
+
+    Args:
+        options: see Options
+        weights: null, a path, or a name of torchvision's
+
+    Raises:
+        ConfigurationError: what `check` refuses, or a checkpoint that does not fit.
+        LowerdeckError: torchvision's weights could not be downloaded.
+    """
+    check(options, weights, ())
+    from torchvision import models
+
+    name, heads = options.architecture, AUXILIARY_HEADS.get(options.architecture, ())
+    arguments: dict[str, Any] = {"num_classes": options.num_classes or NUM_IMAGENET_CLASSES}
+    if weights is None or checkpoints.is_path(weights):
+        if heads:
+            # Said explicitly, or both architectures warn that this default will change.
+            arguments |= {"aux_logits": False, "init_weights": True}
+        model: torch.nn.Module = models.get_model(name, weights=None, **arguments)
+        if weights is not None:
+            checkpoints.load_into(model, weights, ignored_prefixes=heads)
+        return model.eval()
+    try:
+        with _weights_only():
+            model = models.get_model(name, weights=weights, progress=sys.stderr.isatty(), **arguments)
+    except pickle.UnpicklingError as error:
+        raise LowerdeckError(
+            f"torchvision's weights {weights} for {name} hold more than tensors, or are damaged: delete them from "
+            "torch's "
+            "cache (~/.cache/torch/hub/checkpoints, or below TORCH_HOME) to download them again"
+        ) from error
+    except (OSError, RuntimeError, ValueError) as error:  # URLError is an OSError, a wrong hash a RuntimeError
+        raise LowerdeckError(
+            f"torchvision's weights {weights} for {name} could not be downloaded or read: "
+            f"{' '.join(str(error).split())}. "
+            "Check the network, or set model.weights to the path of a downloaded checkpoint."
+        ) from error
+    if heads:
+        # With these weights, inception_v3 insists on being built with its auxiliary head.
+        for attribute, value in {"aux_logits": False, **{head.rstrip("."): None for head in heads}}.items():
+            setattr(model, attribute, value)
+    return model.eval()
+
+
+@cache
+def architectures() -> Mapping[str, tuple[str, ...]]:
+    """Names of torchvision's own weights by classification architecture, sorted; read from torchvision's source.
+
+    Importing torchvision takes 3 s, reading the names a fraction of one. tests/models compares the result with what
+    torchvision itself lists.
+
+    Raises:
+        ConfigurationError: torchvision is not installed.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        raise ConfigurationError("model.source is torchvision, which is not installed: `pip install torchvision`")
+    folder = Path(spec.origin).parent / "models"
+    found = _builders_below(folder, "__init__")
+    return {name: found[name] for name in sorted(found)}
+
+
+def _builders_below(folder: Path, module: str) -> dict[str, tuple[str, ...]]:
+    """`_builders` of a module and of all that it passes on by `from .name import *`.
+
+    torchvision.models passes its classification modules on so, and mobilenet its versions; segmentation, detection and
+    the rest are packages and imported by name.
+    """
+    tree = _parse(folder / f"{module}.py")
+    found = _builders(tree)
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*" and statement.module:
+            found |= _builders_below(folder, statement.module)
+    return found
+
+
+def _builders(module: ast.Module) -> dict[str, tuple[str, ...]]:
+    """Functions of one of torchvision's modules that are decorated as architectures, with their weights' names."""
+    members = {
+        node.name: tuple(
+            target.id
+            for statement in node.body
+            if isinstance(statement, ast.Assign)
+            for target in statement.targets
+            if isinstance(target, ast.Name)
+        )
+        for node in module.body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("_Weights")
+    }
+    return {
+        name: next((members[word] for word in _words_of_weights_annotation(node) if word in members), ())
+        for node in module.body
+        if isinstance(node, ast.FunctionDef)
+        for name in _registered_names(node)
+    }
+
+
+def _registered_names(function: ast.FunctionDef) -> Iterator[str]:
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", None) == "register_model":
+            named = [*decorator.args, *(keyword.value for keyword in decorator.keywords if keyword.arg == "name")]
+            yield ast.literal_eval(named[0]) if named else function.name
+
+
+def _words_of_weights_annotation(function: ast.FunctionDef) -> Iterator[str]:
+    for argument in (*function.args.args, *function.args.kwonlyargs):
+        if argument.arg == "weights" and argument.annotation is not None:
+            yield from (node.id for node in ast.walk(argument.annotation) if isinstance(node, ast.Name))
+
+
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """torchvision loads its downloads with a plain torch.load, which runs whatever a pickle says; this forbids it."""
+    variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before

@@ -1,0 +1,113 @@
+"""Which part of the model a node of a graph comes from, and globs that choose parts of the model.
+
+Needs neither torch nor the model: every node that torch.export makes remembers in `nn_module_stack` the modules that it
+was traced in, by path and class.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts import ConfigurationError
+
+if TYPE_CHECKING:
+    import torch
+
+_REPEATED_CALL = re.compile(r"@\d+(?=\.|$)")
+"""What torch adds to the path of a module that is called again, e.g. `layer@1`."""
+
+
+def modules_of(node: torch.fx.Node) -> dict[str, str]:
+    """Path -> class of the modules that `node` was traced in, outermost first, without the model itself.
+
+    Containers that are not called by themselves (`blocks` of `blocks.0.conv`) are among them, with the class "".
+    """
+    classes: dict[str, str] = {}
+    for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+        path = _REPEATED_CALL.sub("", path.removeprefix("L['self']").removeprefix("."))
+        classes[path] = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    found: dict[str, str] = {}
+    for path in classes:
+        found |= with_outer_modules(path, classes)
+    return found
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """Path of the module that `node` comes from, e.g. `features.0.conv`; empty where unknown.
+
+    Quantization hides the outer levels of the stack that it re-exports.
+    """
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values() if path]
+    return str(paths[-1]) if paths else ""
+
+
+def with_outer_modules(path: str, classes: Mapping[str, str]) -> dict[str, str]:
+    """Path -> class of the module at `path` and of all that it is part of, outermost first, without the model itself.
+
+    Args:
+        path: E.g. `layer3.0.conv1`; "" is the model.
+        classes: Path -> class of modules, "" being given to those that are not among them.
+    """
+    parts = path.split(".") if path else []
+    outer = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return {module: classes.get(module, "") for module in outer}
+
+
+def known_modules(graph: torch.fx.Graph) -> dict[str, str]:
+    """Path -> class of all modules that any operator of `graph` was traced in."""
+    known: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            known.update(modules_of(node))
+    return known
+
+
+def matches(modules: Mapping[str, str], globs: Sequence[str] = (), classes: Sequence[str] = ()) -> bool:
+    """Whether a node of these `modules` lies in a module that one of `globs` or `classes` names.
+
+    Args:
+        modules: What `modules_of` says of the node.
+        globs: Patterns of paths, e.g. `layer3` or `layer3.*`; `*` goes across dots.
+        classes: Names of classes with as much of their import path as wanted: `torch.nn.Linear` stands for
+            `torch.nn.modules.linear.Linear`, and so does `Linear`.
+    """
+    return any(fnmatchcase(path, glob) for path in modules for glob in globs) or any(
+        _is_class(kind, wanted) for kind in modules.values() for wanted in classes
+    )
+
+
+def refuse_unknown(
+    modules: Mapping[str, str], key: str, globs: Iterable[str] = (), classes: Iterable[str] = ()
+) -> None:
+    """Raise ConfigurationError for a glob or class that no module of the program has, with those that are near.
+
+    Args:
+        modules: What `known_modules` says of the program.
+        key: Where the patterns stand in the configuration, for the message.
+        globs: Patterns of paths.
+        classes: Names of classes.
+    """
+    for glob in globs:
+        if not matches(modules, globs=[glob]):
+            raise ConfigurationError(_unknown(key, glob, "path", modules))
+    for name in classes:
+        if not matches(modules, classes=[name]):
+            raise ConfigurationError(_unknown(key, name, "class", {kind for kind in modules.values() if kind}))
+
+
+def _is_class(kind: str, wanted: str) -> bool:
+    package, _, name = wanted.rpartition(".")
+    return kind.rpartition(".")[2] == name and (kind == wanted or kind.startswith(f"{package}." if package else ""))
+
+
+def _unknown(key: str, pattern: str, what: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(pattern.replace("*", ""), names, n=5, cutoff=0.5)
+    listed = f"near it: {', '.join(near)}" if near else f"there are: {', '.join(names[:12])}"
+    more = ", ..." if not near and len(names) > 12 else ""
+    return f"{key}: no module of the model has a {what} like {pattern!r}; {listed}{more}"

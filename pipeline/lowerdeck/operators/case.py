@@ -1,0 +1,115 @@
+"""A case: the least module that has one operator in one configuration of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from lowerdeck.contracts import DynamicDimension
+
+OPERATOR = "operator"
+"""Path of the submodule with the operator in a case's program."""
+Shape = tuple[int, ...]
+IMAGE: Shape = (1, 8, 8, 16)
+"""[1 x c x h x w], with sizes that Neutron's multiples of 8 divide."""
+ROWS: Shape = (4, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One operator with arguments of one kind."""
+
+    operator: str
+    """As the claims name it; as the installed version does, where no text has it."""
+    what: str = ""
+    """What is peculiar to this case, e.g. `alpha=2`; empty for the plain one."""
+    make: Callable[[], nn.Module]
+    """The module with the operator."""
+    shapes: Sequence[Shape] = (IMAGE,)
+    """Of its float inputs."""
+    table: str = "partitioner"
+    """Which of the texts' tables it belongs to."""
+    violates: str = ""
+    """The constraint of the claim that it violates."""
+    uses: str = ""
+    """What the text says of every operator and this case tries."""
+    precisions: Sequence[str] | None = None
+    """Those to try; None for those of the claim, and `int8`."""
+    positive: bool = False
+    """Whether the operator takes positive numbers only."""
+    fed: bool = True
+    """In quantized programs a layer computes each input, so that it comes quantized: no quantizer annotates everything
+    by itself. False for operators that are such a layer."""
+    dynamic: Sequence[DynamicDimension] = ()
+    """Sizes that vary."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `target.options`, where others than the target's own."""
+    nodes: str = ""
+    """Glob on edge operators that the case is about; empty for all that come from its module and compute."""
+
+    @property
+    def label(self) -> str:
+        """What the table calls it."""
+        return f"{self.operator}, {self.what}" if self.what else self.operator
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """What the function gives for `inputs`."""
+        return self.function(*inputs)
+
+
+def function(operator: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], nn.Module]:
+    """`Case.make` for an operator that has no weights, called with its inputs, `arguments` and `options`."""
+    return lambda: Function(lambda *inputs: operator(*inputs, *arguments, **options))
+
+
+class Program(nn.Module):
+    """A case as a model: feeding layers where wanted, and the operator."""
+
+    def __init__(self, case: Case, quantized: bool) -> None:
+        super().__init__()
+        feeding = case.fed and quantized
+        self.feeds = nn.ModuleList(_feed(shape, case.positive) if feeding else nn.Identity() for shape in case.shapes)
+        self.operator = case.make()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None, z: torch.Tensor | None = None) -> Any:
+        """Inputs and outputs are those of the operator; a case has one to three inputs."""
+        given = [value for value in (x, y, z) if value is not None]
+        return self.operator(*(feed(value) for feed, value in zip(self.feeds, given, strict=True)))
+
+
+def _feed(shape: Shape, positive: bool) -> nn.Module:
+    """A layer that every quantizer annotates: [shape] -> [shape]."""
+    layer: nn.Module = nn.Conv2d(shape[1], shape[1], 1) if len(shape) == 4 else nn.Linear(shape[-1], shape[-1])
+    if positive:
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.abs_()
+    return layer
+
+
+def program(case: Case, *, quantized: bool) -> nn.Module:
+    """The case's model in eval mode; always the same weights."""
+    torch.manual_seed(0)
+    return Program(case, quantized).eval()
+
+
+def samples(case: Case, count: int) -> list[tuple[torch.Tensor, ...]]:
+    """Inputs of the case's model, float32, always the same: normally distributed, or 0.5 ... 1.5 where positive."""
+    generator = torch.Generator().manual_seed(1)
+    return [tuple(_sample(shape, case.positive, generator) for shape in case.shapes) for _ in range(count)]
+
+
+def _sample(shape: Shape, positive: bool, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator) + 0.5 if positive else torch.randn(shape, generator=generator)

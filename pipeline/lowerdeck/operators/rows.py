@@ -1,0 +1,275 @@
+"""The table of a backend: each case in each precision, what the text claims of it and what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from lowerdeck import artifacts
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.operators import cases, claims
+from lowerdeck.operators.case import Case
+from lowerdeck.operators.measure import Measured, Outcome, Target, measure
+
+PAGES = Path("docs/operators")
+DEFAULT_PRECISIONS = ("float32", "float16", "int8")
+_VARYING = ("max_error",)
+"""Fields of a row that differ in their last digits between processors."""
+
+
+class Claimed(StrEnum):
+    """What the text says of a case."""
+
+    DELEGATED = "delegated"
+    NOT_DELEGATED = "not delegated"
+    """It violates a constraint of the text, or only another device is said to have it."""
+    QUANTIZED = "quantized"
+    NOT_LISTED = "not listed"
+
+
+class Verdict(StrEnum):
+    """How measurement and text agree."""
+
+    AS_CLAIMED = "as claimed"
+    LESS = "less than claimed"
+    """It is claimed, and is not delegated, or not in these numbers, or does not execute, or gives something else."""
+    MORE = "more than claimed"
+    """It violates a constraint, and works."""
+    BEYOND = "works, not listed"
+    FAILS = "fails"
+    """The text does not have it; the delegate takes it, and it does not execute or gives something else."""
+    NOT_LISTED = "not listed"
+    NOTHING_LEFT = "nothing left"
+    """No node of it is left to delegate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A case in one precision on one device."""
+
+    case: str
+    precision: str
+    device: str
+    table: str
+    claimed: Claimed
+    constraint: str
+    """The constraint that it violates, in words; empty where it violates none."""
+    outcome: Outcome
+    operators: tuple[str, ...]
+    """What it is in the edge program."""
+    quantized: bool
+    arithmetic: str
+    reasons: tuple[Mapping[str, str], ...]
+    """`operator`, `code` and `words` of what is not delegated."""
+    problem: str
+    executor: str
+    max_error: float | None
+    unit: str
+    within_limit: bool | None
+    verdict: Verdict
+
+    @property
+    def key(self) -> str:
+        """What `--only` matches, unlike that of any other row."""
+        device = f" on {self.device}" if self.device else ""
+        return f"{self.table}: {self.case} ({self.precision}){device}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """All rows of a backend."""
+
+    backend: str
+    versions: Mapping[str, str]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A row that is to be measured."""
+
+    case: Case
+    precision: str
+    target: Target
+    key: str
+
+
+def planned(backend: str, only: str = "*") -> list[Planned]:
+    """The rows of `backend` whose case or key matches the glob `only`, in order."""
+    collection = cases.of(backend)
+    tables = claims.read(backend)
+    found = [
+        Planned(case=case, precision=precision, target=target, key=_key(case, precision, target))
+        for case in collection.cases
+        for precision in case.precisions or _precisions(case, tables)
+        for target in collection.targets
+    ]
+    assert len({row.key for row in found}) == len(found), "two cases have the same name"
+    return [row for row in found if any(fnmatchcase(name, only) for name in (row.key, row.case.label))]
+
+
+def _precisions(case: Case, tables: Mapping[str, claims.Table]) -> Sequence[str]:
+    """Those that the text claims, and the usual ones."""
+    table = tables.get(case.table)
+    claim = table.operators.get(case.operator) if table else None
+    listed = claim.precisions if claim else ()
+    return list(dict.fromkeys([*DEFAULT_PRECISIONS, *listed]))
+
+
+def _key(case: Case, precision: str, target: Target) -> str:
+    return f"{case.table}: {case.label} ({precision})" + (f" on {target.name}" if target.name else "")
+
+
+def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[str], None]) -> Page:
+    """Measure rows; `advance` is told the key of each one before."""
+    tables, installed = claims.read(backend), cases.of(backend).installed()
+    rows = []
+    for row in planned_rows:
+        advance(row.key)
+        claimed = _claimed(row, tables, installed)
+        rows.append(_row(row, claimed, _constraint(row.case, tables), measure(row.case, row.precision, row.target)))
+    return Page(backend=backend, versions=versions(backend), rows=tuple(rows))
+
+
+def versions(backend: str) -> dict[str, str]:
+    """Of what the result depends on."""
+    converter = cases.of(backend).targets[0].create().converter()
+    found = {name: importlib.metadata.version(name) for name in ("executorch", "torch", "torchao")}
+    found |= {converter.name: f"{converter.version} (flavor {converter.flavor})"}
+    return dict(sorted(found.items()))
+
+
+def _claimed(row: Planned, tables: Mapping[str, claims.Table], installed: Mapping[str, frozenset[str]]) -> Claimed:
+    case, table = row.case, tables.get(row.case.table)
+    if table is None:  # no text lists operators: the installed version's own lists are what it claims
+        if case.operator in installed[row.target.name]:
+            return Claimed.DELEGATED
+        elsewhere = any(case.operator in operators for operators in installed.values())
+        return Claimed.NOT_DELEGATED if elsewhere else Claimed.NOT_LISTED
+    claim = table.operators.get(case.operator)
+    if claim is None or row.precision not in claim.precisions:
+        return Claimed.NOT_LISTED
+    assert not case.uses or case.uses in table.everywhere, f"the text says nothing of {case.uses}"
+    if not table.claims_delegation:
+        return Claimed.QUANTIZED
+    return Claimed.NOT_DELEGATED if case.violates else Claimed.DELEGATED
+
+
+def _constraint(case: Case, tables: Mapping[str, claims.Table]) -> str:
+    return tables[case.table].operators[case.operator].constraints[case.violates] if case.violates else ""
+
+
+def _row(row: Planned, claimed: Claimed, constraint: str, found: Measured) -> Row:
+    agreement = found.agreement
+    return Row(
+        case=row.case.label,
+        precision=row.precision,
+        device=row.target.name,
+        table=row.case.table,
+        claimed=claimed,
+        constraint=constraint,
+        outcome=found.outcome,
+        operators=found.operators,
+        quantized=found.is_quantized,
+        arithmetic=found.arithmetic,
+        reasons=tuple(
+            {"operator": operator, "code": str(reason.code), "words": reason.words}
+            for operator, reason in found.reasons
+        ),
+        problem=found.problem,
+        executor=found.executor,
+        max_error=agreement.max_error if agreement else None,
+        unit=agreement.unit if agreement else "",
+        within_limit=agreement.within_limit if agreement else None,
+        verdict=_verdict(claimed, row.precision, found),
+    )
+
+
+def _verdict(claimed: Claimed, precision: str, found: Measured) -> Verdict:
+    if found.outcome is Outcome.OWN_ERROR:
+        return Verdict.FAILS
+    if claimed is Claimed.QUANTIZED:
+        return Verdict.AS_CLAIMED if found.is_quantized else Verdict.LESS
+    is_delegated = found.outcome is Outcome.DELEGATED
+    executes = not found.problem and (found.agreement is None or found.agreement.within_limit)
+    # A float precision has the delegate's numbers; a quantized one has integers, of which a text means just these.
+    in_precision = not found.arithmetic or found.arithmetic == precision or not precision.startswith("float")
+    if precision.startswith("int") and found.arithmetic:
+        in_precision = found.arithmetic.startswith("int") and ("dynamic" in precision) == (
+            "dynamic" in found.arithmetic
+        )
+    works = is_delegated and executes and in_precision
+    if found.outcome is Outcome.VANISHED:
+        return Verdict.NOTHING_LEFT
+    if claimed is Claimed.DELEGATED:
+        return Verdict.AS_CLAIMED if works else Verdict.LESS
+    if claimed is Claimed.NOT_DELEGATED:
+        return Verdict.MORE if works else Verdict.AS_CLAIMED
+    if is_delegated and not executes:
+        return Verdict.FAILS
+    return Verdict.BEYOND if works else Verdict.NOT_LISTED
+
+
+def differences(committed: Page, fresh: Page) -> Iterator[str]:
+    """What of `fresh`, which may have some rows only, is otherwise in `committed`."""
+    before = {row.key: row for row in committed.rows}
+    for row in fresh.rows:
+        old = before.get(row.key)
+        if old is None:
+            yield f"{row.key}: new"
+            continue
+        for field in dataclasses.fields(Row):
+            was, now = getattr(old, field.name), getattr(row, field.name)
+            if was != now and field.name not in _VARYING:
+                yield f"{row.key}: {field.name} was {_text(was)} and is {_text(now)}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def merged(committed: Page, fresh: Page) -> Page:
+    """`committed` with the rows of `fresh` in the order of the cases; those of cases that are gone are left out.
+
+    Raises:
+        LowerdeckError: they were measured with other versions.
+    """
+    if committed.versions != fresh.versions:
+        raise LowerdeckError(
+            f"{path(fresh.backend)} was measured with {_text(dict(committed.versions))}, and this is "
+            f"{_text(dict(fresh.versions))}: update the whole table, without --only"
+        )
+    known = {row.key: row for row in (*committed.rows, *fresh.rows)}
+    order = [row.key for row in planned(fresh.backend)]
+    return dataclasses.replace(fresh, rows=tuple(known[key] for key in order if key in known))
+
+
+def path(backend: str) -> Path:
+    """The table that is kept."""
+    return PAGES / f"{backend}.json"
+
+
+def read(backend: str) -> Page:
+    """The table that is kept.
+
+    Raises:
+        LowerdeckError: there is none.
+    """
+    if not path(backend).is_file():
+        raise LowerdeckError(f"{path(backend)} is missing; `lowerdeck operators --backend {backend} --update` makes it")
+    page: Page = TypeAdapter(Page).validate_json(path(backend).read_bytes())
+    return page
+
+
+def write(page: Page) -> None:
+    """Keep the table; the same rows give the same bytes."""
+    artifacts.write_json(path(page.backend), TypeAdapter(Page).dump_python(page, mode="json"))

@@ -1,0 +1,125 @@
+"""Holds what lowering does to the delegation plan: the converter, the partitioner's tags, and the lowered program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import get_lowered_submodules
+
+from lowerdeck.contracts import Converter, DelegationPlan, LowerdeckError
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+    from torch.export import ExportedProgram
+
+
+def hold_converter(plan: DelegationPlan, converter: Converter) -> None:
+    """A plan for one release's target is not converted by another.
+
+    Raises:
+        LowerdeckError: `converter` is another than `plan` goes by.
+    """
+    planned = plan.converter
+    if planned is not None and planned != converter:
+        raise LowerdeckError(
+            f"the program was partitioned for {planned.name} {planned.version} of flavor {planned.flavor} and would be "
+            f"converted by {converter.name} {converter.version} of flavor {converter.flavor}"
+            + ("" if planned.target == converter.target else ", which states other properties of the target")
+            + "; `dvc repro -f partition` plans it anew"
+        )
+
+
+def hold_partitioner(partitioner: Partitioner, plan: DelegationPlan) -> None:
+    """Make `partitioner` raise LowerdeckError when it does not tag exactly the nodes that `plan` has.
+
+    The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
+    """
+    decide = partitioner.partition
+    planned = {node.name: node.partition for node in plan.nodes}
+
+    def partition_as_planned(program: ExportedProgram) -> PartitionResult:
+        result = decide(program)
+        tags = {
+            node.name: node.meta.get("delegation_tag")
+            for node in result.tagged_exported_program.graph.nodes
+            if node.op == "call_function"
+        }
+        if _groups(tags) != _groups(planned):
+            different = sorted(name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name)))
+            raise LowerdeckError(
+                f"{plan.backend} partitioned the program differently than in the stage partition "
+                f"({_listed(different) or 'other groups'}); `dvc repro -f partition` plans it anew"
+            )
+        return result
+
+    partitioner.partition = partition_as_planned
+
+
+def hold_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:
+    """Every delegate of a lowered program has the nodes of one partition of `plan`, and the rest is left as it was.
+
+    Tags are what a partitioner wants; this is what came of it.
+
+    Args:
+        lowered: Edge program right after `to_backend`, its delegates with the nodes that they were made of.
+        plan: What it has to be.
+
+    Raises:
+        LowerdeckError: it is another program; names the nodes.
+    """
+    delegates = {
+        name: {node.name for node in module.original_module.graph.nodes if node.op == "call_function"}
+        for name, module, _ in get_lowered_submodules(lowered)
+    }
+    found: dict[str, str | None] = {node: name for name, nodes in delegates.items() for node in nodes}
+    found |= dict.fromkeys(_left(lowered.graph))
+    planned = {node.name: node.partition for node in plan.nodes}
+    if found.keys() == planned.keys() and _groups(found) == _groups(planned):
+        return
+    wrong = {
+        "planned for the delegate and left on the CPU": [
+            name for name, tag in planned.items() if tag and name in found and not found[name]
+        ],
+        "planned for the CPU and delegated": [
+            name for name, tag in planned.items() if not tag and found.get(name) is not None
+        ],
+        "planned and in the program no more": [name for name in planned if name not in found],
+        "in the program and not planned": [name for name in found if name not in planned],
+    }
+    said = [f"{what}: {_listed(names)}" for what, names in wrong.items() if names]
+    raise LowerdeckError(
+        f"{plan.backend} lowered the program otherwise than it was planned: "
+        f"{'; '.join(said) or 'the same nodes are delegated, in other partitions'}"
+    )
+
+
+def _left(graph: torch.fx.Graph) -> list[str]:
+    """What is not delegated: all but calls of delegates and what takes their results apart."""
+
+    def calls_delegate(node: torch.fx.Node) -> bool:
+        return node.target is executorch_call_delegate
+
+    return [
+        node.name
+        for node in graph.nodes
+        if node.op == "call_function"
+        and not calls_delegate(node)
+        and not (node.target is operator.getitem and calls_delegate(node.args[0]))
+    ]
+
+
+def _groups(tags: Mapping[str, str | None]) -> set[frozenset[str]]:
+    """The partitions as sets of nodes: how they are numbered does not matter."""
+    groups: dict[str, set[str]] = {}
+    for name, tag in tags.items():
+        if tag is not None:
+            groups.setdefault(tag, set()).add(name)
+    return {frozenset(group) for group in groups.values()}
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

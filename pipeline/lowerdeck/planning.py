@@ -1,0 +1,182 @@
+"""Nodes of an edge program as the delegation plan has them: tensors, MACs, place in the model, and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir.sym_util import eval_upper_bound
+
+from lowerdeck.backends.exclusion import excluded_by
+from lowerdeck.contracts import LowerdeckError, PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.edge_nodes import is_compute, operator_name
+from lowerdeck.macs import macs
+from lowerdeck.module_paths import module_path
+from lowerdeck.source_lines import source_line
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+TAG = "delegation_tag"
+"""Where a partitioner notes the partition of a node, in its metadata."""
+
+_QUANTIZE = ("quantized_decomposed.quantize_per_", "torchao.quantize_")
+_DEQUANTIZE = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_")
+_PART_OF_WHAT_IS_BEFORE = (
+    "getitem",
+    *(f"aten.{name}.default" for name in ("relu", "hardtanh", "clamp", "sigmoid", "tanh", "leaky_relu")),
+)
+"""What quantizers leave between an operator and the quantize node of its result: they quantize both as one."""
+
+
+def planned_nodes(
+    program: ExportedProgram, reason: Callable[[torch.fx.Node], Reason | None]
+) -> tuple[list[PlannedNode], tuple[str, ...]]:
+    """Every operator of `program`, in its order, and those whose results the program gives.
+
+    Args:
+        program: Edge-dialect program that a partitioner has tagged.
+        reason: Why a node without a tag has none.
+
+    Raises:
+        LowerdeckError: nodes are neither delegated nor is said why, or a tensor may grow without bound.
+    """
+    described = _Description(program)
+    nodes = [
+        described.planned(node, _reason(node, reason)) for node in program.graph.nodes if node.op == "call_function"
+    ]
+    without = [node.name for node in nodes if node.partition is None and node.reason is None]
+    if without:
+        raise LowerdeckError(
+            f"the backend leaves {len(without)} nodes on the CPU and gives no reason: {', '.join(without[:5])}; every "
+            "node has to be tagged by its partitioner or given a Reason by Lowering.reasons"
+        )
+    given = [node.name for node in program.graph.output_node().all_input_nodes if node.op == "call_function"]
+    return nodes, tuple(given)
+
+
+def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None]) -> Reason | None:
+    tag, excluded = node.meta.get(TAG), excluded_by(node)
+    assert not (tag and excluded), f"{node.name} is delegated in spite of {excluded}"
+    if tag:
+        return None
+    if excluded:
+        option, _, pattern = excluded.partition(": ")
+        words = f"excluded by {excluded}"
+        return Reason(code=ReasonCode.EXCLUDED, words=words, values={"option": option, "pattern": pattern})
+    return reason(node)
+
+
+class _Description:
+    """What is known of the nodes of one program, each thing found out once."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        signature = program.graph_signature
+        written = set(signature.buffers_to_mutate.values())
+        buffers = (name for name, buffer in signature.inputs_to_buffers.items() if buffer not in written)
+        self._constants = {*signature.inputs_to_parameters, *buffers, *signature.inputs_to_lifted_tensor_constants}
+        self._tensors: dict[torch.fx.Node, tuple[PlannedTensor, ...]] = {}
+        self._operators = {node: operator_name(node) for node in program.graph.nodes if node.op == "call_function"}
+        self._quantized = self._quantized_nodes()
+        self._source_line = lru_cache(maxsize=None)(source_line)  # nodes of one operator have the same trace
+
+    def planned(self, node: torch.fx.Node, reason: Reason | None) -> PlannedNode:
+        """`node`, which is not delegated for `reason`."""
+        return PlannedNode(
+            name=node.name,
+            operator=self._operators[node],
+            compute=is_compute(node),
+            partition=node.meta.get(TAG),
+            module=module_path(node) or self._module_of_neighbour(node),
+            source=self._source_line(node.meta.get("stack_trace")),
+            inputs=self._inputs(node),
+            outputs=self._given(node),
+            macs=self._macs(node),
+            is_quantized=node in self._quantized and is_compute(node),
+            reason=reason,
+            excluded_by=excluded_by(node),
+        )
+
+    def _module_of_neighbour(self, node: torch.fx.Node) -> str:
+        """Where the tensor comes from that `node` quantizes, or goes to that it dequantizes; quantizers do not say."""
+        operator = self._operators[node]
+        if operator.startswith(_DEQUANTIZE):
+            return next(filter(None, map(module_path, node.users)), "")
+        if operator.startswith(_QUANTIZE):
+            return module_path(node.all_input_nodes[0])
+        return ""
+
+    def _given(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
+        """The tensors that `node` gives, or holds where it is a placeholder."""
+        if node not in self._tensors:
+            value = node.meta.get("val")
+            items = value if isinstance(value, (tuple, list)) else (value,)
+            tensors = (self._tensor(node, item) for item in items if isinstance(item, torch.Tensor))
+            self._tensors[node] = tuple(tensors)
+        return self._tensors[node]
+
+    def _inputs(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
+        """The tensors that `node` takes, each once; of several results a getitem takes one."""
+        if self._operators[node] == "getitem":
+            source, index = node.args
+            assert isinstance(source, torch.fx.Node)
+            assert isinstance(index, int)
+            given = self._given(source)
+            return given[index : index + 1]
+        return tuple(tensor for source in node.all_input_nodes for tensor in self._given(source))
+
+    def _tensor(self, node: torch.fx.Node, value: torch.Tensor) -> PlannedTensor:
+        shape = tuple(size if isinstance(size, int) else _largest(size, node) for size in value.shape)
+        size_bytes = value.dtype.itemsize
+        for size in shape:
+            size_bytes *= size
+        return PlannedTensor(
+            source=node.name,
+            shape=shape,
+            dtype=str(value.dtype).removeprefix("torch."),
+            size_bytes=size_bytes,
+            is_constant=node.name in self._constants,
+            is_dynamic=any(not isinstance(size, int) for size in value.shape),
+        )
+
+    def _macs(self, node: torch.fx.Node) -> int:
+        def shape_of(argument: Any) -> Any:
+            if not isinstance(argument, torch.fx.Node):
+                return argument
+            tensors = self._given(argument)
+            return tensors[0].shape if tensors else ()
+
+        given = self._given(node)
+        return macs(self._operators[node], list(map(shape_of, node.args)), given[0].shape) if given else 0
+
+    def _quantized_nodes(self) -> set[torch.fx.Node]:
+        """The nodes that compute on integers, as far as the program says: see PlannedNode.is_quantized."""
+        requantized: set[torch.fx.Node] = set()
+        passed_on: set[torch.fx.Node] = set()  # those of the requantized that are part of what is before them
+        for node in reversed(self._operators):
+            users = [user for user in node.users if user in self._operators]
+            if users and all(user in passed_on or self._operators[user].startswith(_QUANTIZE) for user in users):
+                requantized.add(node)
+                if self._operators[node] in _PART_OF_WHAT_IS_BEFORE:
+                    passed_on.add(node)
+        found: set[torch.fx.Node] = set()
+        for node in self._operators:
+            sources = [source for source in node.all_input_nodes if source in self._operators]
+            dequantized = [source for source in sources if self._operators[source].startswith(_DEQUANTIZE)]
+            has_weight = any(source.all_input_nodes[0].name in self._constants for source in dequantized)
+            takes_integers = len(dequantized) == len(sources) > 0 and (has_weight or node in requantized)
+            if takes_integers or (node in passed_on and found.issuperset(sources)):
+                found.add(node)
+        return found
+
+
+def _largest(size: torch.SymInt, node: torch.fx.Node) -> int:
+    try:
+        return int(eval_upper_bound(size))
+    except RuntimeError as error:
+        raise LowerdeckError(
+            f"the size {size} of a tensor at {node.name} has no upper bound, so that no memory can be planned for it; "
+            "model.dynamic_shapes states one for inputs, torch._check in the model for what depends on data"
+        ) from error

@@ -1,0 +1,101 @@
+"""Whether what was built is what was recorded, and if not, what went into it otherwise."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowerdeck import artifacts
+from lowerdeck.config.schema import Config
+from lowerdeck.promotion.selection import FINGERPRINTED, Difference
+from lowerdeck.recorded import RecordedBuild
+from lowerdeck.tracking import lineage
+
+_FINGERPRINTS_OF = {
+    "model": "the checkpoint, or the source file of the model's factory",
+    "dataset": "the data, or how it is read",
+    "target": "a file that the target's options name",
+}
+_CONVERTER_FIELDS = ("name", "version", "flavor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingredient:
+    """One thing that went into a program, or was made on the way to it."""
+
+    name: str
+    recorded: str
+    here: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is another one now."""
+        return self.recorded != self.here
+
+
+def version_differences(recorded: RecordedBuild) -> list[Difference]:
+    """Packages of another version than when `recorded` was built."""
+    installed = {name: importlib.metadata.version(name) for name in recorded.lineage["versions"]}
+    return [
+        Difference(key=f"version of {name}", recorded=version, here=installed[name])
+        for name, version in recorded.lineage["versions"].items()
+        if installed[name] != version
+    ]
+
+
+def in_words(difference: Difference) -> str:
+    """A difference for the terminal, with what it comes from."""
+    key, recorded, here = difference.key, difference.recorded, difference.here
+    if difference.is_new:
+        return f"{key}: new since it was recorded, here {here!r}"
+    section, _, name = key.partition(".")
+    if name == "fingerprint" and section in FINGERPRINTED:
+        return f"{key}: {_FINGERPRINTS_OF[section]} changed (recorded {_short(recorded)}, here {_short(here)})"
+    return f"{key}: recorded {recorded!r}, here {here!r}"
+
+
+def ingredients(recorded: RecordedBuild, config: Config) -> Iterator[Ingredient]:
+    """What the recorded program and the one in build/ were made of, in the order of making.
+
+    Args:
+        recorded: The recorded build.
+        config: The resolved configuration of build/, which was built through convert.
+    """
+    links, versions = recorded.links, artifacts.read_json(artifacts.MANIFEST)["versions"]
+    for name, version in recorded.lineage["versions"].items():
+        yield Ingredient(name=f"version of {name}", recorded=version, here=versions.get(name, "none"))
+    dataset = links["dataset"]
+    yield _compared("dataset", dataset["fingerprint"], config.dataset.fingerprint)
+    samples = lineage.samples_used(artifacts.CALIBRATION_SAMPLES)
+    yield _compared("calibration samples", dataset["calibration"]["sha256"], samples["sha256"])
+    for link in lineage.made_links(config):
+        if link["name"] == "program":
+            yield from _converters(links["program"]["converter"], link["converter"])
+        yield _compared(link["name"], links[link["name"]]["sha256"], link["sha256"])
+
+
+def _converters(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Ingredient]:
+    for field in _CONVERTER_FIELDS:
+        yield Ingredient(name=f"converter {field}", recorded=str(recorded[field]), here=str(here[field]))
+
+
+def _compared(name: str, recorded: Any, here: Any) -> Ingredient:
+    return Ingredient(name=name, recorded=str(recorded), here=str(here))
+
+
+def table(found: list[Ingredient]) -> list[str]:
+    """One line for every ingredient: whether it is the same, and both values where it is not."""
+    width = max(len(ingredient.name) for ingredient in found)
+    lines = []
+    for one in found:
+        both = f"differs: recorded {_short(one.recorded)}, here {_short(one.here)}"
+        lines.append(f"  {one.name:{width}}  {both if one.differs else 'same'}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    """The start of a digest; other values whole."""
+    text = str(value)
+    return text[:12] if len(text) == 64 else text

@@ -1,0 +1,233 @@
+"""The inverse of compose: a resolved configuration -> the params.yaml from which compose makes it.
+
+compose itself is the judge of what an override is needed for: nothing here knows a default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.config.compose import compose_params, conf_values, options_of
+from lowerdeck.config.schema import GROUPS, Config
+from lowerdeck.contracts import ConfigurationError
+
+NOT_OF_A_BUILD = ("tracking",)
+"""Sections that say nothing of what is built: params.yaml keeps its own choice."""
+FINGERPRINTED = ("model", "dataset", "target")
+"""Sections whose `fingerprint` compose computes from data, weights and code."""
+_MERGED_DEPTH = 2
+"""Levels below a section that overrides are merged in; a value of an option is replaced whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What params.yaml has to say."""
+
+    choices: Mapping[str, str]
+    """The option of every group."""
+    plugins: Sequence[str]
+    overrides: Mapping[str, Any]
+    """By section, key and option."""
+
+    def params(self) -> dict[str, Any]:
+        """The same as params.yaml holds it."""
+        return {**self.choices, "plugins": list(self.plugins), "overrides": self.overrides}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A value that compose gives otherwise than it was recorded."""
+
+    key: str
+    recorded: Any = None
+    here: Any = None
+    is_new: bool = False
+    """Whether there was no such key when the configuration was recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """A selection, what compose makes of it, and where that differs from what was wanted."""
+
+    selection: Selection
+    config: Config
+    differences: Sequence[Difference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Override:
+    """One value that conf/ does not give."""
+
+    keys: tuple[str, ...]
+    """Section, key and, in a mapping, option."""
+    value: Any
+    is_certain: bool
+    """Whether conf/ says something else; where it says nothing, the value may be the default."""
+    is_asked_for: bool = False
+    """Whether conf/ leaves it to the user (`???`)."""
+
+
+def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> Selected:
+    """The selection with the fewest overrides from which compose makes `wanted`, as far as it can.
+
+    Args:
+        wanted: A resolved configuration.
+        params: What params.yaml says now: it decides between options that need as many overrides, and keeps its
+            choice for sections that say nothing of what is built.
+        conf_dir: The folder conf.
+
+    Raises:
+        ConfigurationError: compose refuses `wanted`: it was recorded with other code, data or conf/.
+    """
+    values = _plain(wanted)
+    for section in FINGERPRINTED:
+        del values[section]["fingerprint"]
+    del values["build"]["plugins"]
+    candidates = {
+        group: _candidates(group, values, params, conf_dir) for group in GROUPS if group not in NOT_OF_A_BUILD
+    }
+    first = conf_values({group: options[0] for group, options in candidates.items()}, conf_dir)
+    choices = {group: str(params[group]) for group in NOT_OF_A_BUILD if group in params}
+    overrides = list(_overrides(("build",), first["build"], values["build"]))
+    for group, options in candidates.items():
+        option, needed = _chosen(group, options, values[group], first[group], conf_dir)
+        if group == "flavor" and option == values["target"]["default_flavor"] and option != params.get(group):
+            option = "default"  # stands for the same
+        choices[group] = option
+        overrides += needed
+    kept = {section: (params.get("overrides") or {}).get(section) for section in NOT_OF_A_BUILD}
+    base = {section: values for section, values in kept.items() if values}
+
+    def selection(chosen: Sequence[_Override]) -> Selection:
+        return Selection(choices=choices, plugins=wanted.build.plugins, overrides=_nested(chosen, base))
+
+    needed, config = _fewest(overrides, wanted, lambda chosen: compose_params(selection(chosen).params(), conf_dir))
+    return Selected(selection=selection(needed), config=config, differences=tuple(differences(wanted, config)))
+
+
+def differences(recorded: Config, here: Config) -> Iterator[Difference]:
+    """Where two configurations differ in what is built, by dotted key; mappings are compared value by value."""
+    before, now = _plain(recorded), _plain(here)
+    for section in (field.name for field in dataclasses.fields(Config) if field.name not in NOT_OF_A_BUILD):
+        yield from _differing(before[section], now[section], section)
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    """`config` as YAML has it: what compose holds as a tuple was recorded as a list."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return values
+
+
+def _differing(recorded: Mapping[str, Any], here: Mapping[str, Any], prefix: str) -> Iterator[Difference]:
+    for name in dict.fromkeys((*recorded, *here)):
+        key = f"{prefix}.{name}"
+        if name not in recorded:
+            yield Difference(key=key, here=here[name], is_new=True)
+        elif name not in here:
+            yield Difference(key=key, recorded=recorded[name])
+        elif isinstance(recorded[name], Mapping) and isinstance(here[name], Mapping):
+            yield from _differing(recorded[name], here[name], key)
+        elif recorded[name] != here[name]:
+            yield Difference(key=key, recorded=recorded[name], here=here[name])
+
+
+def _candidates(group: str, values: Mapping[str, Any], params: Mapping[str, Any], conf_dir: Path) -> list[str]:
+    """The options of `group`: the one that is called as wanted, the one of params.yaml, then the others."""
+    names = [option for option in options_of(group, conf_dir) if (group, option) != ("flavor", "default")]
+    return sorted(names, key=lambda option: (option != values[group]["name"], option != params.get(group), option))
+
+
+def _chosen(
+    group: str, options: Sequence[str], wanted: Mapping[str, Any], first: Mapping[str, Any], conf_dir: Path
+) -> tuple[str, list[_Override]]:
+    """The first of `options` that needs the fewest overrides, and these; `first` is what the first one says."""
+    best: tuple[tuple[int, int], str, list[_Override]] | None = None
+    for index, option in enumerate(options):
+        base = first if index == 0 else conf_values({group: option}, conf_dir)[group]
+        needed = list(_overrides((group,), base, wanted))
+        cost = _excess(base, wanted), sum(override.is_certain and not override.is_asked_for for override in needed)
+        if best is None or cost < best[0]:
+            best = cost, option, needed
+        if cost == (0, 0):
+            break
+    assert best is not None, f"conf/{group} is empty"
+    return best[1], best[2]
+
+
+def _overrides(
+    keys: tuple[str, ...], base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH
+) -> Iterator[_Override]:
+    """What has to be said, or perhaps has to, so that `base` becomes `wanted`."""
+    for name, value in wanted.items():
+        given = base.get(name)
+        if depth > 1 and isinstance(value, Mapping) and (isinstance(given, Mapping) or name not in base):
+            yield from _overrides((*keys, name), given or {}, value, depth - 1)
+        elif name not in base or (isinstance(given, str) and "${" in given):
+            yield _Override(keys=(*keys, name), value=value, is_certain=False)
+        elif value != given:
+            yield _Override(keys=(*keys, name), value=value, is_certain=True, is_asked_for=given == "???")
+
+
+def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH) -> int:
+    """How many values of `base` no override takes away: those of keys that `wanted` has not."""
+    count = 0
+    for name, given in base.items():
+        if name not in wanted:
+            count += 1
+        elif depth > 1 and isinstance(given, Mapping) and isinstance(wanted[name], Mapping):
+            count += _excess(given, wanted[name], depth - 1)
+    return count
+
+
+def _fewest(overrides: Sequence[_Override], wanted: Config, composed: Any) -> tuple[list[_Override], Config]:
+    """Those of `overrides` without which compose would give something else, and what it gives with them."""
+    certain = [override for override in overrides if override.is_certain]
+    try:
+        config = composed(certain)
+    except ConfigurationError:
+        pass  # values that may be defaults are not: without them the rest is refused
+    else:
+        keys = {difference.key for difference in differences(wanted, config)}
+        needed = [override for override in overrides if override.is_certain or _is_among(override, keys)]
+        config = composed(needed)
+        if not _mended_by(overrides, needed, wanted, config):
+            return needed, config
+    needed, config = list(overrides), composed(overrides)
+    reached = list(differences(wanted, config))
+    for override in [override for override in overrides if not override.is_certain]:
+        fewer = [other for other in needed if other is not override]
+        try:
+            without = composed(fewer)
+        except ConfigurationError:
+            continue
+        if list(differences(wanted, without)) == reached:
+            needed, config = fewer, without
+    return needed, config
+
+
+def _mended_by(overrides: Sequence[_Override], needed: Sequence[_Override], wanted: Config, config: Config) -> bool:
+    """Whether `config`, made with `needed`, differs from `wanted` in something that another override says."""
+    keys = {difference.key for difference in differences(wanted, config)}
+    return any(_is_among(override, keys) for override in overrides if override not in needed)
+
+
+def _is_among(override: _Override, keys: set[str]) -> bool:
+    """Whether one of the dotted `keys` is that of `override`, or lies below it."""
+    own = ".".join(override.keys)
+    return any(key == own or key.startswith(f"{own}.") for key in keys)
+
+
+def _nested(overrides: Sequence[_Override], base: Mapping[str, Any]) -> dict[str, Any]:
+    """`overrides` as params.yaml holds them, beside what `base` has."""
+    nested: dict[str, Any] = dict(base)
+    for override in overrides:
+        place = nested
+        for key in override.keys[:-1]:
+            place = place.setdefault(key, {})
+        place[override.keys[-1]] = override.value
+    return nested

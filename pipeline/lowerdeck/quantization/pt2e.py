@@ -1,0 +1,107 @@
+"""PT2E preparation, and the state of its observers as plain tensors.
+
+A prepared model can be saved neither by torch.export.save nor without pickle. What calibration adds to it is only the
+observers' buffers: they are taken out as tensors, and put into a model that is prepared again in another process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torchao.quantization.pt2e import ObserverBase
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+from lowerdeck.contracts import LowerdeckError, ObserverState
+from lowerdeck.quick_graphs import quick_graphs
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphModule:
+    """`program` with the observers that `quantizer` asks for.
+
+    Raises:
+        LowerdeckError: the quantizer annotated nothing; converting would give a float program without a word.
+    """
+    module = program.module(check_guards=False)  # the Arm passes fail on the guard submodule
+    assert isinstance(module, torch.fx.GraphModule)
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export writes.
+            node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
+    with quick_graphs():
+        prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
+    if not any(True for _ in _observers(prepared)):
+        operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
+        listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
+        raise LowerdeckError(
+            f"{type(quantizer).__name__} annotated none of the model's nodes, so nothing would be quantized. "
+            f"The model has: {listed}. Choose `quantization: float32` or a target that quantizes these operators."
+        )
+    return prepared
+
+
+def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:
+    """The buffers of all observers of a calibrated model."""
+    tensors = {
+        f"{name}.{key}": buffer.detach().clone().contiguous()
+        for name, observer in _observers(prepared)
+        for key, buffer in observer.named_buffers(recurse=False)
+    }
+    return ObserverState(tensors=tensors, layout=_layout(prepared))
+
+
+def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> None:
+    """Give a freshly prepared model the state that calibration found, and the weights that training has changed.
+
+    The buffers are assigned and not loaded with load_state_dict: that wants the shapes of observers that have seen
+    data, and resets `eps` where the dict lacks version metadata.
+
+    Raises:
+        LowerdeckError: the state belongs to another model, quantizer or version.
+    """
+    if _layout(prepared) != state.layout:
+        raise LowerdeckError(
+            "the observers of build/calibrate do not belong to this model and quantizer; `dvc repro -f calibrate` "
+            "makes them anew"
+        )
+    for name, observer in _observers(prepared):
+        for key, _ in list(observer.named_buffers(recurse=False)):
+            setattr(observer, key, state.tensors[f"{name}.{key}"].clone())
+    replace_parameters(prepared, state.trained)
+
+
+def replace_parameters(prepared: torch.fx.GraphModule, values: Mapping[str, torch.Tensor]) -> None:
+    """Give a prepared model parameters of its own, copies of `values` by name: it shares those of its program.
+
+    Names that stood for one parameter still do.
+    """
+    places: dict[int, list[tuple[str, torch.nn.Parameter]]] = {}
+    for name, parameter in prepared.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append((name, parameter))
+    for names in places.values():
+        given = next((values[name] for name, _ in names if name in values), None)
+        if given is None:
+            continue
+        own = torch.nn.Parameter(given.detach().clone())
+        for name, _ in names:
+            owner, _, key = name.rpartition(".")
+            prepared.get_submodule(owner).register_parameter(key, own)
+
+
+def _observers(prepared: torch.fx.GraphModule) -> Iterator[tuple[str, Any]]:
+    for name, module in prepared.named_modules():
+        if isinstance(module, ObserverBase):
+            yield name, module
+
+
+def _layout(prepared: torch.fx.GraphModule) -> str:
+    layout = [[name, type(observer).__name__] for name, observer in _observers(prepared)]
+    return hashlib.sha256(json.dumps(layout).encode()).hexdigest()

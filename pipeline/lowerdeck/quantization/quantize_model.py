@@ -1,0 +1,98 @@
+"""Step quantize, for schemes that change the model itself before it is traced: half precision, and torchao's quantize_.
+
+PT2E annotates a traced graph and knows neither: they need the modules of the model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from lowerdeck.contracts import LowerdeckError, QuantizationScheme, QuantizedTensor
+from lowerdeck.dynamic_shapes import dynamic_shapes_of
+from lowerdeck.module_paths import matches, refuse_unknown, with_outer_modules
+from lowerdeck.quantization.quantized_tensors import quantized_tensors
+from lowerdeck.quick_graphs import quick_graphs
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+def quantize_model(
+    model: nn.Module, program: ExportedProgram, scheme: QuantizationScheme
+) -> tuple[ExportedProgram, tuple[QuantizedTensor, ...]]:
+    """Trace `model` again, as `scheme` represents its weights.
+
+    Args:
+        model: As its source builds it; it is changed.
+        program: What export made of it: shapes and memory formats of inputs are taken from here.
+        scheme: `float16` or `int8_dynamic_int4_weight`.
+
+    Returns:
+        The ATen program, and all tensors that are integers in it.
+
+    Raises:
+        LowerdeckError: the model cannot be traced so, or its linear layers do not divide into groups.
+    """
+    assert program.example_inputs is not None
+    inputs = program.example_inputs[0]
+    if scheme.name == "float16":
+        model = model.half()
+        inputs = tuple(value.half() if value.is_floating_point() else value for value in inputs)
+    else:
+        model = _with_grouped_weights(model, scheme)
+    try:
+        with torch.no_grad(), quick_graphs():
+            traced = torch.export.export(model.eval(), inputs, dynamic_shapes=dynamic_shapes_of(program))
+    except Exception as error:  # user's code runs while tracing: anything may come out of it
+        raise LowerdeckError(
+            f"{type(model).__name__} cannot be exported in {scheme.name} (quantization.scheme): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return traced, quantized_tensors(traced)
+
+
+def _with_grouped_weights(model: nn.Module, scheme: QuantizationScheme) -> nn.Module:
+    """`model` with 4-bit weights in its linear layers, and activations in 8 bits that are quantized as they arise."""
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerGroup
+    from torchao.utils import unwrap_tensor_subclass
+
+    assert scheme.group_size is not None
+    chosen = _chosen_layers(model, scheme)
+    uneven = {path: layer.in_features for path, layer in chosen.items() if layer.in_features % scheme.group_size}
+    if uneven:
+        listed = ", ".join(f"{path} ({size})" for path, size in uneven.items())
+        raise LowerdeckError(
+            f"quantization.group_size: {scheme.group_size} does not divide the inputs of {listed}; choose a size that "
+            "does, or name these layers in quantization.keep_float"
+        )
+    config = Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4,  # type: ignore[attr-defined]  # torch has no stub of it
+        weight_granularity=PerGroup(scheme.group_size),
+    )
+    quantize_(model, config, filter_fn=lambda module, path: path in chosen)
+    # Tensor subclasses would be stored as pickles; their parts are plain tensors.
+    plain: nn.Module = unwrap_tensor_subclass(model)
+    return plain
+
+
+def _chosen_layers(model: nn.Module, scheme: QuantizationScheme) -> dict[str, nn.Linear]:
+    """The linear layers that no rule leaves float, by path."""
+    classes = {path: f"{type(module).__module__}.{type(module).__qualname__}" for path, module in model.named_modules()}
+    for rule in scheme.rules:
+        refuse_unknown(classes, "quantization.keep_float (or a rule with float32)", rule.modules, rule.types)
+    layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
+    chosen = {
+        path: layer
+        for path, layer in layers.items()
+        if not any(matches(with_outer_modules(path, classes), rule.modules, rule.types) for rule in scheme.rules)
+    }
+    if not chosen:
+        raise LowerdeckError(
+            f"{type(model).__name__} has no linear layer to quantize, and {scheme.name} quantizes nothing else; "
+            + ("keep_float names all of them" if layers else "choose another quantization")
+        )
+    return chosen

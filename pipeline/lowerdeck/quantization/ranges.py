@@ -1,0 +1,186 @@
+"""What observers saw, and how much of it the quantization that they decide on clips.
+
+An observer's own state does not tell: a moving average forgets, a histogram narrows its range on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lowerdeck.contracts import ObservedRange
+from lowerdeck.module_paths import module_path
+from lowerdeck.statistics import sqnr_db
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule, Node
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The steps that a quantization rounds to, in one scale or one for each channel."""
+
+    scale: torch.Tensor
+    """float32 [1] or [channels]."""
+    zero_point: torch.Tensor
+    """int [1] or [channels]."""
+    quant_min: int
+    quant_max: int
+    axis: int | None
+    """Channel axis, None for one scale a tensor."""
+
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` in steps, rounded and not yet clipped; same shape."""
+        shape = [1] * values.ndim
+        if self.axis is not None:
+            shape[self.axis] = -1
+        steps: torch.Tensor = torch.round(values / self.scale.reshape(shape)) + self.zero_point.reshape(shape)
+        return steps
+
+    def clipped(self, values: torch.Tensor) -> int:
+        """How many of `values` are rounded to a step that does not exist.
+
+        So a value that lies out of the range by less than half a step is none: it is only rounded, as all others are.
+        """
+        steps = self.rounded(values)
+        return int(((steps < self.quant_min) | (steps > self.quant_max)).sum())
+
+    def sqnr_db(self, values: torch.Tensor) -> float:
+        """Signal to noise ratio of `values` as the quantization gives them back."""
+        shape = [1] * values.ndim
+        if self.axis is not None:
+            shape[self.axis] = -1
+        steps = self.rounded(values).clamp(self.quant_min, self.quant_max)
+        given_back = (steps - self.zero_point.reshape(shape)) * self.scale.reshape(shape)
+        noise = (values - given_back).double().square().sum()
+        return sqnr_db(float(values.double().square().sum()), float(noise))
+
+
+def grid(observer: Any) -> Grid | None:
+    """What `observer` decides on; None where scales are computed while the program runs."""
+    if getattr(observer, "is_dynamic", False) or not hasattr(observer, "calculate_qparams"):
+        return None
+    scale, zero_point = observer.calculate_qparams()
+    per_channel = observer.qscheme in (torch.per_channel_symmetric, torch.per_channel_affine)
+    return Grid(
+        scale=scale.detach().reshape(-1),
+        zero_point=zero_point.detach().reshape(-1),
+        quant_min=int(observer.quant_min),
+        quant_max=int(observer.quant_max),
+        axis=int(observer.ch_axis) if per_channel else None,
+    )
+
+
+def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tensor, ...]]) -> dict[str, ObservedRange]:
+    """What a calibrated model's observers of activations saw, by observer.
+
+    Args:
+        prepared: A calibrated model; it is used up, its observers are replaced.
+        samples: What it was calibrated with.
+    """
+    tallies: dict[str, _Tally] = {}
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    fixed = constants(prepared)
+    for node in observer_nodes(prepared):
+        steps = None if node in fixed else grid(modules[node.target])
+        if steps is not None:
+            tallies[node.name] = _Tally(steps)
+    for node in observer_nodes(prepared):  # only now: others may derive theirs from those replaced first
+        prepared.set_submodule(node.target, tallies.get(node.name, torch.nn.Identity()))
+    with torch.no_grad():
+        for inputs in samples:
+            prepared(*inputs)
+    return {name: tally.seen() for name, tally in tallies.items() if tally.num_values}
+
+
+def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
+    """What is quantized of weights and biases, by observer, measured on them as they are.
+
+    Args:
+        prepared: A calibrated model.
+    """
+    found = {}
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    values = constant_values(prepared)
+    for node in observer_nodes(prepared):
+        steps = grid(modules[node.target]) if node in values else None
+        if steps is not None:
+            value = values[node].detach()
+            found[node.name] = ObservedRange(
+                minimum=float(value.min()),
+                maximum=float(value.max()),
+                num_values=value.numel(),
+                num_clipped=steps.clipped(value),
+                sqnr_db=steps.sqnr_db(value),
+            )
+    return found
+
+
+def observed_modules(prepared: GraphModule) -> dict[str, str]:
+    """Path of the module that each observer's tensor belongs to, by observer: of what computes it, or uses a weight."""
+    fixed = constants(prepared)
+    found = {}
+    for node in observer_nodes(prepared):
+        owners = list(node.users) if node in fixed else [node.args[0]]
+        found[node.name] = next((path for owner in owners if (path := module_path(owner))), "")
+    return found
+
+
+def observer_nodes(prepared: GraphModule) -> Iterator[Any]:
+    """The nodes of a prepared graph that are calls of observers; each is called like the observer."""
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    for node in list(prepared.graph.nodes):
+        if node.op == "call_module" and hasattr(modules[node.target], "calculate_qparams"):
+            yield node
+
+
+def constants(prepared: GraphModule) -> set[Node]:
+    """The nodes whose values do not depend on the model's inputs."""
+    found: set[Node] = set()
+    for node in prepared.graph.nodes:
+        sources = node.all_input_nodes
+        if node.op == "get_attr" or (sources and node.op != "output" and found.issuperset(sources)):
+            found.add(node)
+    return found
+
+
+def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
+    """Values of `constants`; observers hand theirs on as they are."""
+    interpreter = torch.fx.Interpreter(prepared)
+    fixed, values = constants(prepared), interpreter.env
+    with torch.no_grad():
+        for node in prepared.graph.nodes:
+            if node in fixed:
+                values[node] = values[node.args[0]] if node.op == "call_module" else interpreter.run_node(node)
+    return values
+
+
+class _Tally(torch.nn.Module):
+    """Takes the place of an observer and keeps what comes along."""
+
+    def __init__(self, steps: Grid) -> None:
+        super().__init__()
+        self._steps = steps
+        self._minimum, self._maximum = float("inf"), float("-inf")
+        self.num_values = 0
+        self._num_clipped = 0
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if values.numel():
+            self._minimum = min(self._minimum, float(values.min()))
+            self._maximum = max(self._maximum, float(values.max()))
+            self.num_values += values.numel()
+            self._num_clipped += self._steps.clipped(values)
+        return values
+
+    def seen(self) -> ObservedRange:
+        """What came along so far."""
+        return ObservedRange(
+            minimum=self._minimum,
+            maximum=self._maximum,
+            num_values=self.num_values,
+            num_clipped=self._num_clipped,
+        )

@@ -1,0 +1,199 @@
+"""A calibrated model in which each layer can be quantized or left float, without converting it again.
+
+Every observer becomes a switch: switched on it rounds to the steps that calibration decided on, with the operators of
+a quantized program; switched off it hands values on. Which switches are on follows from which nodes are to stay float,
+as `quantization.keep_float` decides it: a tensor is quantized while any node that is to be quantized asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.ao.quantization.fx._decomposed
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+from lowerdeck.contracts import LowerdeckError, ModuleRule
+from lowerdeck.module_paths import modules_of
+from lowerdeck.quantization.annotation import rule_of_node
+from lowerdeck.quantization.ranges import constants, grid, observer_nodes
+
+if TYPE_CHECKING:
+    from torch.fx import Graph, GraphModule, Node
+
+_OPERATORS = torch.ops.quantized_decomposed
+
+
+@dataclass(frozen=True)
+class _Asker:
+    """A node that wants a tensor quantized."""
+
+    node: str
+    floats: frozenset[str]
+    """It no longer does once all of these nodes stay float."""
+
+
+class SwitchedModel:
+    """A calibrated model with a switch in the place of every observer."""
+
+    def __init__(self, prepared: GraphModule) -> None:
+        """`prepared` is calibrated; its observers are replaced.
+
+        Raises:
+            LowerdeckError: ranges are found while the program runs, so that there is nothing to switch.
+        """
+        bare = _without_observers(prepared)
+        self._rules = {path: _float_nodes(bare, [path]) for path in _annotated_paths(bare)}
+        self._nodes = frozenset(node.name for node in bare.nodes if node.op == "call_function")
+        self._askers = {node.name: _askers(node, bare) for node in observer_nodes(prepared)}
+        self._switches = _put_switches(prepared)
+        self._model = prepared
+
+    @property
+    def switches(self) -> frozenset[str]:
+        """Names of all tensors that can be quantized."""
+        return frozenset(self._switches)
+
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """Paths of the modules that can be left float by themselves, in graph order, with the nodes that then stay so.
+
+        Modules that only hold what is computed together with the operator before, or that leave every tensor as it was,
+        are none.
+        """
+        found = {}
+        for path, nodes in self._rules.items():
+            follows = any(nodes < others and not path.startswith(f"{other}.") for other, others in self._rules.items())
+            if not follows and self.on_with_float([path]) != self.switches:
+                found[path] = tuple(sorted(nodes))
+        return found
+
+    def on_with_float(self, paths: Iterable[str]) -> frozenset[str]:
+        """What is quantized while the modules at `paths` stay float."""
+        return self._on(frozenset().union(*(self._rules[path] for path in paths)))
+
+    def on_alone(self, path: str) -> frozenset[str]:
+        """What is quantized while all but the module at `path` stays float."""
+        return self._on(self._nodes - self._rules[path])
+
+    def run(self, on: Collection[str], inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The model's first output with the tensors `on` quantized."""
+        for name, switch in self._switches.items():
+            switch.on = name in on
+        outputs = self._model(*inputs)
+        first: torch.Tensor = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+        return first
+
+    def _on(self, floats: frozenset[str]) -> frozenset[str]:
+        return frozenset(
+            name
+            for name in self._switches
+            if any(asker.node not in floats and not _all_float(asker, floats) for asker in self._askers[name])
+        )
+
+
+class _Switch(torch.nn.Module):
+    """Rounds to the steps of a quantization, or does not."""
+
+    def __init__(self, observer: Any, *, is_constant: bool) -> None:
+        super().__init__()
+        steps = grid(observer)
+        if steps is None:
+            raise LowerdeckError(
+                "the ranges of activations are found while the program runs, so that no layer can be measured by "
+                "itself; choose a scheme with fixed ranges, e.g. `quantization: int8`"
+            )
+        self._steps, self._dtype = steps, observer.dtype
+        self._is_constant = is_constant
+        self._kept: torch.Tensor | None = None
+        self.on = True
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """`values`, rounded where the switch is on; same shape."""
+        if not self.on:
+            return values
+        if self._kept is not None:
+            return self._kept
+        rounded = self._rounded(values)
+        if self._is_constant:
+            self._kept = rounded
+        return rounded
+
+    def _rounded(self, values: torch.Tensor) -> torch.Tensor:
+        steps = self._steps
+        ends = (steps.quant_min, steps.quant_max, self._dtype)
+        if steps.axis is None:
+            how: tuple[Any, ...] = (float(steps.scale), int(steps.zero_point), *ends)
+            stored = _OPERATORS.quantize_per_tensor(values, *how)
+            rounded: torch.Tensor = _OPERATORS.dequantize_per_tensor(stored, *how)
+        else:
+            how = (steps.scale, steps.zero_point, steps.axis, *ends)
+            rounded = _OPERATORS.dequantize_per_channel(_OPERATORS.quantize_per_channel(values, *how), *how)
+        return rounded
+
+
+def _put_switches(prepared: GraphModule) -> dict[str, _Switch]:
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    fixed = constants(prepared)
+    switches = {
+        node.name: _Switch(modules[node.target], is_constant=node in fixed) for node in observer_nodes(prepared)
+    }
+    for name, switch in switches.items():  # only now: others may derive theirs from those replaced first
+        prepared.set_submodule(name, switch)
+    return switches
+
+
+def _without_observers(prepared: GraphModule) -> Graph:
+    """The graph as the quantizer has annotated it."""
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    observers = set(observer_nodes(prepared))
+    for node in prepared.graph.nodes:
+        copies[node] = copies[node.args[0]] if node in observers else graph.node_copy(node, copies.__getitem__)
+    return graph
+
+
+def _annotated_paths(bare: Graph) -> list[str]:
+    """Paths of the innermost modules of all nodes that are to be quantized, in graph order."""
+    paths: dict[str, None] = {}
+    for node in bare.nodes:
+        if node.op == "call_function" and Q_ANNOTATION_KEY in node.meta and (modules := modules_of(node)):
+            paths.setdefault(list(modules)[-1])
+    return list(paths)
+
+
+def _float_nodes(bare: Graph, paths: list[str]) -> frozenset[str]:
+    return frozenset(node.name for node in rule_of_node(bare, [ModuleRule(modules=tuple(paths))]))
+
+
+def _askers(observer: Node, bare: Graph) -> list[_Asker]:
+    """The nodes whose annotation makes them want the tensor of `observer` quantized."""
+    nodes = {node.name: node for node in bare.nodes}
+    source: Any = observer.args[0]
+    direct = source.name in nodes
+    while source.name not in nodes:
+        source = source.args[0]
+    producer, askers = nodes[source.name], []
+    if direct and _annotation(producer, "output_qspec") is not None:
+        askers.append(_Asker(producer.name, _beyond(producer)))
+    for user in observer.users:
+        wanted = _annotation(nodes[user.name], "input_qspec_map") if user.name in nodes else None
+        if wanted and any(node.name == producer.name and spec is not None for node, spec in wanted.items()):
+            # The model's output is given back in floats where a float node computes it.
+            askers.append(_Asker(user.name, frozenset([producer.name] if user.op == "output" else [])))
+    return askers
+
+
+def _beyond(producer: Node) -> frozenset[str]:
+    """An input of the model stays float where all that reads it does."""
+    return frozenset(user.name for user in producer.users) if producer.op == "placeholder" else frozenset()
+
+
+def _all_float(asker: _Asker, floats: frozenset[str]) -> bool:
+    return bool(asker.floats) and asker.floats <= floats
+
+
+def _annotation(node: Node, field: str) -> Any:
+    annotation: Mapping[str, Any] | Any = node.meta.get(Q_ANNOTATION_KEY)
+    return None if annotation is None else getattr(annotation, field)

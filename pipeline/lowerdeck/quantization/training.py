@@ -1,0 +1,253 @@
+"""Quantization-aware training: the model learns with the rounding of its weights and activations in place.
+
+It is part of the stage calibrate, whose result it refines: ranges and weights. Batch norms are folded into convolutions
+before, as for a calibration, so that the graph computes in evaluation mode throughout and is never switched between
+modes: torchao's switches would replace eps and momentum of batch norms and the rate of dropouts by its own
+(pytorch/ao#2980). Without batch statistics, gradients summed over single samples are those of the batch, and the
+program that was exported for one sample can be trained. ADR 0016 tells more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torchao.quantization.pt2e import HistogramObserver
+from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
+from tqdm import tqdm
+
+from lowerdeck.contracts import LowerdeckError, ObserverState, Split
+from lowerdeck.memory_formats import laid_out, memory_format_of
+from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
+from lowerdeck.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+_MODEL, _OPTIMIZER = "model/", "optimizer/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train; quantization.training of the configuration."""
+
+    epochs: int
+    learning_rate: float
+    """Adam's step size at the start; it falls to zero along half a cosine."""
+    batch_size: int
+    seed: int
+    """Draws the order of the samples, anew for each epoch."""
+
+
+class Checkpoints(Protocol):
+    """Where training keeps what an interrupted run goes on from."""
+
+    def load(self) -> tuple[int, Mapping[str, torch.Tensor]] | None:
+        """Finished epochs and the tensors saved after them; None where there are none of the same training."""
+        ...
+
+    def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Keep `tensors` as the state after so many epochs, all of it or nothing."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training to be done."""
+
+    recipe: Recipe
+    split: Split
+    """What to learn from; every sample has a label."""
+    checkpoints: Checkpoints
+    """Written after every epoch."""
+
+
+def train(
+    program: ExportedProgram, quantizer: Quantizer, observed: Iterable[tuple[torch.Tensor, ...]], training: Training
+) -> ObserverState:
+    """Calibrate, then train with cross-entropy.
+
+    The result depends on nothing but the arguments: a training that was killed and goes on from its last checkpoint
+    gives the same tensors as one that ran through.
+
+    Args:
+        program: ATen program of the float model.
+        quantizer: The backend's quantizer for training.
+        observed: Inputs of the model that ranges come from, before every epoch and at the end; gone through repeatedly.
+        training: How, and on what.
+
+    Raises:
+        LowerdeckError: the model's outputs are no scores of the labels' classes, or the training diverged.
+    """
+    prepared, layout = prepare(program, quantizer), memory_format_of(program)
+    inputs = _LaidOut(observed, layout)
+    replace_parameters(prepared, dict(prepared.named_parameters()))  # they are to change here, and not in `program`
+    recipe, samples = training.recipe, _LaidOut(training.split, layout)
+    optimizer = torch.optim.Adam(prepared.parameters(), lr=recipe.learning_rate)
+    saved = training.checkpoints.load()
+    if saved is not None:
+        _restore(prepared, optimizer, saved[1])
+    for epoch in range(saved[0] if saved else 0, recipe.epochs):
+        _find_ranges(prepared, inputs)
+        _train_epoch(prepared, optimizer, samples, recipe, epoch)
+        training.checkpoints.save(epoch + 1, _tensors(prepared, optimizer))
+    _find_ranges(prepared, inputs)
+    _observe_weights_anew(prepared)
+    trained = {name: parameter.detach().clone() for name, parameter in prepared.named_parameters()}
+    state = dataclasses.replace(observer_state(prepared), trained=trained)
+    return dataclasses.replace(state, ranges=activation_ranges(prepared, inputs))
+
+
+@dataclass(frozen=True)
+class _LaidOut:
+    """Inputs or samples, their memory laid out as the program takes it."""
+
+    source: Any
+    layout: Any
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return (laid_out(inputs, self.layout) for inputs in self.source)
+
+    def sample(self, index: int) -> tuple[tuple[torch.Tensor, ...], int]:
+        """Inputs and label."""
+        sample = self.source[index]
+        assert sample.label is not None, "training_split checks that there are labels"
+        return laid_out(sample.inputs, self.layout), sample.label
+
+
+def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...]]) -> None:
+    """Give activations the ranges that a calibration of the weights as they are now finds, and hold them.
+
+    The quantizers' own observers average the least and largest value of each batch. Here a batch is one sample, and
+    ranges of the average sample clip every other one.
+    """
+    histograms: dict[FakeQuantizeBase, Any] = {}
+    fakes, weights = _fake_quantizers(prepared)
+    for fake in (*fakes, *weights):
+        fake.disable_fake_quant()
+        fake.disable_observer()
+    for fake in fakes:
+        inner = fake.activation_post_process
+        ends = {"quant_min": inner.quant_min, "quant_max": inner.quant_max, "eps": float(inner.eps)}
+        histograms[fake] = HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **ends)
+
+    def observe(fake: Any, given: tuple[torch.Tensor, ...]) -> None:
+        histograms[fake](given[0])
+
+    hooks = [fake.register_forward_pre_hook(observe) for fake in fakes]
+    with torch.no_grad():
+        for given in tqdm(inputs, desc="calibrate", unit="sample", disable=None):
+            prepared(*given)
+        for hook in hooks:
+            hook.remove()
+        for fake, histogram in histograms.items():
+            _hold_range(fake, *histogram.calculate_qparams())
+    for fake in (*fakes, *weights):
+        fake.enable_fake_quant()
+    for fake in weights:
+        fake.enable_observer()
+
+
+def _hold_range(fake: Any, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
+    """Let the observer of `fake` have seen exactly the values that these steps represent."""
+    inner = fake.activation_post_process
+    inner.min_val = (scale * (inner.quant_min - zero_point)).reshape(()).to(torch.float32)
+    inner.max_val = (scale * (inner.quant_max - zero_point)).reshape(()).to(torch.float32)
+    fake.scale, fake.zero_point = (value.reshape(-1) for value in inner.calculate_qparams())
+
+
+def _train_epoch(
+    prepared: GraphModule, optimizer: torch.optim.Optimizer, samples: _LaidOut, recipe: Recipe, epoch: int
+) -> None:
+    order = np.random.default_rng([recipe.seed, epoch]).permutation(len(samples)).tolist()
+    batches = [order[start : start + recipe.batch_size] for start in range(0, len(order), recipe.batch_size)]
+    loss, hits, seen = 0.0, 0, 0
+    with tqdm(total=len(order), desc=f"train {epoch + 1}/{recipe.epochs}", unit="sample", disable=None) as progress:
+        for step, batch in enumerate(batches):
+            done = (epoch + step / len(batches)) / recipe.epochs
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate * (1 + math.cos(math.pi * done)) / 2
+            optimizer.zero_grad(set_to_none=True)
+            for index in batch:
+                sample_loss, hit = _learn(prepared, *samples.sample(index), share=1 / len(batch))
+                loss, hits, seen = loss + sample_loss, hits + hit, seen + 1
+            optimizer.step()
+            progress.update(len(batch))
+            progress.set_postfix_str(f"loss {loss / seen:.4f}, accuracy {100 * hits / seen:.1f} %")
+    if not all(bool(parameter.isfinite().all()) for parameter in prepared.parameters()):
+        raise LowerdeckError(
+            "the training diverged, weights are no longer finite; lower quantization.training.learning_rate, or look "
+            "for training samples that are not finite"
+        )
+
+
+def _learn(prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float) -> tuple[float, bool]:
+    """Add the gradients of one sample; its loss, and whether it is recognized."""
+    outputs = prepared(*inputs)
+    scores = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+    if scores.ndim != 2 or scores.shape[0] != 1 or label >= scores.shape[1]:
+        raise LowerdeckError(
+            f"the model answers with shape {list(scores.shape)}, and a training sample has the label {label}: training "
+            "needs class scores [1, classes]; choose a dataset that fits the model, or remove quantization.training"
+        )
+    loss = torch.nn.functional.cross_entropy(scores, torch.tensor([label]))
+    (loss * share).backward()  # type: ignore[no-untyped-call]
+    return float(loss), int(scores.argmax()) == label
+
+
+def _observe_weights_anew(prepared: GraphModule) -> None:
+    """Give weights the ranges that they ended with: observers remember where they have been while they learned."""
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    values = constant_values(prepared)
+    with torch.no_grad():
+        for node in observer_nodes(prepared):
+            fake = modules[node.target]
+            if node in values and isinstance(fake, FakeQuantizeBase):
+                fake.activation_post_process.reset_min_max_vals()
+                fake.activation_post_process(values[node])
+
+
+def _fake_quantizers(prepared: GraphModule) -> tuple[list[Any], list[Any]]:
+    """What rounds activations, and what rounds weights; each once, however many nodes share it."""
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    fixed = constants(prepared)
+    found: tuple[dict[Any, None], dict[Any, None]] = ({}, {})
+    for node in observer_nodes(prepared):
+        if isinstance(modules[node.target], FakeQuantizeBase):
+            found[node in fixed].setdefault(modules[node.target])
+    return list(found[0]), list(found[1])
+
+
+def _tensors(prepared: GraphModule, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """All that changes while training."""
+    parameters = dict(prepared.named_parameters())
+    named = {**parameters, **dict(prepared.named_buffers())}
+    tensors = {_MODEL + name: tensor.detach().clone().contiguous() for name, tensor in named.items()}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"{_OPTIMIZER}{key}/{name}"] = value.clone().contiguous()
+    return tensors
+
+
+def _restore(prepared: GraphModule, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+    parameters = dict(prepared.named_parameters())
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[_MODEL + name])
+    for name, _ in list(prepared.named_buffers()):
+        owner, _, key = name.rpartition(".")
+        setattr(prepared.get_submodule(owner), key, tensors[_MODEL + name].clone())
+    for path, tensor in tensors.items():
+        if path.startswith(_OPTIMIZER):
+            key, name = path.removeprefix(_OPTIMIZER).split("/", 1)
+            optimizer.state[parameters[name]][key] = tensor.clone()

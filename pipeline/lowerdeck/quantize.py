@@ -1,0 +1,40 @@
+"""Step quantize: exported program and observer state -> quantized exported program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_parameters_pass
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+
+from lowerdeck.contracts import ObserverState, QuantizedTensor
+from lowerdeck.dynamic_shapes import dynamic_shapes_of
+from lowerdeck.quantization.pt2e import prepare, restore_observers
+from lowerdeck.quantization.quantized_tensors import quantized_tensors
+from lowerdeck.quantization.ranges import constant_ranges, observed_modules
+from lowerdeck.quick_graphs import quick_graphs
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+def quantize(
+    program: ExportedProgram, quantizer: Quantizer, state: ObserverState
+) -> tuple[ExportedProgram, tuple[QuantizedTensor, ...]]:
+    """Convert `program` with the ranges that calibration found.
+
+    Returns:
+        The quantized ATen program, and all tensors that are integers in it.
+    """
+    prepared = prepare(program, quantizer)
+    restore_observers(prepared, state)
+    ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
+    assert program.example_inputs is not None
+    with torch.no_grad(), quick_graphs():
+        converted = convert_pt2e(prepared)
+        quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
+    # The float weights are dead after conversion, yet would be stored and read by every later stage.
+    quantized = remove_unused_parameters_pass(quantized)
+    return quantized, quantized_tensors(quantized, ranges, modules)

@@ -1,0 +1,115 @@
+"""A build as its MLflow run tells it: the configuration, the figures and the lineage, read back and checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck import artifacts
+from lowerdeck.config.compose import compose
+from lowerdeck.config.load import config_of, read_config
+from lowerdeck.config.schema import Config, TrackingConfig
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.tracking.runs import find_runs, read_artifact
+
+if TYPE_CHECKING:
+    from lowerdeck.tracking.runs import RecordedRun
+
+PARAMS = Path("params.yaml")
+CONF = Path("conf")
+_MOST_LISTED = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedBuild:
+    """What a build was made of and what came of it."""
+
+    run: RecordedRun
+    config: Config
+    lineage: Mapping[str, Any]
+    """As `lineage.trace` gave it."""
+
+    @property
+    def links(self) -> dict[str, Mapping[str, Any]]:
+        """The links of the lineage by name."""
+        return {link["name"]: link for link in self.lineage["links"]}
+
+    @property
+    def program_sha256(self) -> str:
+        """SHA-256 of the `.pte`, hexadecimal."""
+        return str(self.links["program"]["sha256"])
+
+    def __str__(self) -> str:
+        return f"{self.run.name} ({self.run.run_id[:12]})"
+
+
+def where() -> TrackingConfig:
+    """Where the builds of this project are recorded: as build/config.yaml says, or params.yaml before the first build.
+
+    Raises:
+        ConfigurationError: neither can be read.
+    """
+    return (read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
+
+
+def the_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
+    """The one run that `selector` names.
+
+    Args:
+        tracking: Where builds are recorded.
+        selector: As for `find_runs`.
+
+    Raises:
+        LowerdeckError: it names none, or several; says which there are.
+    """
+    found = find_runs(tracking, selector=selector)
+    if len(found) == 1:
+        return found[0]
+    listed = "\n".join(f"  {run.run_id[:12]}  {_described(run)}" for run in found[:_MOST_LISTED])
+    more = f"\n  and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    raise LowerdeckError(
+        f"{selector!r} names {len(found)} runs; name one of them by the start of its id:\n{listed}{more}"
+    )
+
+
+def _described(run: RecordedRun) -> str:
+    overrides = run.tags.get("sweep.overrides")
+    return f"{run.name}  {' '.join(json.loads(overrides))}" if overrides else run.name
+
+
+def read(tracking: TrackingConfig, run: RecordedRun) -> RecordedBuild:
+    """What `run` recorded.
+
+    Raises:
+        LowerdeckError: the run holds no whole build, or one of a version of the project that was configured otherwise.
+    """
+    lineage = read_json(tracking, run, artifacts.LINEAGE.name)
+    text = read_artifact(tracking, run.run_id, artifacts.CONFIG.name).decode()
+    try:
+        config = config_of(text)
+    except ConfigurationError as error:
+        raise LowerdeckError(
+            f"run {run.run_id[:12]} was configured for another version of the project"
+            f"{_commit(run)}, and its configuration is none of this one:\n{error}"
+        ) from None
+    return RecordedBuild(run=run, config=config, lineage=lineage)
+
+
+def read_json(tracking: TrackingConfig, run: RecordedRun, name: str) -> Any:
+    """The JSON file `name` of a run.
+
+    Raises:
+        LowerdeckError: there is none.
+    """
+    try:
+        return json.loads(read_artifact(tracking, run.run_id, name))
+    except ValueError as error:
+        raise LowerdeckError(f"{name} of run {run.run_id[:12]} is damaged: {error}") from None
+
+
+def _commit(run: RecordedRun) -> str:
+    commit = run.tags.get("git.commit", "none")
+    return "" if commit == "none" else f", that of commit {commit[:12]}"

@@ -1,0 +1,72 @@
+"""Every tensor that a build holds in integers: scale, range, what was observed, what was clipped and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowerdeck.contracts import LayerFigures, QuantizedTensor
+
+HEADER = ("tensor", "SQNR", "module", "type", "scale", "zero point", "representable", "observed", "clipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRow:
+    """One tensor of the quantized program, however many nodes read it."""
+
+    tensor: QuantizedTensor
+    sqnr_db: float | None
+    """Of activations against the float program, as baseline measured it, with all that was lost before; of weights and
+    biases by their own quantization. None where it was not measured."""
+
+    @property
+    def name(self) -> str:
+        """The float program's node, or the constant's name."""
+        return self.tensor.node or self.tensor.source
+
+    def cells(self) -> tuple[str, ...]:
+        """What stands under HEADER."""
+        tensor, seen = self.tensor, self.tensor.observed
+        ends = [end for pair in tensor.representable for end in pair]
+        return (
+            self.name,
+            "" if self.sqnr_db is None else f"{self.sqnr_db:.1f} dB",
+            tensor.module,
+            tensor.dtype + (" weight" if tensor.is_constant else ""),
+            _span(tensor.scales),
+            _span(tensor.zero_points),
+            f"{min(ends):.4g} ... {max(ends):.4g}" if ends else "found while it runs",
+            f"{seen.minimum:.4g} ... {seen.maximum:.4g}" if seen else "",
+            _share(seen.clipped_share) if seen else "",
+        )
+
+
+def tensor_rows(tensors: Sequence[QuantizedTensor], layers: Sequence[LayerFigures]) -> list[TensorRow]:
+    """The tensors of the quantization report with the figures that baseline has of them, worst first.
+
+    Args:
+        tensors: One for each dequantize node; those that read the same tensor count once.
+        layers: Of the same build.
+    """
+    measured = {layer.node: layer.sqnr_db for layer in layers}
+    rows = [
+        TensorRow(tensor=tensor, sqnr_db=_own_sqnr_db(tensor) if tensor.is_constant else measured.get(tensor.node))
+        for tensor in {tensor.source: tensor for tensor in tensors}.values()
+    ]
+    return sorted(rows, key=lambda row: (row.sqnr_db is None, row.sqnr_db or 0.0))
+
+
+def _own_sqnr_db(tensor: QuantizedTensor) -> float | None:
+    return tensor.observed.sqnr_db if tensor.observed else None
+
+
+def _span(values: Sequence[float]) -> str:
+    """One value, or the least and the largest of those of the channels."""
+    if not values:
+        return ""
+    low, high = f"{min(values):.4g}", f"{max(values):.4g}"
+    return low if low == high else f"{low} ... {high}"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.2g} %" if share else "none"

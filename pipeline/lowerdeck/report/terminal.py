@@ -1,0 +1,41 @@
+"""The short table that ends a build."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lowerdeck import artifacts, figures
+from lowerdeck.report import Build
+
+
+def print_table(build: Build, console: Console) -> None:
+    """Print the figures of `build`, the caveat of its converter, and where to look next.
+
+    Nothing is interpreted as markup, and no line depends on colours: a log file gets the same words.
+    """
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for what, value in figures.rows(build.config, build.figures, build.manifest):
+        table.add_row(Text(what), Text(value))
+    console.print()
+    console.print(table)
+    for note in _notes(build):
+        console.print(Text(note, style="yellow"), soft_wrap=True)
+    console.print()
+    for what, where in (
+        ("the whole report:", str(artifacts.REPORT)),
+        ("for firmware:", str(artifacts.FIRMWARE_ZIP)),
+        ("what is not delegated:", "lowerdeck explain"),
+        ("all builds compared:", "lowerdeck compare, make ui"),
+        ("against the last commit:", "dvc metrics diff"),
+    ):
+        console.print(Text(f"{what:<26}{where}"), soft_wrap=True)
+
+
+def _notes(build: Build) -> list[str]:
+    """What has to be known beside the figures."""
+    notes = [build.manifest["converter"]["caveat"]] if build.manifest["converter"]["caveat"] else []
+    return notes if build.lineage is not None else [*notes, "not recorded yet: `dvc repro` runs the stage track"]

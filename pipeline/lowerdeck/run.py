@@ -1,0 +1,180 @@
+"""Executes one `.pte` on files and writes what it answers: the command `lowerdeck run`, as a function too."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck import artifacts, runtime
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.run_inputs import Normalization, Run, read_runs
+from lowerdeck.runtime.twins import read_manifest
+
+if TYPE_CHECKING:
+    import torch
+
+    from lowerdeck.runtime import Resolver
+    from lowerdeck.runtime.program import HostProgram, MethodInfo, ValueInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """What running a program showed."""
+
+    methods: Mapping[str, MethodInfo]
+    executor: str
+    """What executed it, e.g. `ExecuTorch runtime`."""
+    load_s: float
+    """Seconds to open the program, beyond importing PyTorch."""
+    latencies_ms: tuple[float, ...]
+    """One a run, in their order; time of this host and not of the device."""
+    written: tuple[Path, ...]
+    """Files with outputs."""
+
+
+def run_program(
+    program: Path,
+    inputs: Sequence[Path] = (),
+    output: Path | None = None,
+    *,
+    method: str = "forward",
+    manifest: Path | None = None,
+    twins: Path | None = None,
+    beside: bool = True,
+    resolver: Resolver = "reference",
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+) -> Executed:
+    """Execute a program on files.
+
+    Output i is written as `output_i.npy`, in logical order of its dimensions, and as `output_i.bin`, its bytes as they
+    lie in the program's memory. Where each file is a run of its own, each has a folder of its own, named like the file.
+
+    Args:
+        program: The `.pte`.
+        inputs: Files with inputs, see `read_runs`; without any a method that takes inputs is not executed.
+        output: Folder for the outputs, made if need be; None writes nothing.
+        method: Which method.
+        manifest: The manifest that convert wrote for it.
+        twins: Folder with the host twins that it names.
+        beside: Take `manifest.json` and `twins/` beside the program where none are given and they exist.
+        resolver: LiteRT's kernels for Neutron's twins.
+        mean: For images: subtracted from pixels in 0 ... 1; one value, or one a channel.
+        std: For images: divided by after that.
+
+    Raises:
+        LowerdeckError: the program or a file cannot be read, inputs do not fit, a twin is missing.
+    """
+    if beside:
+        manifest, twins = _beside(program, manifest, twins)
+    start = time.perf_counter()
+    opened = runtime.open_program(program, manifest=manifest, twins=twins, resolver=resolver)
+    load_s = time.perf_counter() - start
+    if method not in opened.methods:
+        raise LowerdeckError(f"the program has no method {method!r}; it has: {', '.join(opened.methods)}")
+    expected = opened.methods[method]
+    runs: Sequence[Run] = ()
+    if inputs or not expected.inputs:
+        described = read_manifest(manifest).inputs if manifest is not None and method == "forward" else ()
+        runs = read_runs(inputs, expected.inputs, Normalization(mean=tuple(mean), std=tuple(std)), described)
+    elif output is not None:
+        raise LowerdeckError(
+            f"method {method!r} takes {len(expected.inputs)} inputs ({'; '.join(map(str, expected.inputs))}) and none "
+            "were given"
+        )
+    latencies_ms, written = [], []
+    for run in runs:
+        start = time.perf_counter()
+        answers = _answers(opened, run, method)
+        latencies_ms.append(1000 * (time.perf_counter() - start))
+        if output is not None:
+            written += _write(output / run.name, answers, expected.outputs)
+    return Executed(
+        methods=opened.methods,
+        executor=opened.executor,
+        load_s=load_s,
+        latencies_ms=tuple(latencies_ms),
+        written=tuple(written),
+    )
+
+
+def describe(program: Path, executed: Executed) -> list[str]:
+    """What is said about a program that was run, line by line."""
+    lines = [f"{program}: {program.stat().st_size:,} bytes"]
+    for name, info in executed.methods.items():
+        lines.append(f"method {name}")
+        lines += [f"  input {value.index}: {value}" for value in info.inputs]
+        lines += [f"  output {value.index}: {value}" for value in info.outputs]
+        counts = {delegate: info.delegates.count(delegate) for delegate in dict.fromkeys(info.delegates)}
+        partitions = [f"{delegate} ({count} partition{'s'[: count > 1]})" for delegate, count in counts.items()]
+        lines.append(f"  delegates: {', '.join(partitions) or 'none'}")
+    lines += [f"executed by: {executed.executor}", f"loaded in {executed.load_s:.2f} s"]
+    if times := executed.latencies_ms:
+        runs = "1 run" if len(times) == 1 else f"{len(times)} runs"
+        timing = f"median {statistics.median(times):.2f} ms, min {min(times):.2f} ms a run"
+        lines.append(f"{runs}: {timing} (on this host, not the device)")
+    if executed.written:
+        lines.append(f"{len(executed.written)} files written, the first is {executed.written[0]}")
+    return lines
+
+
+def _beside(program: Path, manifest: Path | None, twins: Path | None) -> tuple[Path | None, Path | None]:
+    """Manifest and twins as convert leaves them beside a program, in place of those not given."""
+    found = program.parent / artifacts.MANIFEST.name, program.parent / artifacts.TWINS.name
+    return (
+        manifest or (found[0] if found[0].is_file() else None),
+        twins or (found[1] if found[1].is_dir() else None),
+    )
+
+
+def _answers(program: HostProgram, run: Run, method: str) -> tuple[Any, ...]:
+    try:
+        return program(run.inputs, method=method)
+    except LowerdeckError as error:
+        raise LowerdeckError(f"{run.source}: {error}" if run.source else str(error)) from error
+
+
+def _write(folder: Path, answers: Sequence[Any], outputs: Sequence[ValueInfo]) -> list[Path]:
+    """Write every output of one run; returns the files."""
+    import torch
+
+    written = []
+    for info, answer in zip(outputs, answers, strict=True):
+        tensor = answer if isinstance(answer, torch.Tensor) else _plain(answer)
+        if tensor is None:
+            continue
+        in_memory = tensor.permute(info.dim_order) if info.dim_order else tensor
+        raw = in_memory.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        path = folder / f"output_{info.index}"
+        try:
+            artifacts.write_bytes(path.with_suffix(".npy"), _npy(tensor))
+            artifacts.write_bytes(path.with_suffix(".bin"), raw)
+        except OSError as error:
+            raise LowerdeckError(f"{folder} cannot be written to: {error.strerror}") from error
+        written += [path.with_suffix(".npy"), path.with_suffix(".bin")]
+    return written
+
+
+def _plain(answer: Any) -> torch.Tensor | None:
+    """A number as a tensor of no dimensions; None for what no array can hold."""
+    import torch
+
+    return torch.tensor(answer) if isinstance(answer, (bool, int, float)) else None
+
+
+def _npy(tensor: torch.Tensor) -> bytes:
+    """The `.npy` file of a tensor; element types that NumPy lacks become float32, which holds them exactly."""
+    import io
+
+    import numpy as np
+    import torch
+
+    without_numpy = (torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn)
+    buffer = io.BytesIO()
+    array = (tensor.float() if tensor.dtype in without_numpy else tensor).contiguous().numpy()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()

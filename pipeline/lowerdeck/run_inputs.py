@@ -1,0 +1,217 @@
+"""Inputs of a program from files: arrays, raw bytes and images."""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lowerdeck.contracts import LowerdeckError, ProgramTensor
+from lowerdeck.runtime.floats import to_program
+
+if TYPE_CHECKING:
+    from lowerdeck.runtime.program import ValueInfo
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_SUFFIXES = ".npy, .bin, .npz, or images"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """How pixels in 0 ... 1 become what the model takes: (pixel - mean) / std, one value or one a channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The inputs of one execution."""
+
+    name: str
+    """Folder for its outputs, below the one for all; empty where there is one run only."""
+    source: str
+    """What messages call it."""
+    inputs: tuple[Any, ...]
+    """Tensors, and plain numbers where the method takes some."""
+
+
+def read_runs(
+    paths: Sequence[Path],
+    expected: Sequence[ValueInfo],
+    normalization: Normalization,
+    described: Sequence[ProgramTensor] = (),
+) -> list[Run]:
+    """The runs that files describe.
+
+    `.npy` and `.bin` files: one an input, in the method's order, together one run. `.bin` holds the bytes as they lie
+    in the program's memory. `.npz` files: each one run with all inputs, named input_0, input_1, ... or else in the
+    order of the file. Arrays are given to the program as they are. Images, and folders of them in the order of their
+    names: each image one run of a method with a single input [1 x c x h x w], c 1 or 3; they become the integers that
+    the program takes as `described`, the inputs in the manifest, says.
+
+    Raises:
+        LowerdeckError: a file cannot be read, or does not hold what `expected` describes. Shapes and element types of
+            arrays are left to the program to check.
+    """
+    given = [image for path in paths for image in (_images_in(path) if path.is_dir() else [path])]
+    kinds = {"array" if path.suffix.lower() in (".npy", ".bin") else _kind(path) for path in given}
+    if len(kinds) > 1:
+        raise LowerdeckError(f"--inputs mixes kinds of files; give one of {_SUFFIXES}")
+    takes = [info for info in expected if info.kind != "none"]
+    if kinds == {"array"} or not given:
+        if len(given) != len(takes):
+            raise LowerdeckError(
+                f"the method takes {len(takes)} inputs ({'; '.join(map(str, takes)) or 'none'}) and {len(given)} files "
+                "were given"
+            )
+        files = iter(given)
+        inputs = tuple(None if info.kind == "none" else _array(next(files), info) for info in expected)
+        return [Run(name="", source="", inputs=inputs)]
+    names = _folder_names(given)
+    if kinds == {"npz"}:
+        runs = [(path, _npz(path, expected)) for path in given]
+        return [
+            Run(name=names[path] if len(runs) > 1 else "", source=str(path), inputs=inputs) for path, inputs in runs
+        ]
+    if len(takes) != 1 or len(expected) != 1:
+        raise LowerdeckError(f"images are for methods with one input, this one takes {len(takes)}; give .npy files")
+    tensor = described[0] if described else None
+    return [
+        Run(
+            name=names[path],
+            source=str(path),
+            inputs=(_encoded(_image(path, takes[0], normalization), takes[0], tensor),),
+        )
+        for path in given
+    ]
+
+
+def _kind(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in (*IMAGE_SUFFIXES, ".npz"):
+        raise LowerdeckError(f"{path} is no kind of input that can be read; give {_SUFFIXES}")
+    return "npz" if suffix == ".npz" else "image"
+
+
+def _images_in(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+    if not found:
+        raise LowerdeckError(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})")
+    return found
+
+
+def _folder_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """File -> name of the folder for its outputs."""
+    names = {path: path.name for path in paths}
+    if len(set(names.values())) < len(paths):
+        raise LowerdeckError("two of the inputs have the same file name, and so would their outputs; run them apart")
+    return names
+
+
+def _array(path: Path, info: ValueInfo) -> Any:
+    """The content of a `.npy` or `.bin` file as the input `info`."""
+    if path.suffix.lower() == ".npy":
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError, SyntaxError) as error:
+            raise _unreadable(path, error) from error
+        if not isinstance(array, np.ndarray):
+            raise LowerdeckError(f"{path} is no .npy file, whatever its name says")
+        return _value(array, info, path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if info.kind != "tensor" or info.dtype is None:
+        raise LowerdeckError(f"{path}: input {info.index} is a plain {info.kind}; give it as a .npy file")
+    size_bytes = info.dtype.itemsize * math.prod(info.shape)
+    if len(content) != size_bytes:
+        smaller = "; a smaller shape can be given as a .npy file" if info.is_dynamic else ""
+        raise LowerdeckError(
+            f"{path} has {len(content):,} bytes; input {info.index} is {info}, {size_bytes:,} bytes{smaller}"
+        )
+    if not content:
+        return torch.empty(info.shape, dtype=info.dtype)
+    in_memory = torch.frombuffer(bytearray(content), dtype=info.dtype).reshape([info.shape[d] for d in info.dim_order])
+    return in_memory.permute([info.dim_order.index(dim) for dim in range(len(info.shape))])
+
+
+def _npz(path: Path, expected: Sequence[ValueInfo]) -> tuple[Any, ...]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error) from error
+    takes = [info for info in expected if info.kind != "none"]
+    if len(arrays) != len(takes):
+        raise LowerdeckError(
+            f"{path} holds {len(arrays)} arrays ({', '.join(arrays)}); the method takes {len(takes)} inputs "
+            f"({'; '.join(map(str, takes)) or 'none'})"
+        )
+    numbered = [f"input_{index}" for index in range(len(arrays))]
+    ordered = iter(numbered if set(numbered) == set(arrays) else list(arrays))
+    return tuple(None if info.kind == "none" else _value(arrays[next(ordered)], info, path) for info in expected)
+
+
+def _value(array: npt.NDArray[Any], info: ValueInfo, path: Path) -> Any:
+    """An array as a tensor, or as the plain number that the method takes."""
+    if info.kind in ("bool", "int", "float") and array.ndim == 0:
+        return array.item()
+    try:
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+    except TypeError as error:
+        raise LowerdeckError(f"{path}: PyTorch has no element type for {array.dtype}") from error
+
+
+def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.Tensor:
+    """An image as float32 [1 x c x h x w]: resized, scaled to 0 ... 1, normalized."""
+    from PIL import Image
+
+    channels = info.shape[1] if len(info.shape) == 4 else 0
+    if channels not in (1, 3) or info.shape[0] != 1:
+        raise LowerdeckError(f"images are for inputs [1, 1 or 3, h, w], this one is {info}; give .npy files")
+    constants = {}
+    for name, values in (("mean", normalization.mean), ("std", normalization.std)):
+        if len(values) not in (1, channels):
+            raise LowerdeckError(
+                f"--{name} has {len(values)} values, the input {channels} channels; give 1 or {channels}"
+            )
+        constants[name] = torch.tensor(values, dtype=torch.float32).reshape(1, -1, 1, 1)
+    if not bool((constants["std"] > 0).all()):
+        raise LowerdeckError("--std takes values above 0")
+    try:
+        with Image.open(path) as image:
+            decoded = image.convert("L" if channels == 1 else "RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise _unreadable(path, error) from error
+    height, width = info.shape[2:]
+    resized = np.array(decoded.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32) / 255
+    pixels = torch.from_numpy(resized.reshape(1, height, width, channels)).permute(0, 3, 1, 2)
+    return ((pixels - constants["mean"]) / constants["std"]).contiguous()
+
+
+def _encoded(image: torch.Tensor, info: ValueInfo, tensor: ProgramTensor | None) -> torch.Tensor:
+    """An image as the program takes it."""
+    if info.dtype is not None and info.dtype.is_floating_point:
+        return image.to(info.dtype)
+    if tensor is None or tensor.scale is None:
+        raise LowerdeckError(
+            f"input {info.index} is {info}, and no manifest says which floats its integers stand for; pass --manifest, "
+            "or give a .npy file"
+        )
+    return to_program(image, tensor)
+
+
+def _unreadable(path: Path, error: Exception) -> LowerdeckError:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    reason = re.sub(r"\s+", " ", text).strip() or type(error).__name__
+    return LowerdeckError(f"{path} cannot be read: {reason}")

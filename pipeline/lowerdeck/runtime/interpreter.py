@@ -1,0 +1,358 @@
+"""Executes the instructions of an ExecuTorch program: operators by PyTorch, delegates by their host twins.
+
+All that can be decided once is decided when a method is bound: kernels are resolved, memory is allocated, arguments are
+put where their kernel takes them. A call then runs a list of prepared functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.runtime.operators import Kernel, resolve, view_shape
+from lowerdeck.runtime.pte import (
+    STATIC,
+    Boxed,
+    Delegate,
+    DelegateCall,
+    FreeCall,
+    Instruction,
+    JumpFalseCall,
+    KernelCall,
+    Method,
+    MoveCall,
+    TensorSpec,
+)
+from lowerdeck.runtime.tensors import allocate, resize, strides_of
+
+MAX_INSTRUCTIONS = 10_000_000
+"""ExecuTorch's runtime has the same bound: what exceeds it is taken for an endless loop."""
+
+Result = TypeVar("Result")
+Step = Callable[[], int | None]
+"""Does one instruction; returns the number of the next one where that is not the one after it."""
+
+
+class Twin(Protocol):
+    """One partition, executed on the host."""
+
+    description: str
+
+    def check(self, arguments: Sequence[TensorSpec]) -> None:
+        """Raise ValueError unless the twin takes and gives these tensors (the delegate call's arguments)."""
+        ...
+
+    def __call__(self, arguments: Sequence[torch.Tensor]) -> None:
+        """Execute: read the inputs among `arguments`, write the outputs among them."""
+        ...
+
+
+class Interpreter:
+    """Methods of one program, bound to kernels and host twins."""
+
+    has_threads = False
+
+    def __init__(self, methods: Sequence[Method], find_twin: Callable[[Delegate], Twin]) -> None:
+        """Bind all methods.
+
+        Args:
+            methods: Of one program.
+            find_twin: Gives the host twin of a delegate, or raises LowerdeckError.
+
+        Raises:
+            ValueError: an operator is unknown, or the program is inconsistent.
+            LowerdeckError: a delegate has no host twin.
+        """
+        self._methods = {}
+        descriptions: dict[str, None] = {}
+        for method in methods:
+            twins = [find_twin(delegate) for delegate in method.delegates]
+            descriptions.update(dict.fromkeys(twin.description for twin in twins))
+            self._methods[method.name] = BoundMethod(method, twins)
+        twins_text = f" with host twins: {', '.join(descriptions)}" if descriptions else ""
+        self.description = f"interpreter{twins_text}; operators by PyTorch {torch.__version__}"
+
+    def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs of `method`."""
+        return self._methods[method].run(inputs)
+
+
+class BoundMethod:
+    """One method with its memory and its prepared instructions."""
+
+    def __init__(self, method: Method, twins: Sequence[Twin]) -> None:
+        self._method = method
+        self._twins = twins
+        tensors = allocate(method)
+        # A tensor object stays the same while its shape changes, so that whoever holds it (a moved value) sees the
+        # change.
+        self._specs: dict[int, TensorSpec] = {}
+        self._values: list[Any] = []
+        for value, tensor in zip(method.values, tensors, strict=True):
+            self._values.append(value if tensor is None else tensor)
+            if tensor is not None:
+                assert isinstance(value, TensorSpec)
+                self._specs[id(tensor)] = value
+        self._initial = list(self._values)
+        kernels = [
+            None if name in (_VIEW, _COPY_INDEX) else _located(f"operator {name}", resolve, name)
+            for name in method.operators
+        ]
+        self._replaced = _replaced_values(method, kernels)
+        self._chains = [
+            [self._bind(instruction, kernels) for instruction in instructions] for instructions in method.chains
+        ]
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Execute all instructions.
+
+        Raises:
+            LowerdeckError: an instruction failed, or the program does not end.
+        """
+        values = self._values
+        for index in self._replaced:
+            values[index] = self._initial[index]
+        for index, given in zip(self._method.inputs, inputs, strict=True):
+            if isinstance(given, torch.Tensor):
+                self._store(values[index], given)
+            else:
+                values[index] = given
+        for number, steps in enumerate(self._chains):
+            self._run_chain(number, steps)
+        return tuple(self._output(values[index]) for index in self._method.outputs)
+
+    def _run_chain(self, number: int, steps: Sequence[Step]) -> None:
+        position, left = 0, MAX_INSTRUCTIONS
+        try:
+            while position < len(steps):
+                following = steps[position]()
+                position = position + 1 if following is None else following
+                left -= 1
+                if not left:
+                    raise ValueError(f"the program did not end within {MAX_INSTRUCTIONS} instructions")
+        except (ArithmeticError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            what = self._describe(self._method.chains[number][position])
+            raise LowerdeckError(
+                f"method {self._method.name!r}, instruction {position} ({what}): {_brief(error)}"
+            ) from error
+
+    def _describe(self, instruction: Instruction) -> str:
+        if isinstance(instruction, KernelCall):
+            return self._method.operators[instruction.operator]
+        if isinstance(instruction, DelegateCall):
+            return f"partition {instruction.delegate} for {self._method.delegates[instruction.delegate].backend}"
+        return type(instruction).__name__
+
+    def _output(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.clone()  # the memory is used again by the next call
+        return self._unbox(value)
+
+    def _unbox(self, value: Any) -> Any:
+        """A list as its items are now; other values as they are."""
+        if isinstance(value, Boxed):
+            return [None if index == -1 else self._values[index] for index in value.items]
+        return list(value) if isinstance(value, tuple) else value
+
+    def _store(self, target: torch.Tensor, result: torch.Tensor) -> None:
+        if target.shape != result.shape:
+            resize(target, self._specs[id(target)], result.shape)
+        target.copy_(result)
+
+    def _bind(self, instruction: Instruction, kernels: Sequence[Kernel | None]) -> Step:
+        match instruction:
+            case KernelCall(operator, args):
+                name = self._method.operators[operator]
+                kernel = kernels[operator]
+                if kernel is not None:
+                    return _located(f"operator {name}", self._bind_kernel, kernel, args)
+                return _located(f"operator {name}", self._bind_memory_primitive, name, args)
+            case DelegateCall(delegate, args):
+                return _located(f"partition {delegate}", self._bind_delegate, self._twins[delegate], args)
+            case MoveCall(source, target):
+                return self._bind_move(source, target)
+            case JumpFalseCall(condition, destination):
+                return self._bind_jump(condition, destination)
+            case FreeCall():
+                return lambda: None  # the memory goes when the tensor is given another shape, or with the program
+        raise AssertionError(instruction)
+
+    def _bind_kernel(self, kernel: Kernel, args: Sequence[int]) -> Step:
+        if len(args) != kernel.num_arguments + 1 and not (kernel.outputs and len(args) == kernel.num_arguments):
+            raise ValueError(f"takes {kernel.num_arguments} arguments and one result, the program passes {len(args)}")
+        for position in (*kernel.outputs, *kernel.mutated):
+            for index in self._items(args[position]):
+                value = self._method.values[index]
+                if not isinstance(value, TensorSpec) or value.is_constant:
+                    raise ValueError(f"writes to value {index}, which is no tensor that can be written")
+        call = self._prepare_call(kernel, args)
+        if not kernel.outputs:
+            return self._bind_result(call, args[-1])
+        values, targets = self._values, [index for position in kernel.outputs for index in self._items(args[position])]
+        if len(kernel.outputs) > 1 or isinstance(self._method.values[args[kernel.outputs[0]]], Boxed):
+            return self._bind_results(call, targets)
+        target = targets[0]
+        casts = kernel.casts
+
+        def compute_one() -> None:
+            result, tensor = call(), values[target]
+            if result.dtype != tensor.dtype and not casts and not torch.can_cast(result.dtype, tensor.dtype):
+                raise ValueError(f"the result is {result.dtype} and the program's tensor {tensor.dtype}")
+            if tensor.shape != result.shape:
+                self._store(tensor, result)
+            else:
+                tensor.copy_(result)
+
+        return compute_one
+
+    def _items(self, index: int) -> tuple[int, ...]:
+        """The values that a value stands for: itself, or the items of a list."""
+        value = self._method.values[index]
+        return value.items if isinstance(value, Boxed) else (index,)
+
+    def _bind_results(self, call: Callable[[], Any], targets: Sequence[int]) -> Step:
+        """Several outputs, each a tensor of its own."""
+
+        def compute_several() -> None:
+            results = call()
+            # All are computed before any is stored: an output may lie where an input did.
+            for target, result in zip(targets, results, strict=True):
+                self._store(self._values[target], result)
+
+        return compute_several
+
+    def _bind_result(self, call: Callable[[], Any], target: int) -> Step:
+        """A kernel that returns its result as a value: sizes, conditions, and operators in place."""
+        values = self._values
+
+        def compute_value() -> None:
+            values[target] = call()
+
+        return compute_value
+
+    def _prepare_call(self, kernel: Kernel, args: Sequence[int]) -> Callable[[], Any]:
+        """The kernel's function with its arguments in place; those that change are fetched before each call."""
+        positional: list[Any] = []
+        keyword: dict[str, Any] = {}
+        fetched: list[tuple[Any, Any, Any]] = []
+        for position, name in enumerate(kernel.keywords):
+            if position in kernel.outputs:
+                continue
+            index = args[position]
+            value = self._values[index]
+            where: Any = keyword if name is not None else positional
+            key: Any = name if name is not None else len(positional)
+            if name is None:
+                positional.append(None)
+            if index in self._replaced or (isinstance(value, Boxed) and self._replaced.intersection(value.items)):
+                fetched.append((where, key, index))
+            else:
+                where[key] = self._unbox(value)
+        if kernel.makes_dtype:
+            keyword["dtype"] = self._values[args[kernel.outputs[0]]].dtype
+        function, values = kernel.function, self._values
+        if not fetched:
+            return lambda: function(*positional, **keyword)
+
+        def fetch_and_call() -> Any:
+            for where, key, index in fetched:
+                where[key] = self._unbox(values[index])
+            return function(*positional, **keyword)
+
+        return fetch_and_call
+
+    def _bind_memory_primitive(self, name: str, args: Sequence[int]) -> Step:
+        """The two operators that work on memory itself: et_view and et_copy_index."""
+        values = self._values
+        if len(args) != 3 and not (name == _COPY_INDEX and len(args) == 4):
+            raise ValueError(f"takes 3 arguments, the program passes {len(args)}")
+        tensors = (args[0], args[2]) if name == _VIEW else (args[0], args[1])
+        if not all(isinstance(self._method.values[index], TensorSpec) for index in tensors):
+            raise ValueError("is called with a value that is no tensor")
+
+        def view() -> None:
+            source, shape, out = values[args[0]], self._unbox(values[args[1]]), values[args[2]]
+            shape = view_shape(source.numel(), shape)
+            spec = self._specs[id(out)]
+            if len(shape) != len(spec.sizes) or (spec.dynamism == STATIC and shape != spec.sizes):
+                raise ValueError(f"a view has shape {list(shape)} where the program's tensor has {list(spec.sizes)}")
+            out.set_(source.untyped_storage(), source.storage_offset(), shape, strides_of(shape, spec.dim_order))
+
+        def copy_index() -> None:
+            target, source, index = values[args[0]], values[args[1]], values[args[2]]
+            shape = (index + 1, *source.shape)
+            if target.shape != shape and self._specs[id(target)].dynamism != STATIC:
+                resize(target, self._specs[id(target)], shape)
+            target[index].copy_(source)
+
+        return view if name == _VIEW else copy_index
+
+    def _bind_delegate(self, twin: Twin, args: Sequence[int]) -> Step:
+        specs = [self._method.values[index] for index in args]
+        tensors = [spec for spec in specs if isinstance(spec, TensorSpec)]
+        if len(tensors) != len(specs) or any(spec.dynamism != STATIC for spec in tensors):
+            raise ValueError("it is called with a tensor of dynamic shape or a plain value, and its twin is static")
+        twin.check(tensors)
+        values = self._values
+
+        def call_twin() -> None:
+            twin([values[index] for index in args])
+
+        return call_twin
+
+    def _bind_move(self, source: int, target: int) -> Step:
+        values = self._values
+
+        def move() -> None:
+            values[target] = values[source]
+
+        return move
+
+    def _bind_jump(self, condition: int, destination: int) -> Step:
+        values = self._values
+
+        def jump_if_false() -> int | None:
+            value = values[condition]
+            if isinstance(value, torch.Tensor):
+                if value.dtype != torch.bool:
+                    raise ValueError(f"a jump depends on a tensor of {value.dtype}, torch.bool is expected")
+                value = bool(value.all())
+            if not isinstance(value, bool):
+                raise ValueError(f"a jump depends on {value!r}, a bool is expected")
+            return None if value else destination
+
+        return jump_if_false
+
+
+_VIEW = "executorch_prim::et_view.default"
+_COPY_INDEX = "executorch_prim::et_copy_index.tensor"
+
+
+def _replaced_values(method: Method, kernels: Sequence[Kernel | None]) -> frozenset[int]:
+    """Values whose object changes during a call: whoever takes them must look them up each time."""
+    replaced = {index for index in method.inputs if not isinstance(method.values[index], TensorSpec)}
+    for chain in method.chains:
+        for instruction in chain:
+            if isinstance(instruction, MoveCall):
+                replaced.add(instruction.target)
+            elif isinstance(instruction, KernelCall) and instruction.args:
+                kernel = kernels[instruction.operator]
+                if kernel is not None and not kernel.outputs:
+                    replaced.add(instruction.args[-1])
+    return frozenset(replaced)
+
+
+def _located(what: str, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call `function`; a ValueError gets `what` in front of its message."""
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _brief(error: Exception) -> str:
+    """The message without torch's C++ stack."""
+    return str(error).split("\nException raised from", maxsplit=1)[0].strip()

@@ -1,0 +1,143 @@
+"""ExecuTorch's own runtime: executes programs whose delegates are built into the installed wheel.
+
+The runtime is C++ code that ends its process on some errors. So a file of unknown origin is executed once, on zeros, in
+a process of its own before it is loaded into this one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.runtime.messages import captured_messages
+from lowerdeck.runtime.pte import Method, TensorSpec
+from lowerdeck.runtime.tensors import dtype_of, strides_of
+
+PROBE_TIMEOUT_S = 600.0
+_HINT = ". Programs without delegates can be executed with engine='interpreter' too"
+_RUNTIME: Any = None
+
+
+def missing_delegates(delegates: Iterable[str]) -> list[str]:
+    """Those of these delegates (backend ids, e.g. `XnnpackBackend`) that the installed runtime does not have."""
+    return sorted(set(delegates) - set(_runtime()._get_registered_backend_names()))
+
+
+def missing_operators(operators: Iterable[str]) -> list[str]:
+    """Those of these operators (e.g. `aten::add.out`) that the installed runtime does not have."""
+    return sorted(set(operators) - set(_runtime()._get_operator_names()))
+
+
+class NativeEngine:
+    """A program loaded into ExecuTorch's runtime."""
+
+    description = "ExecuTorch runtime"
+    has_threads = True
+
+    def __init__(self, data: bytes, methods: Sequence[Method], *, probe: bool) -> None:
+        """Load the program.
+
+        Args:
+            data: The `.pte`; its structure has been checked.
+            methods: What it holds.
+            probe: Execute it in a process of its own first; only a file known to be intact can do without.
+
+        Raises:
+            LowerdeckError: the runtime refuses the file, with its reason, or does not survive it.
+        """
+        if probe:
+            _probe(data, methods)
+        self._methods = {method.name: method for method in methods}
+        self._bytes = data  # the runtime keeps pointing into it
+        try:
+            with captured_messages() as messages:
+                self._module = _runtime()._load_for_executorch_from_buffer(data)
+        except RuntimeError as error:
+            raise LowerdeckError(f"ExecuTorch's runtime cannot load the program: {_reason(messages, error)}") from error
+
+    def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs of `method`, copied out of the runtime's memory.
+
+        Raises:
+            LowerdeckError: the runtime reports an error.
+        """
+        plan = self._methods[method]
+        laid_out = [
+            _laid_out(given, spec) if isinstance(spec := plan.values[index], TensorSpec) else given
+            for given, index in zip(inputs, plan.inputs, strict=True)
+        ]
+        try:
+            with captured_messages() as messages:
+                return tuple(self._module.run_method(method, tuple(laid_out), clone_outputs=True))
+        except RuntimeError as error:
+            raise LowerdeckError(
+                f"ExecuTorch's runtime failed in method {method!r}: {_reason(messages, error)}{_HINT}"
+            ) from error
+
+
+def _laid_out(given: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """`given` in the memory layout that the program was made for: the runtime refuses others."""
+    strides = strides_of(given.shape, spec.dim_order)
+    if given.stride() == strides and not given.requires_grad:
+        return given
+    return torch.empty_strided(given.shape, strides, dtype=given.dtype).copy_(given)
+
+
+def _probe(data: bytes, methods: Sequence[Method]) -> None:
+    """Execute every method once in a child process.
+
+    Raises:
+        LowerdeckError: the runtime reported an error, crashed or did not end.
+    """
+    calls = {method.name: [_probe_input(method.values[index]) for index in method.inputs] for method in methods}
+    request = json.dumps(calls).encode() + b"\n" + data
+    command = [sys.executable, str(Path(__file__).with_name("native_probe.py").resolve())]
+    try:
+        done = subprocess.run(command, input=request, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise LowerdeckError(
+            f"ExecuTorch's runtime did not execute the program once within {PROBE_TIMEOUT_S:g} s in a trial run; the "
+            "file may be damaged. Pass the manifest of its build to do without the trial"
+        ) from None
+    if done.returncode != 0:
+        tail = _reason(done.stderr.decode(errors="replace").splitlines())
+        how = f"crashed (signal {-done.returncode}) on" if done.returncode < 0 else "cannot execute"
+        raise LowerdeckError(
+            f"ExecuTorch's runtime {how} the program in a trial run on zeros: {tail or 'it gave no reason'}{_HINT}"
+        )
+
+
+def _reason(messages: Sequence[str], error: Exception | None = None) -> str:
+    """What the runtime wrote about a failure: its checks, with their places in its source, and the error."""
+    lines = [line.strip() for line in messages if "cpuinfo" not in line and "] arg " not in line]
+    return " ".join([*lines[-4:], *([str(error)] if error else [])])
+
+
+def _probe_input(value: Any) -> Any:
+    """A plain value, or what describes a tensor of zeros to native_probe.py."""
+    if not isinstance(value, TensorSpec):
+        return value
+    return {
+        "shape": value.sizes,
+        "strides": strides_of(value.sizes, value.dim_order),
+        "dtype": str(dtype_of(value)).removeprefix("torch."),
+    }
+
+
+def _runtime() -> Any:
+    """The runtime with the operators for undelegated quantize and dequantize."""
+    global _RUNTIME
+    if _RUNTIME is None:
+        # Neither imports executorch.exir: together they take milliseconds beyond torch.
+        import executorch.kernels.quantized  # noqa: F401
+        from executorch.extension.pybindings import _C
+
+        _RUNTIME = _C
+    return _RUNTIME

@@ -1,0 +1,202 @@
+"""Host twin of a Neutron partition: its LiteRT model, executed by LiteRT's kernels.
+
+A Neutron payload begins with a header (see PayloadComposer of ExecuTorch's NXP backend): one byte each for the numbers
+of Neutron inputs, Neutron outputs and delegate inputs; then for every Neutron input and output its format; then for
+every Neutron input and output which argument of the delegate it is (outputs counted from the first output); then the
+payload's version; all padded to 16 bytes. Microcode follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.runtime.pte import TensorSpec
+from lowerdeck.runtime.tensors import dtype_of
+
+RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "BUILTIN"}
+"""LiteRT's kernels by the name under which Lowerdeck offers them, with LiteRT's name of the operator resolver."""
+
+_CHANNELS_LAST = 1
+_ALIGNMENT = 16
+_KNOWN_VERSIONS = (0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadHeader:
+    """How the delegate's arguments become inputs and outputs of the partition's model."""
+
+    num_arguments: int
+    """Inputs of the delegate call; outputs follow them."""
+    inputs: tuple[tuple[int, bool], ...]
+    """For every Neutron input: which delegate input, and whether the model takes it channels-last."""
+    outputs: tuple[tuple[int, bool], ...]
+    """For every Neutron output: which delegate output, and whether the model gives it channels-last."""
+    size_bytes: int
+    """Bytes of the header with its padding: the microcode begins there."""
+
+
+def read_header(payload: bytes | memoryview) -> PayloadHeader:
+    """The header of a Neutron payload.
+
+    Raises:
+        ValueError: the bytes are none, or of a version that is unknown.
+    """
+    if len(payload) < 3:
+        raise ValueError(f"a Neutron payload begins with 3 counts, got {len(payload)} bytes")
+    num_inputs, num_outputs, num_arguments = payload[0], payload[1], payload[2]
+    size = 3 + 2 * (num_inputs + num_outputs) + 1
+    padded = -(-size // _ALIGNMENT) * _ALIGNMENT
+    if len(payload) < padded:
+        raise ValueError(f"the header of a Neutron payload has {padded} bytes here, got {len(payload)}")
+    fields = list(payload[3:size])
+    count = num_inputs + num_outputs
+    formats, places, version = fields[:count], fields[count : 2 * count], fields[-1]
+    known = version in _KNOWN_VERSIONS and all(format_ <= _CHANNELS_LAST for format_ in formats)
+    if not known or any(payload[size:padded]):
+        raise ValueError(
+            f"the header of a Neutron payload has version {version} and formats {formats}; versions "
+            f"{' and '.join(map(str, _KNOWN_VERSIONS))} and formats 0 and 1 are known"
+        )
+    pairs = [(place, format_ == _CHANNELS_LAST) for place, format_ in zip(places, formats, strict=True)]
+    inputs, outputs = tuple(pairs[:num_inputs]), tuple(pairs[num_inputs:])
+    if any(place >= num_arguments for place, _ in inputs):
+        raise ValueError(f"the header of a Neutron payload has inputs {places[:num_inputs]} of {num_arguments}")
+    for places_of in (inputs, outputs):
+        if len({place for place, _ in places_of}) != len(places_of):
+            raise ValueError("the header of a Neutron payload maps two inputs or outputs to one argument")
+    return PayloadHeader(num_arguments=num_arguments, inputs=inputs, outputs=outputs, size_bytes=padded)
+
+
+def embedded_model(payload: bytes | memoryview) -> bytes | None:
+    """The LiteRT model that the reference flavor packs into the payload; None for a payload of NXP's converter.
+
+    Raises:
+        ValueError: the header or the model in it is damaged.
+    """
+    microcode = bytes(payload[read_header(payload).size_bytes :])
+    return unpack_microcode(microcode) if microcode.startswith(MAGIC) else None
+
+
+@dataclass(frozen=True)
+class _Port:
+    """One input or output of the LiteRT model."""
+
+    tensor: int
+    """Index of the LiteRT tensor."""
+    shape: tuple[int, ...]
+    argument: int
+    """Position among the delegate call's arguments."""
+    permutation: tuple[int, ...] | None
+    """Dimensions of the argument as the model has them; None where both have the same shape."""
+
+
+class NeutronTwin:
+    """The LiteRT model of one partition, with its interpreter and memory."""
+
+    def __init__(self, payload: bytes | memoryview, model: bytes, resolver: str, num_threads: int) -> None:
+        """Load the model.
+
+        Args:
+            payload: Of the delegate; gives the header.
+            model: LiteRT flatbuffer, known to belong to the payload.
+            resolver: A key of RESOLVERS.
+            num_threads: For LiteRT's kernels; those of the reference resolver use one.
+
+        Raises:
+            ValueError: the header is damaged.
+            LowerdeckError: LiteRT cannot execute the model, or is not installed.
+        """
+        self._header = read_header(payload)
+        self._interpreter = _litert_interpreter(model, resolver, num_threads)
+        self._inputs: list[_Port] = []
+        self._outputs: list[_Port] = []
+        self.description = f"LiteRT {resolver} kernels"
+
+    def check(self, arguments: Sequence[TensorSpec]) -> None:
+        """Bind the model's inputs and outputs to the delegate call's arguments.
+
+        Raises:
+            ValueError: their numbers, shapes or element types do not agree.
+        """
+        inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
+        header = self._header
+        if (len(inputs), len(outputs)) != (len(header.inputs), len(header.outputs)):
+            raise ValueError(
+                f"its twin has {len(inputs)} inputs and {len(outputs)} outputs, its payload {len(header.inputs)} and "
+                f"{len(header.outputs)}"
+            )
+        if header.num_arguments + max((place for place, _ in header.outputs), default=-1) >= len(arguments):
+            raise ValueError(
+                f"its payload has {header.num_arguments} inputs, the program passes {len(arguments)} arguments"
+            )
+        self._inputs = [_port(inputs, place, place, last, arguments) for place, last in header.inputs]
+        self._outputs = [
+            _port(outputs, place, header.num_arguments + place, last, arguments) for place, last in header.outputs
+        ]
+
+    def __call__(self, arguments: Sequence[torch.Tensor]) -> None:
+        """Execute the model on the inputs among `arguments` and write the outputs among them."""
+        interpreter = self._interpreter
+        for port in self._inputs:
+            source = arguments[port.argument].numpy()
+            if port.permutation is not None:
+                source = source.transpose(port.permutation)
+            # Straight into LiteRT's memory: set_tensor would need a dense copy first. The view must be gone at invoke.
+            np.copyto(interpreter.tensor(port.tensor)(), source.reshape(port.shape))
+        interpreter.invoke()
+        for port in self._outputs:
+            result = interpreter.tensor(port.tensor)()
+            target = arguments[port.argument].numpy()
+            if port.permutation is not None:
+                target = target.transpose(port.permutation)
+            np.copyto(target, result.reshape(target.shape))
+            del result
+
+
+def _port(
+    details: Sequence[Any], place: int, argument: int, channels_last: bool, arguments: Sequence[TensorSpec]
+) -> _Port:
+    """Graph input or output number `place` of the LiteRT model, bound to the argument.
+
+    A Neutron input that stands at `place` of the delegate's arguments is the graph input of that number: the converter
+    keeps the graph's interface, and the header's maps are made from it.
+    """
+    if place >= len(details):
+        raise ValueError(f"its payload refers to model input or output {place}, its twin has {len(details)}")
+    detail, spec = details[place], arguments[argument]
+    rank = len(spec.sizes)
+    permutation = (0, *range(2, rank), 1) if channels_last and rank > 2 else None
+    shape = tuple(spec.sizes[dim] for dim in permutation) if permutation else spec.sizes
+    given = tuple(int(size) for size in detail["shape"])
+    dtype = torch.from_numpy(np.empty(0, dtype=detail["dtype"])).dtype
+    # A tensor may gain or lose dimensions of size 1 on the way to LiteRT; what changes otherwise is another tensor.
+    if [size for size in given if size != 1] != [size for size in shape if size != 1] or dtype != dtype_of(spec):
+        raise ValueError(
+            f"its twin has {dtype} {list(given)} for argument {argument}, the program passes {dtype_of(spec)} "
+            f"{list(shape)}"
+        )
+    return _Port(detail["index"], given, argument, permutation)
+
+
+def _litert_interpreter(model: bytes, resolver: str, num_threads: int) -> Any:
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    except ImportError as error:
+        raise LowerdeckError(f"Neutron's host twins need LiteRT, `pip install ai-edge-litert`: {error}") from error
+    try:
+        interpreter = Interpreter(
+            model_content=model,
+            num_threads=num_threads,
+            experimental_op_resolver_type=OpResolverType[RESOLVERS[resolver]],
+        )
+        interpreter.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        raise LowerdeckError(f"LiteRT cannot execute the host twin of a Neutron partition: {error}") from error
+    return interpreter

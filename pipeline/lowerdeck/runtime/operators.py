@@ -1,0 +1,227 @@
+"""Operators of a program as torch functions.
+
+A `.pte` calls out variants (`aten::add.out`). Here the functional variant computes (`aten::add.Tensor`) and the result
+is copied into the program's tensor: its memory layout need not be the one that torch would choose, and it may share
+memory with an input, as planned for a device that computes element by element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lowerdeck.runtime.tensors import DTYPES
+
+_TENSOR_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How to compute one operator."""
+
+    function: Callable[..., Any]
+    num_arguments: int
+    """How many arguments the program passes, results excepted."""
+    keywords: tuple[str | None, ...]
+    """For every argument its name where `function` takes it by keyword, None where by position."""
+    outputs: tuple[int, ...]
+    """Which arguments are outputs that `function` does not take; empty where it returns a value or works in place."""
+    mutated: tuple[int, ...]
+    """Which arguments `function` writes to."""
+    makes_dtype: bool = False
+    """Whether `function` takes the element type of its output by the keyword `dtype`."""
+    casts: bool = False
+    """Whether the result takes on the element type of the output, whatever it is."""
+
+
+def resolve(name: str) -> Kernel:
+    """The kernel of an operator, e.g. `aten::add.out`.
+
+    Raises:
+        ValueError: there is none; says what is missing.
+    """
+    if name in _SCALAR_PRIMITIVES:
+        function, count = _SCALAR_PRIMITIVES[name]
+        return Kernel(function, count, (None,) * count, (), ())
+    if name in _COPIES:
+        function, count = _COPIES[name]
+        return Kernel(function, count, (None,) * count, (count - 1,), (), casts=True)
+    _register_quantized()
+    namespace_and_name, _, overload = name.partition(".")
+    try:
+        schema = torch._C._get_schema(namespace_and_name, overload)
+    except RuntimeError:
+        raise ValueError(
+            f"is unknown to PyTorch {torch.__version__}; import the package that registers it before the program is "
+            "opened, or delegate it"
+        ) from None
+    return _from_schema(name, schema)
+
+
+def _from_schema(name: str, schema: torch._C.FunctionSchema) -> Kernel:
+    arguments = schema.arguments
+    outputs = tuple(index for index, argument in enumerate(arguments) if argument.is_out)
+    mutated = tuple(
+        index
+        for index, argument in enumerate(arguments)
+        if index not in outputs and argument.alias_info is not None and argument.alias_info.is_write
+    )
+    if name in _FAITHFUL:
+        return Kernel(_FAITHFUL[name], len(arguments), (None,) * len(arguments), outputs, mutated)
+    packet = _packet(schema.name)
+    overload = _functional(packet, schema, name) if outputs else getattr(packet, schema.overload_name or "default")
+    taken = {argument.name: argument for argument in overload._schema.arguments}
+    keywords = tuple(
+        argument.name if argument.name in taken and taken[argument.name].kwarg_only else None for argument in arguments
+    )
+    offered = {argument.name for argument in arguments}
+    return Kernel(
+        overload, len(arguments), keywords, outputs, mutated, makes_dtype="dtype" in taken and "dtype" not in offered
+    )
+
+
+def _functional(packet: Any, schema: torch._C.FunctionSchema, name: str) -> Any:
+    """The overload that has the arguments of `schema` without its outputs, and returns the results.
+
+    Where a tensor is made from nothing (`aten::full`), it also has arguments that say what kind of tensor.
+    """
+    wanted = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]
+    names = {argument_name for argument_name, _ in wanted}
+    for overload_name in packet.overloads():
+        overload = getattr(packet, overload_name)
+        candidate = overload._schema
+        writes = any(item.alias_info is not None and item.alias_info.is_write for item in candidate.arguments)
+        offered = [
+            (argument.name, str(argument.type))
+            for argument in candidate.arguments
+            if argument.name in names or argument.name not in _TENSOR_OPTIONS
+        ]
+        # Out variants with a list of outputs return nothing.
+        if not writes and offered == wanted and len(candidate.returns) == (len(schema.returns) or 1):
+            return overload
+    raise ValueError(f"has no functional variant in PyTorch {torch.__version__}; delegate it")
+
+
+def _packet(qualified: str) -> Any:
+    namespace, _, name = qualified.partition("::")
+    return getattr(getattr(torch.ops, namespace), name)
+
+
+def _register_quantized() -> None:
+    """Register quantized_decomposed, functional and out variants; both take milliseconds and are done once."""
+    import executorch.kernels.quantized  # noqa: F401
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+
+
+def _quantize(
+    value: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor, low: int, high: int, dtype: int
+) -> torch.Tensor:
+    """As ExecuTorch's kernel computes it, in float32: round(value * (1 / scale)) + zero_point, clamped.
+
+    The wheel's own `quantize_per_tensor.out` is not called: it ignores strides, which is wrong for channels-last
+    tensors.
+    """
+    inverse = 1.0 / torch.tensor(float(scale), dtype=torch.float32)
+    result = torch.mul(value.to(torch.float32), inverse).round_().add_(int(zero_point)).clamp_(low, high)
+    return result.to(DTYPES[dtype])
+
+
+def _dequantize(
+    value: torch.Tensor,
+    scale: float | torch.Tensor,
+    zero_point: int | torch.Tensor,
+    low: int,
+    high: int,
+    dtype: int,
+    out_dtype: int | None = None,
+) -> torch.Tensor:
+    """(value - zero_point) * scale in float32; no clamping, as ExecuTorch's kernel has none."""
+    result = value.to(torch.float32).sub_(int(zero_point)).mul_(torch.tensor(float(scale), dtype=torch.float32))
+    return result if out_dtype is None else result.to(DTYPES[out_dtype])
+
+
+_FAITHFUL: dict[str, Callable[..., Any]] = {
+    "quantized_decomposed::quantize_per_tensor.out": _quantize,
+    "quantized_decomposed::quantize_per_tensor.Tensor_out": _quantize,
+    "quantized_decomposed::dequantize_per_tensor.out": _dequantize,
+    "quantized_decomposed::dequantize_per_tensor.Tensor_out": _dequantize,
+}
+"""Operators that PyTorch computes otherwise than ExecuTorch's kernels do."""
+
+
+def _first(*arguments: Any) -> Any:
+    """The tensor itself: the copy into the output's element type and dimension order is made by whoever stores it."""
+    return arguments[0]
+
+
+def _empty(*arguments: Any) -> torch.Tensor:
+    return torch.zeros(tuple(arguments[0]))
+
+
+_COPIES: dict[str, tuple[Callable[..., Any], int]] = {
+    # (self, non_blocking, dim_order, out)
+    "dim_order_ops::_to_dim_order_copy.out": (_first, 4),
+    "dim_order_ops::_clone_dim_order.out": (_first, 4),
+    "dim_order_ops::_empty_dim_order.out": (_empty, 3),
+    "et_copy::_h2d_copy.out": (_first, 2),
+    "et_copy::_d2h_copy.out": (_first, 2),
+}
+"""Operators of ExecuTorch that PyTorch lacks: function, number of arguments with the output as the last one."""
+
+
+def _remainder(dividend: float, divisor: float) -> float:
+    """C's remainder, which has the sign of the dividend."""
+    if isinstance(dividend, int) and isinstance(divisor, int):
+        return (1 if dividend >= 0 else -1) * (abs(dividend) % abs(divisor))
+    return math.fmod(dividend, divisor)
+
+
+_SCALAR_PRIMITIVES: dict[str, tuple[Callable[..., Any], int]] = {
+    "aten::sym_size.int": (lambda tensor, dim: tensor.shape[dim], 2),
+    "aten::sym_numel": (lambda tensor: tensor.numel(), 1),
+    "aten::_local_scalar_dense": (lambda tensor: tensor.item(), 1),
+    "executorch_prim::sym_max.Scalar": (max, 2),
+    "executorch_prim::sym_min.Scalar": (min, 2),
+    "executorch_prim::add.Scalar": (lambda a, b: a + b, 2),
+    "executorch_prim::sub.Scalar": (lambda a, b: a - b, 2),
+    "executorch_prim::mul.Scalar": (lambda a, b: a * b, 2),
+    "executorch_prim::floordiv.Scalar": (lambda a, b: a // b, 2),
+    "executorch_prim::floordiv.int": (lambda a, b: a // b, 2),
+    "executorch_prim::truediv.Scalar": (lambda a, b: a / b, 2),
+    "executorch_prim::mod.Scalar": (_remainder, 2),
+    "executorch_prim::mod.int": (_remainder, 2),
+    "executorch_prim::eq.Scalar": (lambda a, b: a == b, 2),
+    "executorch_prim::gt.Scalar": (lambda a, b: a > b, 2),
+    "executorch_prim::lt.Scalar": (lambda a, b: a < b, 2),
+    "executorch_prim::ge.Scalar": (lambda a, b: a >= b, 2),
+    "executorch_prim::le.Scalar": (lambda a, b: a <= b, 2),
+    "executorch_prim::neg.Scalar": (lambda a: -a, 1),
+    "executorch_prim::sym_not.Scalar": (lambda a: not a, 1),
+    "executorch_prim::sym_ite.Scalar": (lambda condition, a, b: a if condition else b, 3),
+    "executorch_prim::sym_float.Scalar": (float, 1),
+    "executorch_prim::sym_int.Scalar": (int, 1),
+    "executorch_prim::ceil.Scalar": (math.ceil, 1),
+    "executorch_prim::round.Scalar": (round, 1),
+    "executorch_prim::trunc.Scalar": (math.trunc, 1),
+}
+"""Arithmetic on sizes and conditions: function, number of arguments; the result replaces the value after them."""
+
+
+def view_shape(elements: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """`shape` with its one -1, if any, worked out.
+
+    Raises:
+        ValueError: it does not hold `elements` elements.
+    """
+    known = math.prod(size for size in shape if size != -1)
+    unknown = list(shape).count(-1)
+    if unknown:
+        missing = elements // known if known else 0
+        shape = [missing if size == -1 else size for size in shape]
+    if unknown > 1 or math.prod(shape) != elements or any(size < 0 for size in shape):
+        raise ValueError(f"{elements} elements cannot be viewed as {list(shape)}")
+    return tuple(shape)

@@ -1,0 +1,152 @@
+"""A program that the host can execute: what it takes and gives, and the check of what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.runtime.pte import STATIC, Method, TensorSpec
+from lowerdeck.runtime.tensors import dtype_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueInfo:
+    """One input or output of a method."""
+
+    index: int
+    """Position among the inputs or outputs; a `.pte` stores no names."""
+    kind: str
+    """`tensor`, or `int`, `float`, `bool`, `str`, `none`, `list` for a plain value."""
+    dtype: torch.dtype | None = None
+    shape: tuple[int, ...] = ()
+    """Shape; its upper bound where `is_dynamic`."""
+    dim_order: tuple[int, ...] = ()
+    """Dimensions from outermost to innermost in the program's memory; inputs may have any strides."""
+    is_dynamic: bool = False
+    """Whether smaller shapes are taken (or given) as well."""
+
+    def __str__(self) -> str:
+        if self.kind != "tensor":
+            return self.kind
+        layout = "" if self.dim_order == tuple(range(len(self.shape))) else f" in order {list(self.dim_order)}"
+        bound = "up to " if self.is_dynamic else ""
+        return f"{str(self.dtype).removeprefix('torch.')} {bound}{list(self.shape)}{layout}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodInfo:
+    """What a method takes and gives."""
+
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    delegates: tuple[str, ...]
+    """Backend ids, one for each partition."""
+
+
+class Engine(Protocol):
+    """What executes methods."""
+
+    description: str
+    has_threads: bool
+    """Whether it keeps threads of its own, which a forked process would lack."""
+
+    def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs of `method`; `inputs` have been checked."""
+        ...
+
+
+class HostProgram:
+    """A `.pte` that is ready to be called.
+
+    Its state (buffers that the program itself changes) lasts from call to call, as in ExecuTorch's runtime; a program
+    without state gives the same bytes for the same inputs. One thread at a time may call it.
+    """
+
+    def __init__(self, methods: Sequence[Method], engine: Engine) -> None:
+        self.methods: Mapping[str, MethodInfo] = {method.name: method_info(method) for method in methods}
+        self.executor = engine.description
+        """What executes it, e.g. `ExecuTorch runtime`."""
+        self._engine = engine
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether a process that is forked from this one can call the program as well."""
+        return not self._engine.has_threads
+
+    @property
+    def delegates(self) -> tuple[str, ...]:
+        """Backend ids of all methods' delegates, one for each partition."""
+        return tuple(delegate for method in self.methods.values() for delegate in method.delegates)
+
+    def __call__(self, *inputs: Any, method: str = "forward") -> tuple[Any, ...]:
+        """Execute a method.
+
+        Args:
+            inputs: Tensors (and plain numbers, where the method takes some) in order, or one tuple or list of them.
+            method: Which method.
+
+        Returns:
+            All outputs, which no later call changes.
+
+        Raises:
+            LowerdeckError: the method does not exist, the inputs do not fit it, or an operator failed.
+        """
+        if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
+            inputs = tuple(inputs[0])
+        if method not in self.methods:
+            raise LowerdeckError(f"the program has no method {method!r}; it has: {', '.join(self.methods)}")
+        expected = self.methods[method].inputs
+        if len(inputs) != len(expected):
+            raise LowerdeckError(
+                f"method {method!r} takes {len(expected)} inputs and was given {len(inputs)}; it takes "
+                f"{'; '.join(map(str, expected)) or 'none'}"
+            )
+        for info, given in zip(expected, inputs, strict=True):
+            _check_input(info, given, method)
+        with torch.no_grad():
+            return self._engine.run(method, inputs)
+
+
+def method_info(method: Method) -> MethodInfo:
+    """What `method` takes and gives."""
+    return MethodInfo(
+        inputs=tuple(_value_info(position, method.values[index]) for position, index in enumerate(method.inputs)),
+        outputs=tuple(_value_info(position, method.values[index]) for position, index in enumerate(method.outputs)),
+        delegates=tuple(delegate.backend for delegate in method.delegates),
+    )
+
+
+def _value_info(index: int, value: Any) -> ValueInfo:
+    if isinstance(value, TensorSpec):
+        return ValueInfo(
+            index=index,
+            kind="tensor",
+            dtype=dtype_of(value),
+            shape=value.sizes,
+            dim_order=value.dim_order,
+            is_dynamic=value.dynamism != STATIC,
+        )
+    kinds = {bool: "bool", int: "int", float: "float", str: "str", type(None): "none"}
+    return ValueInfo(index=index, kind=kinds.get(type(value), "list"))
+
+
+def _check_input(info: ValueInfo, given: Any, method: str) -> None:
+    """Raise LowerdeckError unless `given` is what the method takes."""
+    if info.kind != "tensor":
+        if type(given).__name__.replace("NoneType", "none") != info.kind:
+            raise LowerdeckError(f"input {info.index} of {method!r} is a {info.kind}, got {type(given).__name__}")
+        return
+    if not isinstance(given, torch.Tensor):
+        raise LowerdeckError(f"input {info.index} of {method!r} is a tensor, {info}; got {type(given).__name__}")
+    if given.dtype == info.dtype and given.shape == info.shape:
+        return
+    fits = given.dim() == len(info.shape) and all(map(int.__le__, given.shape, info.shape))
+    if given.dtype != info.dtype or not (info.is_dynamic and fits):
+        raise LowerdeckError(
+            f"input {info.index} of {method!r} is {info}; got {str(given.dtype).removeprefix('torch.')} "
+            f"{list(given.shape)}. Nothing is converted or reshaped silently: give what the program was exported for"
+        )

@@ -1,0 +1,98 @@
+"""Tensors of a program as torch tensors: element types, layouts, and memory shared as the memory plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lowerdeck.runtime.pte import DYNAMIC_BOUND, STATIC, Method, TensorSpec
+
+DTYPES: dict[int, torch.dtype] = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
+    7: torch.float64, 11: torch.bool, 15: torch.bfloat16, 23: torch.float8_e5m2, 24: torch.float8_e4m3fn,
+    25: torch.float8_e5m2fnuz, 26: torch.float8_e4m3fnuz, 27: torch.uint16, 28: torch.uint32, 29: torch.uint64,
+}  # fmt: skip
+"""torch dtype by the schema's ScalarType; the others exist in no program that torch can express."""
+
+
+def dtype_of(spec: TensorSpec) -> torch.dtype:
+    """Element type of a tensor.
+
+    Raises:
+        ValueError: torch has no such element type.
+    """
+    if spec.scalar_type not in DTYPES:
+        raise ValueError(f"a tensor has element type {spec.scalar_type}, which the host runtime does not have")
+    return DTYPES[spec.scalar_type]
+
+
+def strides_of(shape: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a dense tensor of `shape` whose dimensions lie in memory as `dim_order` says."""
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(dim_order):
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def resize(tensor: torch.Tensor, spec: TensorSpec, shape: Sequence[int]) -> None:
+    """Give `tensor` another shape, in place, so that all who hold it see it; its content is lost.
+
+    Raises:
+        ValueError: `spec` does not allow the shape.
+    """
+    within = len(shape) == len(spec.sizes) and all(map(int.__le__, shape, spec.sizes))
+    if spec.dynamism == STATIC or (spec.dynamism == DYNAMIC_BOUND and not within):
+        bound = "is" if spec.dynamism == STATIC else "is bounded by"
+        raise ValueError(f"a result has shape {list(shape)} where the program's tensor {bound} {list(spec.sizes)}")
+    if len(shape) != len(spec.dim_order):
+        raise ValueError(f"a result has {len(shape)} dimensions where the program's tensor has {len(spec.dim_order)}")
+    strides = strides_of(shape, spec.dim_order)
+    if within:
+        tensor.as_strided_(shape, strides)
+    else:
+        storage = torch.zeros(_elements(shape), dtype=tensor.dtype).untyped_storage()
+        tensor.set_(storage, 0, tuple(shape), strides)
+
+
+def allocate(method: Method) -> list[torch.Tensor | None]:
+    """One tensor for every tensor value of `method`, None for the other values.
+
+    Tensors share memory where the memory plan lets them: planned tensors are views into their arena, so operators in
+    place, elided views and reused memory behave as they do in ExecuTorch's runtime. Constants are copies.
+
+    Raises:
+        ValueError: a tensor cannot be expressed in torch.
+        RuntimeError: the host lacks the memory.
+    """
+    # Zeros and not whatever lies in memory: the same program must give the same bytes even where it reads too early.
+    arenas = [torch.zeros(size, dtype=torch.uint8) for size in method.arena_bytes]
+    tensors: list[torch.Tensor | None] = []
+    for spec in method.values:
+        if not isinstance(spec, TensorSpec):
+            tensors.append(None)
+            continue
+        dtype = dtype_of(spec)
+        if spec.memory is not None:
+            arena, offset = spec.memory
+            flat = _typed(arenas[arena][offset : offset + spec.size_bytes], dtype)
+        else:
+            flat = torch.zeros(_elements(spec.sizes), dtype=dtype)
+        if spec.data is not None and spec.size_bytes:
+            flat.copy_(torch.frombuffer(bytearray(spec.data), dtype=dtype))
+        tensors.append(flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order)))
+    return tensors
+
+
+def _typed(flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if flat.storage_offset() % dtype.itemsize:
+        raise ValueError(f"a tensor of {dtype} is planned at {flat.storage_offset()}, not aligned to its elements")
+    return flat.view(dtype)
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

@@ -1,0 +1,206 @@
+"""Which layers lose accuracy when they alone are quantized, what leaving one float wins, and which to leave float.
+
+Layers are modules that `quantization.keep_float` can name. Everything is measured on one calibrated model whose layers
+are switched (switches.py), so that a measurement costs one pass over the samples and no conversion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.quantization.switches import SwitchedModel
+from lowerdeck.statistics import paired_difference, sqnr_db
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one choice of quantized layers answers."""
+
+    hits: tuple[bool, ...] | None
+    """Whether each sample is recognized; None where samples have no labels."""
+    sqnr_db: float
+    """Signal to quantization noise of the outputs, against the model with every layer float."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of hits."""
+        return None if self.hits is None else sum(self.hits) / len(self.hits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """An accuracy minus another on the same samples, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSensitivity:
+    """What quantizing one layer costs."""
+
+    layer: str
+    """Path of the module."""
+    operators: tuple[str, ...]
+    """Nodes that it stands for, with those computed together with it; more than one module's where it holds others."""
+    alone_quantized: Measured
+    """Everything else float."""
+    alone_float: Measured
+    """Everything else quantized."""
+    lost: Difference | None
+    """Accuracy of the float model minus `alone_quantized`; None without labels."""
+    won: Difference | None
+    """Accuracy of `alone_float` minus that with every layer quantized; None without labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptOut:
+    """Layers to leave float."""
+
+    layers: tuple[str, ...]
+    accuracy: float
+    reached: bool
+    """Whether the accuracy is the one wanted; otherwise this is the best that was found."""
+
+
+class Trials:
+    """Measures choices of quantized layers on the same samples, each once."""
+
+    def __init__(
+        self, prepared: GraphModule, samples: Sequence[Sample], known: MutableMapping[str, Measured] | None = None
+    ) -> None:
+        """
+        Args:
+            prepared: A calibrated model; it is used up.
+            samples: What is measured on; at least one.
+            known: Measurements that were made before, by what was quantized; new ones are added.
+        """
+        self.model = SwitchedModel(prepared)
+        self._samples = samples
+        self._known = {} if known is None else known
+        self._reference: npt.NDArray[np.float32] | None = None
+        self.has_labels = all(sample.label is not None for sample in samples)
+
+    def measure(self, on: Collection[str]) -> Measured:
+        """What the model answers with the tensors `on` quantized."""
+        key = hashlib.sha256(" ".join(sorted(on)).encode()).hexdigest()[:16]
+        if key not in self._known:
+            self._known[key] = self._measured(on)
+        return self._known[key]
+
+    def _measured(self, on: Collection[str]) -> Measured:
+        if self._reference is None:
+            self._reference = self._outputs(())
+        outputs = self._outputs(on) if on else self._reference
+        noise = np.square((outputs - self._reference).astype(np.float64)).sum()
+        signal = np.square(self._reference.astype(np.float64)).sum()
+        hits = None
+        if self.has_labels:
+            labels = [sample.label for sample in self._samples]
+            hits = tuple(bool(hit) for hit in outputs.argmax(axis=1) == np.array(labels))
+        return Measured(hits=hits, sqnr_db=sqnr_db(float(signal), float(noise)))
+
+    def _outputs(self, on: Collection[str]) -> npt.NDArray[np.float32]:
+        with torch.no_grad():
+            rows = [self.model.run(on, sample.inputs).to(torch.float32).numpy() for sample in self._samples]
+        return np.concatenate(rows)
+
+
+def sensitivities(trials: Trials) -> Iterator[LayerSensitivity]:
+    """Measure every layer, in the order of the graph; the first one also waits for the whole model's measurements."""
+    floats, quantized = trials.measure(()), trials.measure(trials.model.switches)
+    for layer, operators in trials.model.layers().items():
+        alone_quantized = trials.measure(trials.model.on_alone(layer))
+        alone_float = trials.measure(trials.model.on_with_float([layer]))
+        yield LayerSensitivity(
+            layer=layer,
+            operators=operators,
+            alone_quantized=alone_quantized,
+            alone_float=alone_float,
+            lost=_difference(floats, alone_quantized),
+            won=_difference(alone_float, quantized),
+        )
+
+
+def ranked(layers: Sequence[LayerSensitivity], metric: str) -> list[LayerSensitivity]:
+    """The layers that lose most first.
+
+    Args:
+        layers: In any order.
+        metric: `accuracy`, where equal losses are told apart by SQNR, or `sqnr` alone.
+    """
+
+    def order(layer: LayerSensitivity) -> tuple[float, float]:
+        lost = layer.lost.value if metric == "accuracy" and layer.lost is not None else 0.0
+        return -lost, layer.alone_quantized.sqnr_db
+
+    return sorted(layers, key=order)
+
+
+def reach(
+    trials: Trials, layers: Sequence[LayerSensitivity], wanted: float, report: Callable[[OptOut], None] | None = None
+) -> OptOut:
+    """A short list of layers to leave float so that the accuracy is `wanted`.
+
+    Layers are added in the order of what each wins alone, those that hold others last, until the accuracy is reached;
+    then each is quantized again that is not needed after all. A greedy search: a shorter list may exist.
+
+    Args:
+        trials: What measures.
+        layers: All layers, measured.
+        wanted: Accuracy as a fraction.
+        report: Called with every list that was tried.
+    """
+
+    def tried(chosen: Sequence[str]) -> OptOut:
+        accuracy = trials.measure(trials.model.on_with_float(chosen)).accuracy
+        if accuracy is None:
+            raise LowerdeckError("the samples have no labels, so that there is no accuracy to reach")
+        found = OptOut(layers=tuple(chosen), accuracy=accuracy, reached=accuracy >= wanted)
+        if report is not None:
+            report(found)
+        return found
+
+    best = tried([])
+    chosen: list[str] = []
+    for layer in _most_helpful_first(layers):
+        if best.reached:
+            break
+        chosen.append(layer.layer)
+        found = tried(chosen)
+        best = found if found.accuracy > best.accuracy else best
+    if not best.reached:
+        return best
+    for layer_path in best.layers[:-1]:  # without the last one it was not reached
+        found = tried([path for path in best.layers if path != layer_path])
+        best = found if found.reached else best
+    return best
+
+
+def _most_helpful_first(layers: Sequence[LayerSensitivity]) -> list[LayerSensitivity]:
+    paths = [layer.layer for layer in layers]
+
+    def order(layer: LayerSensitivity) -> tuple[bool, float, float]:
+        holds_others = any(path.startswith(f"{layer.layer}.") for path in paths)
+        return holds_others, -(layer.won.value if layer.won else 0.0), -layer.alone_float.sqnr_db
+
+    return sorted(layers, key=order)
+
+
+def _difference(first: Measured, second: Measured) -> Difference | None:
+    if first.hits is None or second.hits is None:
+        return None
+    value, low, high = paired_difference(np.array(first.hits), np.array(second.hits))
+    return Difference(value=value, low=low, high=high)

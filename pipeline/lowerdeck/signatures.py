@@ -1,0 +1,152 @@
+"""What keyword arguments a class or function takes, read from its source text where that is possible.
+
+Configuration is checked in a process that has not imported torch, and shall not for the sake of a parameter's name.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from lowerdeck import discovery
+from lowerdeck.contracts import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """How a callable may be called with keywords."""
+
+    keywords: tuple[str, ...]
+    """Names that it takes."""
+    required: tuple[str, ...]
+    """Those of its parameters without a default; a positional-only one can never be given."""
+    any_keyword: bool
+    """Whether it has `**kwargs`."""
+
+
+def parameters_of(callable_: Any) -> Parameters | None:
+    """Of an imported callable; None where Python does not know (some built in ones)."""
+    try:
+        signature = inspect.signature(callable_)
+    except (TypeError, ValueError):
+        return None
+    parameters = list(signature.parameters.values())
+    named = [item for item in parameters if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)]
+    return Parameters(
+        keywords=tuple(item.name for item in named if item.kind is not item.POSITIONAL_ONLY),
+        required=tuple(item.name for item in named if item.default is item.empty),
+        any_keyword=any(item.kind is item.VAR_KEYWORD for item in parameters),
+    )
+
+
+def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | None:
+    """Of a class or function that `module` defines at its top level, without importing anything.
+
+    Args:
+        module: Its name with those of its packages.
+        attribute: Name of the class or function.
+        key: Configuration key that names it, for messages.
+
+    Returns:
+        None where the text does not tell: the name is imported or assigned, decorated, or a class without an `__init__`
+        of its own.
+
+    Raises:
+        ConfigurationError: there is no such module, it needs a package that is not installed, or defines no such name.
+    """
+    path = source_file(module, key)
+    if path is None:
+        return None
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(f"{key}: {module} cannot be imported: {error}") from error
+    _check_imports(module, tree, key)
+    definitions = {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.decorator_list
+    }
+    definition = definitions.get(attribute)
+    if isinstance(definition, ast.ClassDef):
+        if definition.keywords:  # a metaclass may have its own idea of a call
+            return None
+        methods = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
+        init = methods.get("__init__")
+        usual = init is not None and not init.decorator_list and "__new__" not in methods
+        return _parameters(init.args, skip_self=True) if init is not None and usual else None
+    return _parameters(definition.args, skip_self=False) if definition is not None else None
+
+
+def _parameters(arguments: ast.arguments, *, skip_self: bool) -> Parameters:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without_default = positional[: len(positional) - len(arguments.defaults)][int(skip_self) :]
+    by_keyword = [item for item in positional[int(skip_self) :] if item not in arguments.posonlyargs]
+    keyword_only = [
+        item for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None
+    ]
+    return Parameters(
+        keywords=tuple(item.arg for item in (*by_keyword, *arguments.kwonlyargs)),
+        required=tuple(item.arg for item in (*without_default, *keyword_only)),
+        any_keyword=arguments.kwarg is not None,
+    )
+
+
+def source_file(module: str, key: str) -> Path | None:
+    """The module's `.py`, found without importing its parent packages; None where it is no such file.
+
+    Raises:
+        ConfigurationError: no such module.
+    """
+    parts = module.split(".")
+    # A top-level name is looked up without importing it, and honours editable installations.
+    spec = _find_spec(parts[0], None)
+    for depth in range(1, len(parts) + 1):
+        if spec is None:
+            raise ConfigurationError(
+                f"{key}: there is no module {'.'.join(parts[:depth])}. Correct the name, install the "
+                "package, or put the folder that holds it on PYTHONPATH."
+            )
+        if depth == len(parts):
+            break
+        folders = spec.submodule_search_locations or ()
+        found = _find_spec(".".join(parts[: depth + 1]), list(folders))
+        if found is None:
+            siblings = sorted(path.stem for folder in folders for path in Path(folder).glob("[!_]*"))
+            raise ConfigurationError(
+                f"{key}: {'.'.join(parts[:depth])} has no module {parts[depth]}."
+                f"{discovery.did_you_mean(parts[depth], siblings)}"
+            )
+        spec = found
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _find_spec(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
+    if folders is not None:
+        return PathFinder.find_spec(name, folders)
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # a module that is loaded and has no spec, e.g. __main__
+        return None
+
+
+def _check_imports(module: str, tree: ast.Module, key: str) -> None:
+    """Raise ConfigurationError where a top-level import names a package that is not installed."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
+            names = [statement.module]
+        else:
+            continue
+        for name in names:
+            if _find_spec(name.partition(".")[0], None) is None:
+                raise ConfigurationError(
+                    f"{key}: {module} cannot be imported: it imports {name}, and there is no such module. Install it."
+                )

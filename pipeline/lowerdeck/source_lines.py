@@ -1,0 +1,38 @@
+"""Where in the code of a model a node of its program comes from, said without the folders of this machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "<")
+"""How paths of frames begin that call a model's operators for it; `<` those of generated code."""
+_CODE = Path(__file__).parents[1]
+
+
+def relative_path(path: str) -> str:
+    """A file's path below the folder of installed packages, the working directory or the folder of the project's code,
+    which a sweep has elsewhere; its bare name where it lies in none of these."""
+    path = path.replace("\\", "/")
+    for marker in _PACKAGES:
+        if marker in path:
+            return path.rpartition(marker)[2]
+    for root in (f"{folder.as_posix()}/" for folder in (_CODE, Path.cwd())):
+        if path.startswith(root):
+            return path.removeprefix(root)
+    return path.rpartition("/")[2] if path.startswith("/") else path
+
+
+def source_line(stack_trace: str | None) -> str:
+    """The innermost line of a node's stack trace that is code of the model, e.g. `resnet8.py:41`; "" for none.
+
+    Args:
+        stack_trace: As torch.export notes it in a node's `stack_trace`, outermost call first.
+    """
+    for path, line in reversed(_FRAME.findall(stack_trace or "")):
+        file = relative_path(path)
+        if not file.startswith(_NOT_A_MODEL):
+            return f"{file}:{line}"
+    return ""

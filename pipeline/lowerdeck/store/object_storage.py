@@ -1,0 +1,78 @@
+"""Object storage through fsspec: objects are written whole, and read again by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, cast
+
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "ocilake", "oci", "obs", "tos"})
+"""Storages whose objects need no folders. To ask for some would make the bucket, also one that is merely misspelt."""
+
+
+class ObjectStorage:
+    """A folder of an object storage; what fsspec's packages raise is said as LowerdeckError."""
+
+    def __init__(self, location: str, filesystem: AbstractFileSystem, root: str) -> None:
+        self._location = location
+        self._filesystem = cast("Any", filesystem)
+        self._root = root.rstrip("/")
+        protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
+        self._has_folders = _BUCKETS.isdisjoint(protocols)
+
+    def read(self, name: str) -> bytes | None:
+        """Content of an object, None where it is missing."""
+        with self._refusals(), suppress(FileNotFoundError):
+            return bytes(self._filesystem.cat_file(self._path(name)))
+        return None
+
+    def size(self, name: str) -> int | None:
+        """Size of an object in bytes, None where it is missing."""
+        with self._refusals(), suppress(FileNotFoundError):
+            self._filesystem.invalidate_cache()  # another machine may have written since
+            return int(self._filesystem.info(self._path(name))["size"])
+        return None
+
+    def fetch(self, name: str, place: Path) -> bool:
+        """Copy an object to `place`; False where it is missing."""
+        with self._refusals(), suppress(FileNotFoundError):
+            self._filesystem.get_file(self._path(name), str(place))
+            return True
+        return False
+
+    def upload(self, source: Path, name: str) -> None:
+        """Put the file `source` in the place of an object."""
+        with self._refusals():
+            self._make_folder(name)
+            self._filesystem.put_file(str(source), self._path(name))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put `content` in the place of an object."""
+        with self._refusals():
+            self._make_folder(name)
+            self._filesystem.pipe_file(self._path(name), content)
+
+    def remove(self, name: str) -> None:
+        """Remove an object, where that is allowed."""
+        with suppress(LowerdeckError), self._refusals():
+            self._filesystem.rm_file(self._path(name))
+
+    def _make_folder(self, name: str) -> None:
+        if self._has_folders:
+            self._filesystem.makedirs(self._path(str(PurePosixPath(name).parent)), exist_ok=True)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # every storage has exceptions of its own, which share no class
+            raise LowerdeckError(f"the store {self._location} refused: {type(error).__name__}: {error}") from error

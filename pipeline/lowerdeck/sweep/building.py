@@ -1,0 +1,306 @@
+"""Takes one point through the stages of dvc.yaml: each result from the store, or made once and kept there."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from lowerdeck import artifacts
+from lowerdeck.config.compose import compose_params, render
+from lowerdeck.config.yaml_text import plain_values
+from lowerdeck.contracts import ConfigurationError
+from lowerdeck.sweep import snapshot, warm
+from lowerdeck.sweep.content import digest
+from lowerdeck.sweep.declaration import Stage
+from lowerdeck.sweep.edges import STAGE as PARTITION
+from lowerdeck.sweep.folder import PointRecord
+from lowerdeck.sweep.keys import output_digests, stage_key
+from lowerdeck.sweep.shared import Shared, StageFailed
+
+COMPOSE, EVALUATE, TRACK = "compose", "evaluate", "track"
+_PARAMS = "params.yaml"
+_SHOWN_LINES = 6
+"""Of the log of a stage that failed, in the list of failures."""
+
+
+class PointBuild:
+    """One point on its way through the stages."""
+
+    def __init__(
+        self, shared: Shared, number: int, typed: list[str], params: dict[str, Any], session: str = ""
+    ) -> None:
+        """See `PointRecord` for `number`, `typed` and `session`; `params` is the point's params.yaml."""
+        self._session = session
+        self._shared, self._number, self._typed, self._params = shared, number, typed, params
+        self._workspace = shared.folder.workspace(session, number)
+        self._placed: set[str] | None = None
+        """Stages whose results are in the workspace; None: there is no workspace yet."""
+        self._keys: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
+        """Of artifacts, by path."""
+        self._config: Mapping[str, Any] = {}
+        self._done: dict[str, str] = {}
+        """`ran` or `shared` by stage."""
+        self._measured: Path | None = None
+        """Folder in which evaluate has written figures that miss a gate: another point's, where that one ran it."""
+
+    def run(self) -> PointRecord:
+        """Take the point through all stages but the last, which records it; how it ended."""
+        point, overrides = self._number, self._typed
+        try:
+            self.configure()
+        except ConfigurationError as error:
+            return PointRecord(point=point, overrides=overrides, status="skipped", reason=str(error))
+        try:
+            waiting = [stage for stage in self._shared.stages.values() if stage.name not in (COMPOSE, TRACK)]
+            while waiting:
+                stage = self._next(waiting)
+                self._have(stage)
+                waiting.remove(stage)
+            metrics = self._metrics()
+        except StageFailed as failed:
+            return self._failed(failed)
+        return PointRecord(
+            point=point, overrides=overrides, status="built", stages=self._done,
+            program_sha256=self._digests[artifacts.PROGRAM.as_posix()], metrics=metrics,
+        )  # fmt: skip
+
+    def track(self, record: PointRecord) -> PointRecord:
+        """Record a point that `run` has built, or that does not keep its gates; how it ended now."""
+        if self._measured is not None:
+            return self._track_measured(record, self._measured)
+        if record.status != "built":
+            return record
+        try:
+            self._have(self._shared.stages[TRACK])
+        except StageFailed as failed:
+            return self._failed(failed)
+        shutil.rmtree(self._workspace, ignore_errors=True)
+        return dataclasses.replace(record, stages=self._done)
+
+    def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
+        """Record a point whose figures miss a gate: they were measured, and a person wants to see by how much."""
+        stage = self._shared.stages[TRACK]
+        made = (self._shared.maker[path] for path in (artifacts.CONFIG.as_posix(), *stage.inputs))
+        try:
+            for earlier in dict.fromkeys(made):
+                if earlier.name != EVALUATE:
+                    self._place(earlier)
+            if measured != self._workspace:  # the store has nothing of a stage that failed
+                for path in _files_of(self._shared.stages[EVALUATE], measured):
+                    artifacts.write_bytes(self._workspace / path, (measured / path).read_bytes())
+            self._execute(stage, digest([self._keys[EVALUATE], TRACK]))
+        except StageFailed as failed:
+            return dataclasses.replace(record, reason=f"{record.reason}\n{failed.reason}\nlog: {failed.log}")
+        return dataclasses.replace(record, stages=record.stages | {TRACK: "ran"})
+
+    def _failed(self, failed: StageFailed) -> PointRecord:
+        metrics = _figures(failed.workspace) if failed.stage == EVALUATE and failed.workspace is not None else {}
+        self._measured = failed.workspace if metrics else None
+        return PointRecord(
+            point=self._number, overrides=self._typed, status="failed", reason=failed.reason,
+            stages=self._done | {failed.stage: "failed"}, log=str(failed.log), metrics=metrics,
+        )  # fmt: skip
+
+    def _next(self, waiting: list[Stage]) -> Stage:
+        """The first stage whose inputs are there; one that another worker runs just now comes after those to run."""
+        ready = [stage for stage in waiting if all(path in self._digests for path in stage.inputs)]
+        return next((stage for stage in ready if not self._is_being_made(stage)), ready[0])
+
+    def _is_being_made(self, stage: Stage) -> bool:
+        quantized = self._digests.get(artifacts.QUANTIZED.as_posix(), "")
+        awaited = stage.name == PARTITION and self._shared.edges.are_awaited(self._config, quantized)
+        return awaited or self._shared.store.is_locked(self._key(stage))
+
+    def configure(self) -> bool:
+        """Compose the point, unless the very same was composed before; whether it was not.
+
+        Raises:
+            ConfigurationError: there can be no such build.
+        """
+        stage, store = self._shared.stages[COMPOSE], self._shared.store
+        text = _yaml(self._params)
+        key = self._keys[COMPOSE] = stage_key(
+            stage,
+            source_digest=lambda path: digest(text) if path == _PARAMS else self._shared.source_digest(path),
+            config={},
+            inputs={},
+            versions=self._shared.sweep.versions,
+        )
+        if key not in self._shared.configured or not store.contains(key):
+            self._shared.configured[key] = self._composed(key)
+        self._config, self._digests[artifacts.CONFIG.as_posix()] = self._shared.configured[key]
+        return self._done.setdefault(COMPOSE, "shared") == "ran"
+
+    def _composed(self, key: str) -> tuple[Mapping[str, Any], str]:
+        """The resolved configuration and its digest, from the store or made."""
+        store = self._shared.store
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            if not store.contains(key) or not store.get(key, folder):
+                if (refused := self._shared.refused.get(key)) is not None:
+                    raise refused
+                try:
+                    config = compose_params(self._params, self._shared.folder.project / "conf", self._shared.chosen)
+                except ConfigurationError as error:
+                    self._shared.refused[key] = error
+                    raise
+                artifacts.write_text(folder / artifacts.CONFIG, render(config))
+                store.put(key, folder, [artifacts.CONFIG])
+                self._done[COMPOSE] = "ran"
+            text = (folder / artifacts.CONFIG).read_text(encoding="utf-8")
+            return plain_values(text), artifacts.sha256(folder / artifacts.CONFIG)
+
+    def _have(self, stage: Stage) -> None:
+        """See to it that the store has the result of `stage`."""
+        key = self._keys[stage.name] = self._key(stage)
+        if (files := self._shared.store.digests(key)) is not None:
+            self._done[stage.name] = "shared"
+        else:
+            files = self._made(stage, key)
+        self._digests |= output_digests(stage, files)
+
+    def _key(self, stage: Stage) -> str:
+        return stage_key(
+            stage,
+            source_digest=self._shared.source_digest,
+            config=self._config,
+            inputs={path: self._digests[path] for path in stage.inputs},
+            versions=self._shared.sweep.versions,
+            about=[self._tags(), self._shared.recorded_in(self._config)] if stage.name == TRACK else None,
+        )
+
+    def _made(self, stage: Stage, key: str) -> dict[str, str]:
+        """Run `stage`, unless another process has meanwhile; SHA-256 by path of its files."""
+        if key in self._shared.failed:
+            raise self._shared.failed[key]
+        store = self._shared.store
+        with store.lock(key):
+            if (files := store.digests(key)) is not None:
+                self._done[stage.name] = "shared"
+                return files
+            for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
+                self._place(self._shared.maker[path])
+            self._execute(stage, key)
+            store.put(key, self._workspace, _files_of(stage, self._workspace), linked=True)
+        made = store.digests(key)
+        assert made is not None, f"the store lost {key} at once"
+        return made
+
+    def _place(self, stage: Stage) -> None:
+        """Put the result of `stage` into the workspace, made anew where the store has lost it."""
+        if self._placed is None:
+            snapshot.make_workspace(
+                self._workspace, self._shared.project, self._shared.folder.project, _yaml(self._params)
+            )
+            self._placed = set()
+        if stage.name in self._placed:
+            return
+        if not self._shared.store.get(self._keys[stage.name], self._workspace):
+            if stage.name == COMPOSE:
+                self.configure()
+                self._shared.store.get(self._keys[COMPOSE], self._workspace)
+            else:
+                for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
+                    self._place(self._shared.maker[path])
+                self._execute(stage, self._keys[stage.name])
+                self._shared.store.put(
+                    self._keys[stage.name], self._workspace, _files_of(stage, self._workspace), linked=True
+                )
+        self._placed.add(stage.name)
+
+    def _execute(self, stage: Stage, key: str) -> None:
+        """Run `stage` in the workspace.
+
+        Raises:
+            StageFailed: it failed, or data changed under it.
+        """
+        folder, data = self._shared.folder, self._shared.data_digest()
+        log = folder.log(self._number, stage.name)
+        about = {"point": self._number, "session": self._session, "stage": stage.name, "key": key}
+        folder.note("stage begins", **about)
+        started = time.perf_counter()
+        with self._aided(stage):
+            room = warm.TRACKING if stage.name == TRACK else warm.LOWERING
+            code = warm.run(stage.module, self._workspace, folder.project, log, room)
+        seconds = round(time.perf_counter() - started, 3)
+        folder.note("stage ends", **about, exit_code=code, seconds=seconds)
+        reason = _reason(stage.name, log, code) if code else ""
+        if not code and self._shared.data_digest(anew=True) != data:
+            reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
+        if reason:
+            self._shared.refuse_full_disk()
+            failed = StageFailed(stage.name, log, reason, self._workspace if code > 0 else None)
+            self._shared.failed[key] = failed
+            raise failed
+        assert self._placed is not None
+        self._placed.add(stage.name)
+        self._done[stage.name] = "ran"
+
+    @contextmanager
+    def _aided(self, stage: Stage) -> Iterator[None]:
+        """What a sweep gives to some stages beside their inputs."""
+        if stage.name == TRACK:
+            artifacts.write_json(self._workspace / artifacts.SWEEP_TAGS, self._tags())
+        quantized = self._digests.get(artifacts.QUANTIZED.as_posix(), "")
+        lent = self._shared.edges.lent(self._workspace, self._config, quantized)
+        with lent if stage.name == PARTITION else nullcontext():
+            yield
+
+    def _tags(self) -> dict[str, str]:
+        """What the MLflow run of the point says of the sweep."""
+        return self._shared.sweep.tags(self._number, self._typed)
+
+    def _metrics(self) -> dict[str, Any]:
+        """Figures that evaluate wrote."""
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            if not self._shared.store.get(self._keys[EVALUATE], folder):  # what was known to be there is damaged
+                self._place(self._shared.stages[EVALUATE])
+                folder = self._workspace
+            return _figures(folder)
+
+
+def _files_of(stage: Stage, workspace: Path) -> list[Path]:
+    """Files of the stage's outputs, relative to the workspace."""
+    files: list[Path] = []
+    for output in stage.outputs:
+        place = workspace / output
+        found = sorted(place.rglob("*")) if place.is_dir() else [place]
+        files += [path.relative_to(workspace) for path in found if not path.is_dir()]
+    return files
+
+
+def _figures(folder: Path) -> dict[str, Any]:
+    """The figures of metrics.json below `folder`, none where it is not there."""
+    path = folder / artifacts.METRICS
+    metrics = artifacts.read_json(path) if path.is_file() else {}
+    return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
+
+
+def _reason(stage: str, log: Path, code: int) -> str:
+    """Why a stage failed, by the end of what it printed."""
+    if code < 0:
+        import signal
+
+        return f"{stage} was ended by {signal.Signals(-code).name}"
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    said = next((index for index, line in enumerate(lines) if line.startswith(f"{stage}: ")), None)
+    shown = lines[said:] if said is not None else lines[-1:]
+    return "\n".join(shown[-_SHOWN_LINES:]) or f"{stage} ended with exit code {code}"
+
+
+def _yaml(params: Mapping[str, Any]) -> str:
+    """`params` as YAML 1.2, as compose reads it."""
+    from ruamel.yaml import YAML
+
+    text = io.StringIO()
+    YAML(typ="safe", pure=True).dump(dict(params), text)
+    return text.getvalue()

@@ -1,0 +1,82 @@
+"""What a search has found: the best of the points that Optuna's sweeper proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowerdeck import discovery
+from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.sweep.arguments import OBJECTIVES, as_typed
+from lowerdeck.sweep.folder import PointRecord, Sweep
+
+RESULTS = Path("runs") / "optimization_results.yaml"
+"""Where Optuna's sweeper writes what it found, in the folder of Hydra's configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """A point that no other beats in all objectives."""
+
+    overrides: list[str]
+    """As they would be typed."""
+    figures: dict[str, float]
+    """Its objectives."""
+
+
+def best(hydra_folder: Path, objectives: Sequence[str]) -> list[Best]:
+    """The best points of a search, each once; empty where a sweeper left no word of them."""
+    import yaml
+
+    path = hydra_folder / RESULTS
+    if not path.is_file():
+        return []
+    results = yaml.safe_load(path.read_text(encoding="utf-8"))
+    solutions = results.get("solutions")
+    if solutions is None:
+        solutions = [{"params": results["best_params"], "values": [results["best_value"]]}]
+    found = []
+    for solution in solutions:
+        overrides = as_typed([f"{key}={value}" for key, value in solution["params"].items()])
+        point = Best(overrides=overrides, figures=dict(zip(objectives, solution["values"], strict=True)))
+        if point not in found:
+            found.append(point)
+    return found
+
+
+def refuse_aimless(sweep: Sweep) -> None:
+    """Refuse a search that is not told what for.
+
+    Raises:
+        ConfigurationError: points are chosen by what came of others, but by none of their figures.
+    """
+    if sweep.searches and not sweep.objectives:
+        raise ConfigurationError(
+            f"{OBJECTIVES} is missing: a search has to know which figures of build/evaluate/metrics.json it goes by, "
+            f"e.g. '{OBJECTIVES}=[delegated_accuracy,undelegated_macs]' 'hydra.sweeper.direction=[maximize,minimize]'"
+        )
+
+
+def has_figures(sweep: Sweep, records: Sequence[PointRecord], session: str) -> bool:
+    """Whether a point that was built in this start of the sweep has all objectives."""
+    built = (record for record in records if record.session == session and record.status == "built")
+    return any(set(sweep.objectives) <= record.metrics.keys() for record in built)
+
+
+def refuse_missing(sweep: Sweep, records: Sequence[PointRecord]) -> None:
+    """Tell of objectives that no point has.
+
+    Raises:
+        LowerdeckError: there is one; names those of the figures that sound like it.
+    """
+    built = [record for record in records if record.status == "built"]
+    known = sorted(
+        {name for record in built for name, value in record.metrics.items() if isinstance(value, (int, float))}
+    )
+    missing = [name for name in sweep.objectives if name not in known]
+    if built and missing:
+        raise LowerdeckError(
+            f"{OBJECTIVES}: no point has the figure {missing[0]!r}, so that nothing could be searched for.\n"
+            f"Allowed: {', '.join(known)}.{discovery.did_you_mean(missing[0], known)}"
+        )

@@ -1,0 +1,78 @@
+"""The sweep's own copy of code and configuration, and the folders in which points run on it.
+
+Editing the project while a sweep runs changes nothing of it: stages run on the copy. Data is too large to be copied; it
+is linked, and hashed again for every point.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from lowerdeck.sweep.content import IGNORED
+from lowerdeck.sweep.declaration import Stage
+
+SWEEPS = Path("sweeps")
+DATA = "data"
+ALWAYS = ("params.yaml", "dvc.yaml", "pyproject.toml")
+_NEVER_LINKED = ("build", "dvc.lock", "mlflow", ".git", ".dvc", SWEEPS.name)
+
+
+def copied_entries(stages: Iterable[Stage]) -> list[str]:
+    """Entries of the project's folder that a sweep copies: all that dvc.yaml names as sources but data."""
+    named = {source.partition("/")[0] for stage in stages for source in stage.sources}
+    return sorted({*named, *ALWAYS} - {DATA})
+
+
+def data_sources_of(stages: Iterable[Stage]) -> list[str]:
+    """What dvc.yaml names of data, which is not copied."""
+    return sorted({path for stage in stages for path in stage.sources if path.partition("/")[0] == DATA})
+
+
+def take(project: Path, entries: Iterable[str]) -> Path:
+    """Copy `entries` of `project` to a new folder beside the sweeps; `keep` gives it its place."""
+    sweeps = project / SWEEPS
+    sweeps.mkdir(parents=True, exist_ok=True)
+    copy = Path(tempfile.mkdtemp(prefix=".new.", dir=sweeps))
+    copy.chmod(0o755)
+    for entry in entries:
+        source = project / entry
+        if source.is_dir():
+            shutil.copytree(source, copy / entry, ignore=shutil.ignore_patterns(*IGNORED, "*.pyc"))
+        elif source.is_file():
+            shutil.copy2(source, copy / entry)
+    return copy
+
+
+def keep(copy: Path, place: Path) -> None:
+    """Move `copy` to `place`, unless the same is there already."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.is_dir():
+        with suppress(OSError):  # another process was quicker
+            copy.rename(place)
+
+
+def make_workspace(folder: Path, project: Path, copy: Path, params: str) -> None:
+    """A folder in which stages run as in the project: with the sweep's code and configuration, and a build/ of its own.
+
+    Args:
+        folder: Made anew.
+        project: Gives what the sweep has no copy of, such as data.
+        copy: The sweep's copy.
+        params: Text of params.yaml.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for entry in os.scandir(copy):
+        (folder / entry.name).symlink_to(Path(entry.path).absolute())
+    for entry in os.scandir(project):
+        place = folder / entry.name
+        if entry.name not in _NEVER_LINKED and not place.is_symlink():
+            place.symlink_to(Path(entry.path).absolute())
+    (folder / "params.yaml").unlink(missing_ok=True)
+    (folder / "params.yaml").write_text(params, encoding="utf-8")
+    (folder / "build").mkdir()

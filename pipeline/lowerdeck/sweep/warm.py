@@ -1,0 +1,167 @@
+"""Runs stages in forks of warm processes: PyTorch, ExecuTorch, MLflow and the project's own code are imported once.
+
+A fork keeps points apart as processes of their own would: a stage that crashes or is killed ends alone, what it changed
+in its modules goes with it, and it writes the same bytes as under `dvc repro`. All workers of a sweep on one machine
+share them. A stage ends with the worker that asked for it, and a warm process when nobody has asked for a while.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowerdeck import preload, stage
+
+IDLE_S = 30.0
+PATIENCE_S = 180.0
+"""How long a stage waits for imports; on a loaded machine they take a minute."""
+_STARTED_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """One warm process and what it has imported beside the libraries of `preload`."""
+
+    name: str
+    libraries: preload.Libraries
+    project: tuple[str, ...]
+    """Modules of the project, and what only they need."""
+
+    def address(self, code: Path) -> Path | None:
+        """Its socket for the code below `code`; None where there can be none."""
+        folder = preload.private_folder() if hasattr(os, "fork") and os.environ.get(preload.SWITCH) != "0" else None
+        if folder is None:
+            return None
+        name = hashlib.sha256(f"{self.name} {code.resolve()} {sys.executable}".encode()).hexdigest()[:16]
+        return folder / f"{name}.sock"
+
+    def start(self, code: Path) -> None:
+        """Start it for `code` unless it runs; returns when it listens, long before it has imported all."""
+        place = self.address(code)
+        if place is None or preload.answers(place):
+            return
+        script = "import sys; from lowerdeck.sweep import warm; warm.serve(*sys.argv[1:])"
+        with place.with_suffix(".log").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", script, self.name, str(place)],
+                env=environment(code),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=place.parent,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _STARTED_WITHIN_S
+        while process.poll() is None and time.monotonic() < deadline and not preload.answers(place):
+            time.sleep(0.01)
+
+
+LOWERING = Room(
+    name="lowering",
+    libraries=preload.LOWERING,
+    project=(
+        *("lowerdeck.artifacts", "lowerdeck.pt2", "lowerdeck.config.load", "lowerdeck.config.quantization"),
+        *("lowerdeck.export", "lowerdeck.calibrate", "lowerdeck.quantize", "lowerdeck.partition", "lowerdeck.convert"),
+        *(
+            "lowerdeck.evaluate",
+            "lowerdeck.layers",
+            "lowerdeck.figures",
+            "lowerdeck.gates",
+            "lowerdeck.firmware.vector",
+        ),
+        *("lowerdeck.runtime.interpreter", "lowerdeck.runtime.neutron_twin", "lowerdeck.runtime.ethos_u_twin"),
+        *(
+            "lowerdeck.runtime.native",
+            "lowerdeck.runtime.twins",
+            "lowerdeck.metrics.sqnr",
+            "lowerdeck.quantization.annotation",
+        ),
+        *("lowerdeck.backends.xnnpack.backend", "lowerdeck.backends.ethos_u.backend", "lowerdeck.backends.refusals"),
+        *("lowerdeck.models.factory", "lowerdeck.models.torchvision", "torchvision", "lowerdeck.datasets.choice"),
+        *("lowerdeck.datasets.digits", "lowerdeck.datasets.random", "lowerdeck.datasets.overlap", "safetensors.numpy"),
+        *("ai_edge_litert.interpreter", "executorch.devtools.bundled_program", "executorch.extension.flat_tensor"),
+        *(
+            "torch.export._trace",
+            "torch.export._unlift",
+            "torch._export.db.logging",
+            "torch.utils.serialization.config",
+        ),
+        *("torch._inductor.compiler_bisector", "torch._higher_order_ops.passes", "multiprocessing.pool"),
+    ),
+)
+TRACKING = Room(
+    name="tracking",
+    libraries=preload.TRACKING,
+    project=(
+        *(
+            "lowerdeck.tracking.record",
+            "lowerdeck.tracking.lineage",
+            "lowerdeck.tracking.plots",
+            "lowerdeck.config.load",
+        ),
+        *("alembic.command", "dateutil.rrule", "matplotlib.figure", "mpl_toolkits.mplot3d", "PIL.PngImagePlugin"),
+        *("PIL.JpegImagePlugin", "mlflow.store.workspace_aware_mixin", "filelock"),
+    ),
+)
+ROOMS = {room.name: room for room in (LOWERING, TRACKING)}
+
+
+@functools.cache
+def start_beside(code: Path) -> None:
+    """Start the first room that a point needs for the code below `code`, without waiting until it listens."""
+    threading.Thread(target=LOWERING.start, args=(code,), daemon=True).start()
+
+
+def serve(name: str, place: str) -> None:
+    """Be the room `name` that listens at `place`."""
+    stage.quiet_libraries()
+    import pydantic
+
+    pydantic.TypeAdapter(int)  # the first one looks for plugins in all that is installed
+    room = ROOMS[name]
+    preload.serve(Path(place), (*room.libraries.modules, *room.project), IDLE_S)
+
+
+def run(module: str, workspace: Path, code: Path, log: Path, room: Room = LOWERING) -> int:
+    """Run a stage in `workspace`; its exit code.
+
+    Args:
+        module: Entry of the stage, e.g. `stages.export`.
+        workspace: Its current folder, which has links to the code.
+        code: Folder with the code of the sweep.
+        log: File for what it prints.
+        room: Where it finds its libraries imported.
+    """
+    variables, place = environment(code), room.address(code)
+    with log.open("wb") as output, Path(os.devnull).open("rb") as nothing:
+        if place is not None:
+            room.start(code)
+            exit_code = preload.run_at(
+                place,
+                module,
+                PATIENCE_S,
+                argv=[module],
+                folder=workspace,
+                environment=variables,
+                streams=(nothing.fileno(), output.fileno(), output.fileno()),
+            )
+            if exit_code is not None:
+                return exit_code
+        command = [sys.executable, "-m", module]
+        done = subprocess.run(command, cwd=workspace, env=variables, stdin=nothing, stdout=output, stderr=output)
+        return done.returncode
+
+
+def environment(code: Path) -> Mapping[str, str]:
+    """Environment of the warm process and of its stages: as a stage under DVC has it, with the sweep's code first."""
+    own = (str(code.resolve() / "pipeline"), str(code.resolve()))
+    path = os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH"))))
+    return {**preload.TRACKING.environment, **os.environ, **stage.fixed_environment(), "PYTHONPATH": path}

@@ -1,0 +1,80 @@
+"""Which MLflow database or server a build is recorded in."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from lowerdeck.config.schema import TrackingConfig
+
+_SQLITE = "sqlite:///"
+
+
+def tracking_uri(config: TrackingConfig) -> str:
+    """The database or server to use, a local database with its absolute path.
+
+    MLFLOW_TRACKING_URI takes precedence over the configuration. Relative paths count from the project's folder.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or config.uri
+    path, question_mark, query = uri.removeprefix(_SQLITE).partition("?")
+    if not uri.startswith(_SQLITE) or not path:
+        return uri
+    return f"{_SQLITE}{_project_folder() / path}{question_mark}{query}"
+
+
+def artifact_location(config: TrackingConfig) -> str | None:
+    """Where a new experiment of a local database keeps its files, None for MLflow's default.
+
+    Absolute, because MLflow would have files of a relative one lie wherever a command was started.
+    """
+    location = config.artifact_location
+    if location is None or "://" in location:
+        return location
+    return (_project_folder() / location).resolve().as_uri()
+
+
+def database_file(uri: str) -> Path | None:
+    """The file of a local sqlite database, None for any other uri."""
+    path = uri.removeprefix(_SQLITE).partition("?")[0]
+    return Path(path) if uri.startswith(_SQLITE) and path else None
+
+
+def is_server(uri: str) -> bool:
+    """Whether `uri` is that of an MLflow server rather than of a database."""
+    return urlsplit(uri).scheme in ("http", "https")
+
+
+def shown(uri: str) -> str:
+    """`uri` without user name and password, for messages and tags."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
+
+
+def refusal(uri: str, reason: str) -> str:
+    """The message for a database or server that cannot be used."""
+    source = "MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else "tracking.uri"
+    kind = "server" if is_server(uri) else "database"
+    return (
+        f"the MLflow {kind} {shown(uri)} (from {source}) cannot be used: {textwrap.shorten(reason, 300)}\n"
+        f"Everything built so far is kept. Start the {kind} or mend its address, and the next `dvc repro` runs only "
+        "this stage; `tracking: none` in params.yaml goes without."
+    )
+
+
+def _project_folder() -> Path:
+    """The folder that relative paths count from.
+
+    `dvc exp run --queue` and `--temp` build in a copy below .dvc/tmp/exps that is deleted afterwards, and sweeps in
+    sweeps/ID/work: what is recorded there belongs to the project that the copy is of.
+    """
+    here = Path.cwd()
+    for folder in here.parents:
+        if folder.parts[-3:] == (".dvc", "tmp", "exps"):
+            return folder.parents[2]
+        if folder.name == "work" and folder.parts[-3:-2] == ("sweeps",):
+            return folder.parents[2]
+    return here

@@ -1,0 +1,57 @@
+"""A comparison as a run of its own: a kind of run that is no build, and found again by what it compares."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerdeck import artifacts
+from lowerdeck.tracking.content import MAX_TAG_CHARACTERS
+from lowerdeck.tracking.lineage import digest
+from lowerdeck.tracking.runs import KIND_TAG
+from lowerdeck.tracking.store import find_or_create_experiment, lock, opened, patient_uploads
+
+if TYPE_CHECKING:
+    from lowerdeck.config.schema import TrackingConfig
+
+COMPARISON = "comparison"
+KEY_TAG = "lowerdeck.comparison_key"
+"""The tag by which the same comparison finds its run again."""
+
+
+def log_comparison(
+    config: TrackingConfig, *, name: str, labels: Sequence[str], objectives: str, files: Mapping[str, str]
+) -> str:
+    """Put a comparison's files into the run of what it compares, made where there is none yet.
+
+    Args:
+        config: Where builds are recorded.
+        name: Of the run.
+        labels: Of the compared builds: run ids and revisions.
+        objectives: As the comparison has them.
+        files: Name -> content.
+
+    Returns:
+        The run's id.
+
+    Raises:
+        LowerdeckError: MLflow cannot be reached or refuses.
+    """
+    key = digest({"builds": sorted(labels), "objectives": objectives})
+    tags = {KIND_TAG: COMPARISON, "compared": " ".join(labels)[:MAX_TAG_CHARACTERS], "objectives": objectives}
+    with opened(config) as store, tempfile.TemporaryDirectory() as temporary:
+        with lock(store.uri):
+            experiment_id = find_or_create_experiment(store, config)
+            found = store.client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
+            run = found[0] if found else store.client.create_run(experiment_id, tags={KEY_TAG: key}, run_name=name)
+        run_id: str = run.info.run_id
+        for tag, value in tags.items():
+            store.client.set_tag(run_id, tag, value)
+        with patient_uploads():
+            for file, content in files.items():
+                artifacts.write_text(Path(temporary, file), content)
+                store.client.log_artifact(run_id, str(Path(temporary, file)))
+        store.client.set_terminated(run_id, "FINISHED")
+    return run_id

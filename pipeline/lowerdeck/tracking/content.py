@@ -1,0 +1,176 @@
+"""What the run of a build says: parameters, metrics, tags, description and datasets, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowerdeck import artifacts, figures, gates
+from lowerdeck.config.schema import Config
+from lowerdeck.tracking.address import shown, tracking_uri
+
+UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
+"""The tag that builds share which differ in their converter flavor alone."""
+MAX_PARAM_CHARACTERS = 6000
+MAX_TAG_CHARACTERS = 8000
+MAX_KEY_CHARACTERS = 250
+MAX_DIGEST_CHARACTERS = 36
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """All that a run holds beside its files; keys and values are such that MLflow takes them."""
+
+    run_name: str
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    datasets: Mapping[str, Mapping[str, str]]
+    """By context (`calibration`, `evaluation`) the fields of MLflow's Dataset."""
+
+
+def content(config: Config, lineage: Mapping[str, Any]) -> Content:
+    """What the run of the build in build/ says.
+
+    Args:
+        config: Resolved configuration.
+        lineage: As `lineage.trace` gives it.
+    """
+    measured, manifest = artifacts.read_json(artifacts.METRICS), artifacts.read_json(artifacts.MANIFEST)
+    configuration = dataclasses.asdict(config)
+    del configuration["tracking"]
+    params, cut = flat_params(configuration)
+    flat = dict(_flat(measured))
+    tags = {key: str(value) for key, value in flat.items() if not figures.is_number(value)}
+    tags |= _tags(config, measured, manifest) | _sample_tags(lineage)
+    tags[UPSTREAM_KEY_TAG] = lineage["upstream_key"]
+    if cut:
+        tags["params.cut"] = f"shortened to {MAX_PARAM_CHARACTERS} characters, config.yaml is whole: {', '.join(cut)}"
+    return Content(
+        run_name=" ".join((config.model.name, config.target.name, config.quantization.name, config.flavor.name)),
+        params=params,
+        metrics={_key(key): float(value) for key, value in flat.items() if figures.is_number(value)},
+        tags={_key(key): value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
+        datasets=_datasets(config, lineage),
+    )
+
+
+def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """A configuration flat, as a run's parameters say it, and the keys of what is too long for MLflow."""
+    params, cut = {}, []
+    for dotted, value in _flat(configuration):
+        key, text = _key(dotted), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if len(text) > MAX_PARAM_CHARACTERS:
+            cut.append(key)
+        params[key] = text[:MAX_PARAM_CHARACTERS]
+    return params, cut
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Pairs (dotted key, value); lists and empty mappings are values."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _key(dotted: str) -> str:
+    """`dotted` with what MLflow does not take in a key replaced; it stays different from every other key."""
+    key = re.sub(r"[^A-Za-z0-9_. -]", "_", dotted)
+    if key == dotted and len(key) <= MAX_KEY_CHARACTERS:
+        return key
+    suffix = "-" + hashlib.sha256(dotted.encode()).hexdigest()[:8]
+    return key[: MAX_KEY_CHARACTERS - len(suffix)] + suffix
+
+
+def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
+    converter, delegated = manifest["converter"], measured.get("delegated_accuracy", "not measured")
+    tags = {
+        "target": config.target.name,
+        "backend": config.target.backend,
+        "model": config.model.name,
+        "dataset": config.dataset.name,
+        "quantization": config.quantization.name,
+        "flavor": converter["flavor"],
+        "converter": converter["name"],
+        "converter_version": converter["version"],
+        **{f"converter.target.{name}": str(value) for name, value in converter["target"].items()},
+        "lowerdeck.flavor": converter["flavor"],
+        "lowerdeck.model": config.model.name,
+        "delegated_accuracy": "measured" if figures.is_number(delegated) else str(delegated),
+        **_gates(config, measured),
+        "mlflow.source.name": "stages/track.py",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.note.content": _note(config, measured, manifest),
+        **{f"version.{name}": version for name, version in manifest["versions"].items()},
+        "version.mlflow": importlib.metadata.version("mlflow"),
+        **{f"tracking.{field}": str(value) for field, value in dataclasses.asdict(config.tracking).items()},
+        "tracking.uri": shown(tracking_uri(config.tracking)),
+        **_git_tags(),
+    }
+    return tags | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {})
+
+
+def _gates(config: Config, measured: Mapping[str, Any]) -> dict[str, str]:
+    """Whether the chosen gates hold, and what is said about each that does not."""
+    bounds = gates.bounds(config.gates)
+    if all(bound is None for bound in bounds.values()):
+        return {"gates": "none"}
+    failed = gates.failed_gates(bounds, measured)
+    return {"gates": "failed", "gates.failed": "; ".join(failed.values())} if failed else {"gates": "passed"}
+
+
+def _git_tags() -> dict[str, str]:
+    """Commit and whether anything differs from it; `none` outside a git repository."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        except OSError:  # git is not installed
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "--verify", "HEAD")
+    # dvc.lock and build/ are what a build writes, not what it is made from: they change before this stage runs.
+    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude)build")
+    if commit is None or changes is None:
+        return {"git.commit": "none", "git.dirty": "none"}
+    return {"git.commit": commit, "git.dirty": str(bool(changes)).lower(), "mlflow.source.git.commit": commit}
+
+
+def _note(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    """The run's description, as Markdown."""
+    caveat = manifest["converter"]["caveat"]
+    lines = [f"**{caveat}**", ""] if caveat else []
+    lines += ["| | |", "| --- | --- |"]
+    for what, value in figures.rows(config, measured, manifest):
+        lines.append(f"| {what} | {value.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines)
+
+
+def _sample_tags(lineage: Mapping[str, Any]) -> dict[str, str]:
+    dataset = lineage["links"][0]
+    return {f"dataset.{split}.sha256": dataset[split]["sha256"] for split in ("calibration", "evaluation")}
+
+
+def _datasets(config: Config, lineage: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    dataset = lineage["links"][0]
+    source = {"source": config.dataset.source, "options": config.dataset.options, "fingerprint": dataset["fingerprint"]}
+    return {
+        split: {
+            "name": f"{config.dataset.name} {split}",
+            "digest": dataset[split]["sha256"][:MAX_DIGEST_CHARACTERS],
+            "source_type": "local",
+            "source": json.dumps(source, sort_keys=True),
+            "profile": json.dumps({"num_rows": dataset[split]["num_samples"], "sha256": dataset[split]["sha256"]}),
+        }
+        for split in ("calibration", "evaluation")
+    }

@@ -1,0 +1,144 @@
+"""What a build was made of: the build key, and the chain of artifacts from the dataset to the `.pte`.
+
+No time, run id or commit stands in it, so that the same build gives the same bytes. MLflow is not needed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lowerdeck import artifacts
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import LowerdeckError
+
+GIVEN = "given"
+"""`made_by` of what no stage makes: the dataset, and weights that were trained elsewhere."""
+
+
+def build_key(config: Config, manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over all that went into a build: where it is the same, so is the build.
+
+    Args:
+        config: Resolved configuration. Where a build is recorded says nothing of the build: `tracking` does not count.
+        manifest: Of the converted program, for the converter and the versions that were really used.
+    """
+    configuration = dataclasses.asdict(config)
+    del configuration["tracking"]
+    converter = manifest["converter"]
+    return digest(
+        {
+            "configuration": configuration,
+            "converter": {field: converter[field] for field in ("name", "version", "flavor")},
+            "versions": _versions(manifest),
+        }
+    )
+
+
+def upstream_key(config: Config, manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over all that went into a build but its converter flavor: builds that differ in nothing else share it.
+
+    Args:
+        config: Resolved configuration; `flavor`, `tracking` and the target's default flavor do not count.
+        manifest: Of the converted program, for the versions that were really used.
+    """
+    configuration = dataclasses.asdict(config)
+    del configuration["tracking"], configuration["flavor"], configuration["target"]["default_flavor"]
+    return digest({"configuration": configuration, "versions": _versions(manifest)})
+
+
+def _versions(manifest: Mapping[str, Any]) -> dict[str, str]:
+    return {name: manifest["versions"][name] for name in ("torch", "executorch", "torchao")}
+
+
+def digest(value: Any) -> str:
+    """SHA-256 over `value` as canonical JSON, hexadecimal."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def trace(config: Config) -> dict[str, Any]:
+    """The lineage of the build in build/, as lineage.json holds it.
+
+    Returns:
+        `build_key`, `upstream_key`, `versions`, and the ordered `links`: name, what, sha256, made_by, from (names of
+        other links), and what is peculiar to a link: counts of samples, fingerprints, the converter.
+
+    Raises:
+        LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
+    """
+    manifest = artifacts.read_json(artifacts.MANIFEST)
+    return {
+        "build_key": build_key(config, manifest),
+        "upstream_key": upstream_key(config, manifest),
+        "versions": manifest["versions"],
+        "links": [_dataset_link(config), *made_links(config)],
+    }
+
+
+def made_links(config: Config) -> list[dict[str, Any]]:
+    """The links from the weights to the `.pte`, as far as a build need have come for them: through convert.
+
+    Raises:
+        LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
+    """
+    manifest = artifacts.read_json(artifacts.MANIFEST)
+    program = _file_link("program", artifacts.PROGRAM, "convert", ["quantized", "plan"])
+    if program["sha256"] != manifest["program"]["sha256"]:
+        raise LowerdeckError(
+            f"{artifacts.PROGRAM} is not the program that {artifacts.MANIFEST} describes; `dvc repro -f convert` makes "
+            "both anew"
+        )
+    return [
+        _weights_link(config, manifest),
+        _file_link("exported", artifacts.EXPORTED, "export", ["weights"]),
+        _file_link("observers", artifacts.OBSERVERS, "calibrate", ["dataset", "exported"]),
+        _file_link("quantized", artifacts.QUANTIZED, "quantize", ["exported", "observers"]),
+        _file_link("plan", artifacts.PLAN, "partition", ["quantized"]),
+        program | {"converter": manifest["converter"]},
+    ]
+
+
+def _file_link(name: str, path: Path, stage: str, sources: list[str]) -> dict[str, Any]:
+    return {"name": name, "what": path.as_posix(), "sha256": artifacts.sha256(path), "made_by": stage, "from": sources}
+
+
+def _dataset_link(config: Config) -> dict[str, Any]:
+    """The dataset by the samples that were really used; its fingerprint covers all that its source could read."""
+    samples = {
+        "calibration": samples_used(artifacts.CALIBRATION_SAMPLES),
+        "evaluation": samples_used(artifacts.EVALUATION_SAMPLES),
+    }
+    return {
+        "name": "dataset",
+        "what": f"{config.dataset.name}: the samples that calibrate and evaluate used",
+        "sha256": digest(samples),
+        "made_by": GIVEN,
+        "from": [],
+        "fingerprint": config.dataset.fingerprint,
+        **samples,
+    }
+
+
+def samples_used(path: Path) -> dict[str, Any]:
+    """How many samples a stage listed at `path`, and SHA-256 over their digests in order."""
+    digests = artifacts.read_json(path)
+    return {"num_samples": len(digests), "sha256": digest(digests)}
+
+
+def _weights_link(config: Config, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights: a checkpoint by its content where it is a file here, else by what they are made from."""
+    model = config.model
+    link: dict[str, Any] = {"name": "weights", "from": [], "fingerprint": model.fingerprint}
+    if model.weights is not None and Path(model.weights).is_file():
+        path = Path(model.weights)
+        return link | {"what": path.as_posix(), "sha256": artifacts.sha256(path), "made_by": GIVEN}
+    if model.weights is not None:
+        return link | {"what": model.weights, "sha256": digest([model.weights, model.fingerprint]), "made_by": GIVEN}
+    # Random weights are in no file: what decides them is the model, the seed and PyTorch's generator.
+    recipe = [model.source, model.options, model.fingerprint, config.build.seed, manifest["versions"]["torch"]]
+    return link | {"what": f"random, seed {config.build.seed}", "sha256": digest(recipe), "made_by": "export"}

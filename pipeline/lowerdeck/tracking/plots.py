@@ -1,0 +1,61 @@
+"""Plots for MLflow: PNG files in bytes that depend on the figures alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts import LayerFigures
+from lowerdeck.figures import Confusion
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MAX_ANNOTATED = 20
+"""With more classes the numbers would overlap."""
+_MAX_BARS = 60
+
+
+def confusion_png(confusion: Confusion, title: str) -> bytes:
+    """The confusion matrix as a picture, rows shaded by their share of the actual class."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    axes = figure.add_subplot()
+    shares = [[count / max(1, sum(row)) for count in row] for row in confusion.counts]
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set(title=title, xlabel="predicted", ylabel="actual")
+    if len(confusion.labels) <= _MAX_ANNOTATED:
+        positions = range(len(confusion.labels))
+        axes.set_xticks(positions, confusion.labels)
+        axes.set_yticks(positions, confusion.labels)
+        for row in positions:
+            for column in positions:
+                if count := confusion.counts[row][column]:
+                    color = "white" if shares[row][column] > 0.5 else "black"
+                    axes.text(column, row, str(count), ha="center", va="center", color=color)
+    figure.colorbar(image, label="share of the actual class")
+    return _png(figure)
+
+
+def layers_png(layers: Sequence[LayerFigures]) -> bytes:
+    """The signal to noise ratio of layers as bars, the worst on top; of many layers the worst alone."""
+    from matplotlib.figure import Figure
+
+    shown = layers[:_MAX_BARS]
+    figure = Figure(figsize=(8, 1.5 + 0.22 * len(shown)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.barh(range(len(shown)), [layer.sqnr_db for layer in shown], color="#3b78b4")
+    axes.set_yticks(range(len(shown)), [layer.node for layer in shown], fontsize=8)
+    axes.invert_yaxis()
+    which = f"the worst {len(shown)} of {len(layers)} layers" if len(shown) < len(layers) else "all layers"
+    axes.set(title=f"Quantized against float program, {which}", xlabel="SQNR in dB")
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    content = io.BytesIO()
+    # Without pyplot no display is looked for. The version of matplotlib is left out: it is none of the figures.
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()

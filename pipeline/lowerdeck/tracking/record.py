@@ -1,0 +1,171 @@
+"""One MLflow run for a build: made the first time, brought up to date every other time."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck import artifacts, figures
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.explain import files as explained
+from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
+from lowerdeck.tracking.store import find_or_create_run, opened, patient_uploads
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Run
+    from mlflow.tracking import MlflowClient
+
+WRITTEN_TAG = "lowerdeck.written"
+"""Metrics and tags that this stage wrote: what others add to a run by hand is left alone."""
+_MAX_PER_BATCH = 100
+"""Parameters, tags or metrics a call: MLflow takes no more parameters or tags at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """Where a build was recorded."""
+
+    experiment: str
+    run_name: str
+    new: bool
+    """Whether this was the first time."""
+
+
+def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
+    """Record the build in build/ in the run of its key; a point of a sweep in a run of its own, which names the sweep.
+
+    A run that could not be completed is marked as failed, and the next call completes it. A run whose build does not
+    keep its gates is marked as failed too; its tag `gates.failed` says why.
+
+    Args:
+        config: Resolved configuration.
+        lineage: As `lineage.trace` gives it.
+
+    Raises:
+        LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
+    """
+    wanted, sweep_tags = content(config, lineage), artifacts.read_sweep_tags()
+    with opened(config.tracking) as store:
+        run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name, sweep_tags)
+        with _ending(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
+            _log_content(store.client, run, wanted)
+            with patient_uploads():
+                _log_files(store.client, run.info.run_id, config, lineage)
+    return Recorded(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)
+
+
+@contextmanager
+def _ending(client: MlflowClient, run: Run, status: str) -> Iterator[None]:
+    """Leave the run with `status` when the block ends well, as failed otherwise."""
+    from mlflow.exceptions import MlflowException
+
+    run_id = run.info.run_id
+    client.update_run(run_id, status="RUNNING")
+    try:
+        yield
+    except BaseException:
+        with suppress(MlflowException, OSError):  # what failed first is the message; the server may be gone by now
+            client.set_terminated(run_id, "FAILED")
+        raise
+    client.set_terminated(run_id, status)
+
+
+def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
+    """Bring parameters, metrics, tags and datasets of `run` up to date; what is there already stays as it is."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
+
+    run_id, before = run.info.run_id, _written(run)
+    client.update_run(run_id, name=wanted.run_name)
+    params = [Param(key, value) for key, value in wanted.params.items() if key not in run.data.params]
+    for start in range(0, len(params), _MAX_PER_BATCH):
+        client.log_batch(run_id, params=params[start : start + _MAX_PER_BATCH])
+    metrics = _metric_changes(client, run, wanted.metrics, before["metrics"])
+    for start in range(0, len(metrics), _MAX_PER_BATCH):
+        client.log_batch(run_id, metrics=metrics[start : start + _MAX_PER_BATCH])
+    client.log_inputs(
+        run_id,
+        datasets=[
+            DatasetInput(Dataset(**fields), [InputTag("mlflow.data.context", context)])
+            for context, fields in wanted.datasets.items()
+        ],
+    )
+    written = json.dumps({"metrics": sorted(wanted.metrics), "tags": sorted(wanted.tags)})
+    # Last, so that a run that was given up before still tells what the completed one before it held.
+    tags = [RunTag(key, value) for key, value in wanted.tags.items()]
+    tags += [RunTag(WRITTEN_TAG, written)] if len(written) <= MAX_TAG_CHARACTERS else []
+    for start in range(0, len(tags), _MAX_PER_BATCH):
+        client.log_batch(run_id, tags=tags[start : start + _MAX_PER_BATCH])
+    for key in before["tags"]:
+        if key not in wanted.tags and key in run.data.tags:
+            client.delete_tag(run_id, key)
+
+
+def _written(run: Run) -> dict[str, list[str]]:
+    """Keys of the metrics and tags that this stage wrote into `run` before."""
+    before: dict[str, list[str]] = json.loads(run.data.tags.get(WRITTEN_TAG, "{}"))
+    return {"metrics": before.get("metrics", []), "tags": before.get("tags", [])}
+
+
+def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float], written: list[str]) -> list[Metric]:
+    """The metrics to log so that the latest value of each is the wanted one.
+
+    MLflow keeps every value that differs, and takes the one with the highest step, timestamp and then value for the
+    latest: a changed value gets a later timestamp. A metric cannot be taken back: one that is no longer measured
+    becomes NaN.
+    """
+    from mlflow.entities import Metric
+
+    logged = run.data.metrics
+    values = {key: value for key, value in wanted.items() if logged.get(key) != value}
+    values |= {key: math.nan for key in written if key not in wanted and not math.isnan(logged.get(key, math.nan))}
+
+    def timestamp_ms(key: str) -> int:
+        if key not in logged:
+            return int(run.info.start_time)
+        return 1 + max(metric.timestamp for metric in client.get_metric_history(run.info.run_id, key))
+
+    return [Metric(key, value, timestamp_ms(key), 0) for key, value in values.items()]
+
+
+def _log_files(client: MlflowClient, run_id: str, config: Config, lineage: Mapping[str, Any]) -> None:
+    """Put the files of the build into the run; files of the same name are replaced."""
+    at_the_top = (artifacts.CONFIG, artifacts.PROGRAM, artifacts.MANIFEST, artifacts.PLAN, artifacts.METRICS)
+    tables = (artifacts.CONFUSION, artifacts.CLASSES, artifacts.LAYERS)
+    files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
+    files.append((artifacts.QUANTIZATION_REPORT, "quantization"))
+    files.append((artifacts.FIRMWARE_ZIP, None))
+    for folder in (artifacts.TWINS, artifacts.REPORTS, artifacts.DATA_FILES):
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        files += [(path, path.parent.relative_to(artifacts.CONVERTED).as_posix()) for path in found]
+    with tempfile.TemporaryDirectory() as temporary:
+        artifacts.write_json(Path(temporary, artifacts.LINEAGE.name), lineage)
+        files.append((Path(temporary, artifacts.LINEAGE.name), None))
+        for path, _ in files:
+            if not path.is_file():
+                raise LowerdeckError(f"{path} is missing; `dvc repro` makes it")
+        files += [(path, "plots") for path in _plots(Path(temporary))]
+        files += [(path, None) for path in explained.write(artifacts.read_plan(), config, Path(temporary))]
+        for path, place in files:
+            client.log_artifact(run_id, str(path), place)
+
+
+def _plots(folder: Path) -> list[Path]:
+    """Pictures of the build's tables in `folder`; none of a table that is empty."""
+    from lowerdeck.tracking.plots import confusion_png, layers_png
+
+    pictures = {}
+    if (confusion := figures.read_confusion(artifacts.CONFUSION)) is not None:
+        title = figures.confusion_title(artifacts.read_json(artifacts.METRICS))
+        pictures["confusion_matrix.png"] = confusion_png(confusion, title)
+    if layers := figures.read_layers(artifacts.LAYERS):
+        pictures["layers.png"] = layers_png(layers)
+    for name, picture in pictures.items():
+        artifacts.write_bytes(folder / name, picture)
+    return [folder / name for name in pictures]

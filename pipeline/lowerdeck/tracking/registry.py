@@ -1,0 +1,134 @@
+"""Puts a build's program into MLflow's model registry, as a model that executes the `.pte` on the host."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck import artifacts
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.tracking.signature import signature
+from lowerdeck.tracking.store import BUILD_KEY_TAG, Store, lock, opened, patient_uploads
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+    from lowerdeck.config.schema import TrackingConfig
+
+MODEL_FOLDER = "model"
+"""Where the model lies among the artifacts of its run."""
+PROGRAM_TAG = "lowerdeck.program_sha256"
+_ALWAYS_REQUIRED = ("executorch", "mlflow", "numpy", "torch")
+_REQUIRED_BY_DELEGATE = {"NeutronBackend": ("ai-edge-litert", "flatbuffers"), "EthosUBackend": ("tosa-tools",)}
+"""What executes the host twins of a delegate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """A version in the registry."""
+
+    version: str
+    new: bool
+    """Whether it was made now; a build is registered once under one name."""
+
+
+def register(config: TrackingConfig, name: str, run_id: str, build_key: str, alias: str | None = None) -> Registered:
+    """Register the program in build/convert under `name`.
+
+    Args:
+        config: Where builds are recorded.
+        name: Of the registered model, made where there is none yet.
+        run_id: The run that recorded the program: the version refers to it, and its artifacts hold the model.
+        build_key: Of that build.
+        alias: What the version is called besides, e.g. `candidate`; another version loses that alias.
+
+    Raises:
+        LowerdeckError: MLflow cannot be reached or refuses the name or the alias, or the program cannot be registered.
+    """
+    manifest = artifacts.read_json(artifacts.MANIFEST)
+    with opened(config) as store:
+        with lock(store.uri):
+            version = _registered_before(store, name, build_key)
+            new = version is None
+            if version is None:
+                version = _new_version(store, name, run_id, build_key, manifest)
+        if alias is not None:
+            store.client.set_registered_model_alias(name, alias, version.version)
+    return Registered(version=str(version.version), new=new)
+
+
+def _registered_before(store: Store, name: str, build_key: str) -> ModelVersion | None:
+    """The version of this build, None where it is not registered under `name`."""
+    quoted = name.replace("'", "''")
+    for version in store.client.search_model_versions(f"name = '{quoted}'"):
+        if version.tags.get(BUILD_KEY_TAG) == build_key:
+            return version
+    return None
+
+
+def _new_version(store: Store, name: str, run_id: str, build_key: str, manifest: Mapping[str, Any]) -> ModelVersion:
+    run = store.client.get_run(run_id)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, MODEL_FOLDER)
+        save(folder, run_id, manifest)
+        with patient_uploads():
+            store.client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
+    if not store.client.search_registered_models(f"name = '{name.replace(chr(39), chr(39) * 2)}'"):
+        store.client.create_registered_model(name)
+    return store.client.create_model_version(
+        name,
+        source=f"{run.info.artifact_uri}/{MODEL_FOLDER}",
+        run_id=run_id,
+        tags={BUILD_KEY_TAG: build_key, PROGRAM_TAG: manifest["program"]["sha256"]},
+        description=manifest["converter"]["caveat"],
+    )
+
+
+def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
+    """Write the program in build/convert as a model that mlflow.pyfunc.load_model loads.
+
+    Args:
+        folder: Made by this.
+        run_id: The run that recorded it.
+        manifest: Of the program.
+
+    Raises:
+        LowerdeckError: a file is missing, or the program has an element type that MLflow lacks.
+    """
+    import mlflow.pyfunc
+    from mlflow.models import Model
+
+    package = Path(__file__).parents[1]
+    files = {
+        "program": artifacts.PROGRAM,
+        "manifest": artifacts.MANIFEST,
+        "twins": artifacts.TWINS,
+        "data": artifacts.DATA_FILES,
+    }
+    for path in files.values():
+        if not path.exists():
+            raise LowerdeckError(f"{path} is missing; `dvc repro convert` makes it")
+    described = signature(manifest)
+    with warnings.catch_warnings(action="ignore"):  # it would have an example, from which to guess the signature
+        mlflow.pyfunc.save_model(
+            path=str(folder),
+            mlflow_model=Model(artifact_path=MODEL_FOLDER, run_id=run_id),
+            python_model=str(Path(__file__).with_name("pyfunc.py")),
+            artifacts={name: str(path.resolve()) for name, path in files.items()},
+            code_paths=[str(package)],
+            signature=described,
+            pip_requirements=requirements(manifest),
+            metadata={"program_sha256": manifest["program"]["sha256"], "caveat": manifest["converter"]["caveat"]},
+        )
+
+
+def requirements(manifest: Mapping[str, Any]) -> list[str]:
+    """What has to be installed to execute the program of `manifest`, at the versions that are installed here."""
+    names = set(_ALWAYS_REQUIRED).union(*(_REQUIRED_BY_DELEGATE.get(name, ()) for name in manifest["delegates"]))
+    # What follows `+` says how a package was built, and no index has it under that name.
+    return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in sorted(names)]

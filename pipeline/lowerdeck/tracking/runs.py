@@ -1,0 +1,255 @@
+"""The builds that were recorded: found by id, name, sweep or MLflow's filters, each with all that its run says."""
+
+from __future__ import annotations
+
+import difflib
+import gc
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.tracking.address import shown
+from lowerdeck.tracking.store import Store, opened, patient_uploads
+from lowerdeck.tracking.ui import locate
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+    from lowerdeck.config.schema import TrackingConfig
+
+KIND_TAG = "lowerdeck.kind"
+"""Says what a run holds that is no build."""
+SWEEP_ID_TAG, SWEEP_NAME_TAG = "sweep.id", "sweep.name"
+MIN_PREFIX = 4
+"""Characters of an id that are taken for its beginning."""
+_MAX_PER_PAGE = 250
+"""MLflow gives at most 1,000; its own objects of one page are all that has to be held beside what was read."""
+_MAX_LISTED = 8
+_COMPARES = re.compile(r"[=<>]|\b(I?LIKE|IN|IS)\b")
+"""What an MLflow filter has and the name of a run or sweep has not."""
+_ID_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run of MLflow, as far as builds are judged by it."""
+
+    run_id: str
+    name: str
+    status: str
+    """MLflow's word: FINISHED, FAILED, RUNNING, KILLED or SCHEDULED."""
+    start_time_ms: int
+    """Since 1970, UTC."""
+    params: Mapping[str, str]
+    """The configuration, flat."""
+    metrics: Mapping[str, float]
+    """The latest value of each; NaN where it is no longer measured."""
+    tags: Mapping[str, str]
+    artifact_uri: str = ""
+    """Where its files lie."""
+
+
+def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedRun]:
+    """The recorded builds that `selector` names, oldest first.
+
+    Args:
+        config: Where builds are recorded.
+        selector: A run's id or name, a sweep's id or name, the beginning of an id (at least four characters) that no
+            other has, or an MLflow filter such as `metrics.quantized_accuracy > 0.9`. None for all builds.
+
+    Returns:
+        At least one run where there is a selector. A name may be that of several runs: all of them.
+
+    Raises:
+        LowerdeckError: nothing was recorded, nothing fits, an id's beginning fits several, or MLflow refuses.
+    """
+    with _experiment(config) as (store, experiment_id):
+        if selector is None:
+            return _search(store, experiment_id)
+        return _selected(store, experiment_id, selector.strip(), config.experiment)
+
+
+def sweeps_named(selector: str, runs: Sequence[RecordedRun]) -> list[str]:
+    """The ids of sweeps that `selector` names as a whole, of the `runs` that were found for it."""
+    found = {run.tags[SWEEP_ID_TAG]: run.tags.get(SWEEP_NAME_TAG) for run in runs if SWEEP_ID_TAG in run.tags}
+    return [sweep for sweep, name in found.items() if name == selector or sweep.startswith(selector)]
+
+
+def latest_sweep(config: TrackingConfig) -> str | None:
+    """The id of the sweep whose point was started last, None where no sweep was recorded.
+
+    Raises:
+        LowerdeckError: nothing was recorded, or MLflow refuses.
+    """
+    with _experiment(config) as (store, experiment_id):
+        latest = store.client.search_runs(
+            [experiment_id], f"tags.`{SWEEP_ID_TAG}` LIKE '%'", max_results=1, order_by=["attributes.start_time DESC"]
+        )
+    return latest[0].data.tags[SWEEP_ID_TAG] if latest else None
+
+
+def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
+    """The content of one file of a run, e.g. `plan.json`.
+
+    Args:
+        config: Where builds are recorded.
+        run_id: The whole id.
+        path: Relative to the run's files, with `/`.
+
+    Raises:
+        LowerdeckError: the run has no such file; names those that are called nearly so.
+    """
+    with opened(config) as store:
+        folder = path.rpartition("/")[0]
+        files = {info.path for info in store.client.list_artifacts(run_id, folder or None) if not info.is_dir}
+        if path not in files:
+            raise LowerdeckError(_no_file(run_id, path, files))
+        with tempfile.TemporaryDirectory() as temporary, patient_uploads():
+            return Path(store.client.download_artifacts(run_id, path, temporary)).read_bytes()
+
+
+def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) -> dict[str, bytes]:
+    """The content of the same file of several runs, by run; runs that have none are left out.
+
+    Raises:
+        LowerdeckError: MLflow refuses.
+    """
+    if not run_ids:
+        return {}
+    found = {}
+    with opened(config) as store, tempfile.TemporaryDirectory() as temporary, patient_uploads():
+        folder = path.rpartition("/")[0]
+        for run_id in run_ids:
+            if any(info.path == path for info in store.client.list_artifacts(run_id, folder or None)):
+                place = Path(temporary, run_id)
+                place.mkdir()
+                found[run_id] = Path(store.client.download_artifacts(run_id, path, str(place))).read_bytes()
+    return found
+
+
+def _no_file(run_id: str, path: str, files: set[str]) -> str:
+    near = difflib.get_close_matches(path, files, n=3, cutoff=0.5)
+    said = f"did you mean {near[0]!r}? " if near else ""
+    return f"the run {run_id} has no file {path!r}; {said}it has: {', '.join(sorted(files)) or 'none there'}"
+
+
+@contextmanager
+def _experiment(config: TrackingConfig) -> Iterator[tuple[Store, str]]:
+    """The opened store, and the experiment's id."""
+    experiment_id = locate(config).experiment_id
+    with opened(config) as store:
+        yield store, experiment_id
+
+
+def _selected(store: Store, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
+    if '"' not in selector:
+        for identifier in ("attributes.run_name", f"tags.`{SWEEP_NAME_TAG}`"):
+            if selector and (found := _search(store, experiment_id, f'{identifier} = "{selector}"')):
+                return found
+    if _ID_PREFIX.fullmatch(selector) and (found := _by_id(store, experiment_id, selector)):
+        return found
+    if _COMPARES.search(selector):
+        return _filtered(store, experiment_id, selector, experiment)
+    raise LowerdeckError(_nothing(store, experiment_id, selector, experiment))
+
+
+def _filtered(store: Store, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = _search(store, experiment_id, selector)
+    except MlflowException as error:
+        if error.error_code != "INVALID_PARAMETER_VALUE":
+            raise
+        raise LowerdeckError(
+            f"MLflow does not understand the filter {selector!r}: {error.message}\n"
+            "    e.g. \"metrics.quantized_accuracy > 0.9 AND tags.target = 'xnnpack_cpu'\""
+        ) from error
+    if not found:
+        raise LowerdeckError(f"no build in the experiment {experiment!r} fits the filter {selector!r}")
+    return found
+
+
+def _by_id(store: Store, experiment_id: str, prefix: str) -> list[RecordedRun]:
+    """The run, or the runs of the sweep, whose id is or begins with `prefix`.
+
+    Raises:
+        LowerdeckError: several runs or sweeps have such an id.
+    """
+    runs = _search(store, experiment_id, f"attributes.run_id LIKE '{prefix}%'")
+    points = _search(store, experiment_id, f"tags.`{SWEEP_ID_TAG}` LIKE '{prefix}%'")
+    sweeps = {point.tags[SWEEP_ID_TAG] for point in points}
+    if prefix in sweeps:
+        return [point for point in points if point.tags[SWEEP_ID_TAG] == prefix]
+    if len(runs) + len(sweeps) > 1:
+        fits = [f"run {run.run_id} ({run.name})" for run in runs] + [f"sweep {sweep}" for sweep in sorted(sweeps)]
+        listed = "\n  ".join(fits[:_MAX_LISTED])
+        raise LowerdeckError(f"{prefix!r} begins the ids of {len(fits)} runs or sweeps; give more of it:\n  {listed}")
+    return runs or points
+
+
+def _nothing(store: Store, experiment_id: str, selector: str, experiment: str) -> str:
+    runs = _search(store, experiment_id)
+    names = {run.name for run in runs} | {run.tags.get(SWEEP_NAME_TAG, "") for run in runs} - {""}
+    sweeps = sorted({run.tags[SWEEP_ID_TAG] for run in runs if SWEEP_ID_TAG in run.tags})
+    near = difflib.get_close_matches(selector, names | set(sweeps), n=3)
+    lines = [f"no run or sweep in the experiment {experiment!r} of {shown(store.uri)} is called {selector!r}"]
+    lines += [f"    did you mean {near[0]!r}?"] if near else []
+    lines += [f"    sweeps: {', '.join(sweeps[:_MAX_LISTED])}"] if sweeps else []
+    lines += [f"    runs: {', '.join(sorted(names)[:_MAX_LISTED])}"] if names else []
+    lines.append(
+        f"    allowed: the name or id of a run or sweep, the beginning of an id ({MIN_PREFIX} characters or more), or "
+        'a filter such as "metrics.quantized_accuracy > 0.9"'
+    )
+    return "\n".join(lines)
+
+
+def _search(store: Store, experiment_id: str, filter_string: str = "") -> list[RecordedRun]:
+    """Builds that MLflow finds, page by page; runs that hold something else are left out."""
+    found: list[RecordedRun] = []
+    token: str | None = None
+    while True:
+        # A page is some ten thousand objects that all stay until it is read: looking for garbage among them again and
+        # again takes twice as long as reading them.
+        with _without_collection():
+            page = store.client.search_runs(
+                [experiment_id],
+                filter_string,
+                max_results=_MAX_PER_PAGE,
+                order_by=["attributes.start_time ASC"],
+                page_token=token,
+            )
+            found += [_recorded(run) for run in page if KIND_TAG not in run.data.tags]
+        token = page.token
+        if not token:
+            return found
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No search for cyclic garbage within the block."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _recorded(run: Run) -> RecordedRun:
+    return RecordedRun(
+        run_id=run.info.run_id,
+        name=run.info.run_name or "",
+        status=run.info.status,
+        start_time_ms=run.info.start_time,
+        params=run.data.params,
+        metrics=run.data.metrics,
+        tags=run.data.tags,
+        artifact_uri=run.info.artifact_uri or "",
+    )

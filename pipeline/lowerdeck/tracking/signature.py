@@ -1,0 +1,71 @@
+"""What a program takes and gives, in MLflow's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts import LowerdeckError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema
+
+ANY_SIZE = -1
+
+
+def names(tensors: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
+    """What inputs or outputs are called: as in the manifest, or `KIND_0`, `KIND_1` ... where two have the same name.
+
+    Args:
+        tensors: `inputs` or `outputs` of a manifest.
+        kind: `input` or `output`.
+    """
+    called = [str(tensor["name"]) for tensor in tensors]
+    return called if len(set(called)) == len(called) else [f"{kind}_{index}" for index in range(len(called))]
+
+
+def signature(manifest: Mapping[str, Any]) -> ModelSignature:
+    """Element types and shapes of a program's tensors; -1 in all dimensions of one whose size may vary.
+
+    A single input has no name, so that an array can be given for it; several are given by name.
+
+    Raises:
+        LowerdeckError: a tensor is of an element type that NumPy lacks, or the program takes or gives nothing.
+    """
+    from mlflow.models import ModelSignature
+
+    for kind in ("inputs", "outputs"):
+        if not manifest[kind]:
+            raise LowerdeckError(f"the program has no {kind}; MLflow registers models that have some")
+    return ModelSignature(
+        inputs=_schema(manifest["inputs"], "input", unnamed=len(manifest["inputs"]) == 1),
+        outputs=_schema(manifest["outputs"], "output", unnamed=False),
+    )
+
+
+def _schema(tensors: Sequence[Mapping[str, Any]], kind: str, *, unnamed: bool) -> Schema:
+    from mlflow.types import ColSpec, Schema, TensorSpec
+
+    specs: list[ColSpec | TensorSpec] = []
+    for name, tensor in zip(names(tensors, kind), tensors, strict=True):
+        dtype = _dtype(tensor["dtype"])
+        if dtype is None:
+            raise LowerdeckError(
+                f"the {kind} {name} of the program is {tensor['dtype']}, which NumPy lacks, and MLflow with it"
+            )
+        shape = tuple(ANY_SIZE if tensor["is_dynamic"] else size for size in tensor["shape"])
+        specs.append(TensorSpec(dtype, shape, None if unnamed else name))
+    return Schema(specs)
+
+
+def _dtype(name: str) -> np.dtype[Any] | None:
+    """NumPy's element type, None where it has none: other packages add theirs, which another process may lack."""
+    import numpy as np
+
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        return None
+    return dtype if dtype.kind in "biuf" else None

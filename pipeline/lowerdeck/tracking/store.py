@@ -1,0 +1,183 @@
+"""The MLflow database or server, and in it the experiment and the one run of a build."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.preload import TRACKING
+from lowerdeck.tracking.address import artifact_location, database_file, refusal, shown, tracking_uri
+from lowerdeck.tracking.probe import probe
+
+if TYPE_CHECKING:
+    from mlflow.entities import Experiment, Run
+    from mlflow.tracking import MlflowClient
+
+    from lowerdeck.config.schema import TrackingConfig
+
+BUILD_KEY_TAG = "lowerdeck.build_key"
+"""The tag by which a build finds its run again."""
+SWEEP_TAGS = ("sweep.id", "sweep.overrides")
+"""The tags by which a point of a sweep finds its run again."""
+LOCK_TIMEOUT_S = 60.0
+
+# Few words, and seconds where one call to a server that stops answering takes four minutes by MLflow's own defaults.
+# What the user has set stays.
+_ENVIRONMENT = {
+    **TRACKING.environment,
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
+}
+_UPLOAD_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A tracking database or server that answers."""
+
+    client: MlflowClient
+    uri: str
+
+
+@contextmanager
+def opened(config: TrackingConfig) -> Iterator[Store]:
+    """The store that `config` and the environment name, made where it is a local database that does not exist yet.
+
+    Raises:
+        LowerdeckError: it cannot be reached or refuses; this holds for what MLflow raises inside the block, too.
+    """
+    uri = tracking_uri(config)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    probe(uri)
+    import sqlalchemy.exc
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        with lock(uri):  # two processes at once on a new database both create its tables, and one fails
+            client = MlflowClient(tracking_uri=uri)
+        yield Store(client=client, uri=uri)
+    except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        raise LowerdeckError(refusal(uri, str(error))) from error
+
+
+def database_identity(config: TrackingConfig) -> str:
+    """What tells a local database from another that takes its place after it was removed; a server by its address.
+
+    A local database that does not exist yet is made. One that does is read without MLflow, whose import takes seconds.
+    """
+    uri = tracking_uri(config)
+    database = database_file(uri)
+    if database is None:
+        return shown(uri)
+    if not database.is_file():
+        with opened(config):
+            pass
+    with closing(sqlite3.connect(database)) as connection, suppress(sqlite3.Error):
+        (created,) = connection.execute("SELECT min(creation_time) FROM experiments").fetchone()
+        return f"{uri} of {created}"
+    return uri
+
+
+@contextmanager
+def patient_uploads() -> Iterator[None]:
+    """Give a server the time that large files need; only calls that should be answered at once have to be quick."""
+    name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+    before = os.environ[name]
+    if before == _ENVIRONMENT[name]:
+        os.environ[name] = str(_UPLOAD_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        os.environ[name] = before
+
+
+def find_experiment(store: Store, name: str) -> Experiment | None:
+    """The experiment `name`, None where there is none yet.
+
+    Raises:
+        LowerdeckError: it was deleted, so that it can neither be used nor made anew.
+    """
+    experiment = store.client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage != "active":
+        raise LowerdeckError(
+            f"the MLflow experiment {name!r} in {shown(store.uri)} was deleted. Bring it back with `mlflow experiments "
+            f"restore --experiment-id {experiment.experiment_id}`, or choose another name in `tracking.experiment`."
+        )
+    return experiment
+
+
+def find_or_create_experiment(store: Store, config: TrackingConfig) -> str:
+    """The id of the configured experiment; who calls this holds the lock.
+
+    Raises:
+        LowerdeckError: the experiment was deleted.
+    """
+    experiment = find_experiment(store, config.experiment)
+    if experiment is not None:
+        return experiment.experiment_id
+    location = artifact_location(config) if database_file(store.uri) is not None else None
+    return store.client.create_experiment(config.experiment, artifact_location=location)
+
+
+def find_or_create_run(
+    store: Store, config: TrackingConfig, key: str, name: str, sweep_tags: Mapping[str, str]
+) -> tuple[Run, bool]:
+    """The run of the build `key`, and whether it is new; MLFLOW_RUN_ID has no say in it.
+
+    Two processes with the same key get the same run: looking and creating happen under one lock.
+
+    Args:
+        store: Where to look.
+        config: Names the experiment.
+        key: Build key.
+        name: Of a new run.
+        sweep_tags: Tags of a point of a sweep, empty for a build. A point has a run of its own, also where a build or
+            another sweep made the very same: who looks for the points of a sweep finds all of them.
+    """
+    with lock(store.uri):
+        experiment_id = find_or_create_experiment(store, config)
+        found = store.client.search_runs(
+            [experiment_id], f"tags.`{BUILD_KEY_TAG}` = '{key}'", order_by=["attributes.start_time ASC"]
+        )
+        for run in found:
+            if all(run.data.tags.get(tag) == sweep_tags.get(tag) for tag in SWEEP_TAGS):
+                return run, False
+        return store.client.create_run(experiment_id, tags={BUILD_KEY_TAG: key, **sweep_tags}, run_name=name), True
+
+
+@contextmanager
+def lock(uri: str) -> Iterator[None]:
+    """Keep out other processes: all that share a database file; for a server, those of this user on this machine."""
+    from filelock import FileLock, Timeout
+
+    database = database_file(uri)
+    if database is not None:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        path = database.with_name(f"{database.name}.lock")
+    else:
+        user = os.getuid() if hasattr(os, "getuid") else "user"
+        path = Path(tempfile.gettempdir()) / f"lowerdeck-{user}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+    lock = FileLock(path, timeout=LOCK_TIMEOUT_S)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise LowerdeckError(
+            f"another process has held {path} for {LOCK_TIMEOUT_S:.0f} s; when it has ended, `dvc repro` records this "
+            "build"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,75 @@
+"""MLflow's web pages on the builds of the configured experiment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from lowerdeck.contracts import LowerdeckError
+from lowerdeck.tracking.address import database_file, is_server, shown, tracking_uri
+from lowerdeck.tracking.store import find_experiment, opened
+
+if TYPE_CHECKING:
+    from lowerdeck.config.schema import TrackingConfig
+
+# One worker and no job runner: the pages are there in seconds, in a sixth of the memory.
+_ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+_VIEW = "?workflowType=machine_learning"
+"""Opens the table of runs; MLflow would open the pages for language models."""
+HOW_TO_RECORD = (
+    "`dvc repro` builds and records; where the build is there already, `dvc repro --force --single-item track` records"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """Where the builds are recorded."""
+
+    uri: str
+    experiment_id: str
+
+    @property
+    def has_server(self) -> bool:
+        """Whether the pages are served already."""
+        return is_server(self.uri)
+
+    def address(self, host: str, port: int) -> str:
+        """Address of the experiment's page; `host` and `port` count where there is no server yet."""
+        base = self.uri.rstrip("/") if self.has_server else f"http://{host}:{port}"
+        return f"{base}/#/experiments/{self.experiment_id}/runs{_VIEW}"
+
+    @property
+    def run_pages(self) -> str | None:
+        """What the addresses of the pages of runs begin with, before their ids; None where no server has such pages."""
+        return f"{shown(self.uri).rstrip('/')}/#/experiments/{self.experiment_id}/runs/" if self.has_server else None
+
+
+def locate(config: TrackingConfig) -> Location:
+    """Where the builds of the configured experiment are recorded.
+
+    Raises:
+        LowerdeckError: nothing was recorded there yet, or it cannot be reached.
+    """
+    uri = tracking_uri(config)
+    advice = HOW_TO_RECORD
+    if not config.enabled:
+        advice = f"tracking.enabled is false; choose `tracking: local` in params.yaml, then {advice}"
+    nothing = f"nothing has been recorded yet in the experiment {config.experiment!r} of {shown(uri)}: {advice}"
+    database = database_file(uri)
+    if database is not None and not database.exists():
+        raise LowerdeckError(nothing)  # opening it would create it
+    with opened(config) as store:
+        experiment = find_experiment(store, config.experiment)
+    if experiment is None:
+        raise LowerdeckError(nothing)
+    return Location(uri=uri, experiment_id=experiment.experiment_id)
+
+
+def serve(location: Location, host: str, port: int) -> NoReturn:
+    """Become MLflow's web server, which ends with Ctrl-C."""
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", location.uri, "--workers", "1"]
+    command += ["--host", host, "--port", str(port)]
+    # In this process's place rather than below it, so that whatever ends this command ends the server.
+    os.execve(command[0], command, os.environ | _ENVIRONMENT)  # noqa: S606

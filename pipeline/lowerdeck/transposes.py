@@ -1,0 +1,45 @@
+"""How often a compiled partition changes the order of a tensor's elements in memory, by what its compiler was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lowerdeck.contracts import CompiledPartition
+from lowerdeck.runtime.flatbuffer import root
+
+_TOSA_TRANSPOSE = 61
+"""Op.TRANSPOSE in tosa.fbs."""
+_LITERT_TRANSPOSE = 39
+"""BuiltinOperator.TRANSPOSE in LiteRT's schema.fbs."""
+
+
+def with_transposes(partition: CompiledPartition) -> CompiledPartition:
+    """`partition` with its number of transposes: the backend's own, or those in its host twin.
+
+    The twin is the graph that the compiler was given, after the backend's passes; what the compiler makes of them on
+    the device it does not say.
+
+    Raises:
+        ValueError: the twin is damaged.
+    """
+    if partition.transposes is not None or partition.twin is None or partition.twin_format not in _COUNTS:
+        return partition
+    return replace(partition, transposes=_COUNTS[partition.twin_format](partition.twin))
+
+
+def _in_tosa(graph: bytes) -> int:
+    regions = root(graph, b"TOSA", "a TOSA graph").tables(1)
+    operators = (operator for region in regions for block in region.tables(1) for operator in block.tables(1))
+    return sum(operator.scalar(0, "I") == _TOSA_TRANSPOSE for operator in operators)
+
+
+def _in_litert(graph: bytes) -> int:
+    model = root(graph, b"TFL3", "a LiteRT flatbuffer")
+    # Of the two fields for it, the older is a byte and holds 127 for what came later; a transpose stands in both.
+    codes = [max(code.scalar(0, "b"), code.scalar(3, "i")) for code in model.tables(1)]
+    operators = (operator for subgraph in model.tables(2) for operator in subgraph.tables(3))
+    return sum(codes[operator.scalar(0, "I")] == _LITERT_TRANSPOSE for operator in operators)
+
+
+_COUNTS: dict[str, Callable[[bytes], int]] = {"tosa": _in_tosa, "litert": _in_litert}
