@@ -235,8 +235,7 @@ def edge_ingredients() -> tuple[str, dict[str, Any]]:
     declaration = backends.source(target.backend)
     options = {name: value for name, value in target.options.items() if name not in declaration.delegation_options}
     code = Path(__file__).parent
-    names = ("partition.py", "pt2.py", "source_lines.py", "quick_graphs.py", "program_io.py", "edge_nodes.py")
-    files = [*(code / name for name in names), *sorted((code / "backends").rglob("*.py"))]
+    files = sorted(code.rglob("*.py"))
     ingredients = [
         artifacts.sha256(artifacts.QUANTIZED),
         dataclasses.asdict(dataclasses.replace(target, options=options)),
