@@ -1,4 +1,4 @@
-"""lowerdeck.coverage: what a plan amounts to, on a plan made by hand; tests/test_partition.py has real ones."""
+"""lowerdeck.delegation.coverage: what a plan amounts to, on a plan made by hand; tests/test_partition.py has real ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lowerdeck.contracts import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
-from lowerdeck.coverage import compiled_transposes, coverage
+from lowerdeck.delegation.coverage import compiled_transposes, coverage
 
 
 def tensor(source: str, *shape: int, dtype: str = "float32", is_constant: bool = False) -> PlannedTensor:

@@ -1,4 +1,4 @@
-"""lowerdeck.plan_check: lowering that does otherwise than planned is found out, whatever the tags say."""
+"""lowerdeck.delegation.verification: lowering that does otherwise than planned is found out, whatever the tags say."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.backend import Xnnpack
 from lowerdeck.contracts import LowerdeckError, Lowering
 from lowerdeck.convert import convert
-from lowerdeck.coverage import coverage
+from lowerdeck.delegation.coverage import coverage
+from lowerdeck.delegation.verification import hold_program
 from lowerdeck.export import export
 from lowerdeck.partition import Partitioned, partition
-from lowerdeck.plan_check import hold_program
 from tests.conftest import Lowered
 from tests.networks import quantized_mixed
 

@@ -1,4 +1,4 @@
-"""lowerdeck.transposes against what reads the same graphs independently of it."""
+"""lowerdeck.delegation.transposes against what reads the same graphs independently of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tosa import Op, TosaGraph
 
 from lowerdeck.backends.xnnpack.serialized import read_graph
 from lowerdeck.contracts import CompiledPartition
-from lowerdeck.transposes import with_transposes
+from lowerdeck.delegation.transposes import with_transposes
 from tests.conftest import Lowered
 from tests.networks import lowered_network
 

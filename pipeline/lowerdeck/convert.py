@@ -12,11 +12,12 @@ import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
-from lowerdeck import plan_check, program_io
+from lowerdeck import program_io
 from lowerdeck.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, ProgramTensor
+from lowerdeck.delegation import verification
+from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.etrecord import Recorder
 from lowerdeck.quick_graphs import quick_graphs
-from lowerdeck.transposes import with_transposes
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -73,17 +74,17 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         LowerdeckError: the converter, the partitioner's decisions or what came of them are others than in partition,
             or the program cannot take or give the integers that the backend's options ask for.
     """
-    plan_check.hold_converter(plan, backend.converter())
+    verification.hold_converter(plan, backend.converter())
     lowering = backend.lowering(manager.exported_program())
     names = program_io.names_of(manager.exported_program())
     steps = program_io.steps_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
     program_io.keep_border(lowering)
-    plan_check.hold_partitioner(lowering.partitioner, plan)
+    verification.hold_partitioner(lowering.partitioner, plan)
     with quick_graphs():
         with backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(lowering.partitioner)
-        plan_check.hold_program(lowered.exported_program().graph_module, plan)
+        verification.hold_program(lowered.exported_program().graph_module, plan)
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, border = program_io.take_integers(lowered, lowering)

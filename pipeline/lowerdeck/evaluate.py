@@ -21,8 +21,8 @@ from lowerdeck.contracts import (
     Sample,
     Split,
 )
-from lowerdeck.coverage import compiled_transposes, coverage
 from lowerdeck.datasets.choice import stratified
+from lowerdeck.delegation.coverage import compiled_transposes, coverage
 from lowerdeck.processes import in_order
 from lowerdeck.program_io import input_dtypes
 

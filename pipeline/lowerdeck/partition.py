@@ -12,7 +12,7 @@ from executorch.exir.backend.partitioner import PartitionResult
 
 from lowerdeck import program_io
 from lowerdeck.contracts import Backend, DelegationPlan, Lowering, NothingDelegatedError, Reason, ReasonCode
-from lowerdeck.planning import TAG, planned_nodes
+from lowerdeck.delegation.plan_builder import TAG, planned_nodes
 from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:

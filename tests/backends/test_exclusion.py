@@ -1,4 +1,4 @@
-"""lowerdeck.backends.exclusion: patterns name exactly what they say, and say so where they name nothing."""
+"""lowerdeck.delegation.exclusion: patterns name exactly what they say, and say so where they name nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck.backends.exclusion import Exclusion, excluded_by, mark
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark
 from lowerdeck.export import export
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from lowerdeck.backends.refusals import refusal, refusal_at
 from lowerdeck.contracts import ReasonCode
+from lowerdeck.delegation.rejections.rejection import refusal, refusal_at
 
 LARGEST = 4096
 

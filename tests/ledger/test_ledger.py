@@ -17,7 +17,7 @@ import yaml
 from lowerdeck import artifacts, cli
 from lowerdeck.config.load import config_of
 from lowerdeck.contracts import DelegationPlan
-from lowerdeck.coverage import coverage
+from lowerdeck.delegation.coverage import coverage
 from lowerdeck.ledger.difference import read_tolerances
 from lowerdeck.ledger.entries import entry_of, file_name, parsed, read
 from lowerdeck.tracking import lineage

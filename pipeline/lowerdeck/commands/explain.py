@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
 def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options: argparse.Namespace) -> None:
     from lowerdeck import artifacts
     from lowerdeck.config import load
-    from lowerdeck.coverage import coverage
+    from lowerdeck.delegation.coverage import coverage
     from lowerdeck.explain import files, groups, terminal
 
     figures = coverage(graph.plan)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lowerdeck.contracts import DelegationPlan, PlannedNode
-from lowerdeck.coverage import coverage
+from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.graph import PlanGraph
 
 

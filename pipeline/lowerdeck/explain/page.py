@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from lowerdeck.contracts import DelegationPlan, PlannedNode
-from lowerdeck.coverage import coverage
+from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.browser import SCRIPT, STYLE
 from lowerdeck.explain.drawing import HUES, svg
 from lowerdeck.explain.graph import PlanGraph

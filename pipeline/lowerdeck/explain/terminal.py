@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lowerdeck.contracts import PlannedNode, PlannedTensor, Reason
-from lowerdeck.coverage import coverage
+from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.difference import Difference, Pair
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, share

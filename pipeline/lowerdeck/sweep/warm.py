@@ -84,7 +84,11 @@ LOWERING = Room(
             "lowerdeck.metrics.sqnr",
             "lowerdeck.quantization.annotation",
         ),
-        *("lowerdeck.backends.xnnpack.backend", "lowerdeck.backends.ethos_u.backend", "lowerdeck.backends.refusals"),
+        *(
+            "lowerdeck.backends.xnnpack.backend",
+            "lowerdeck.backends.ethos_u.backend",
+            "lowerdeck.delegation.rejections.rejection",
+        ),
         *("lowerdeck.models.factory", "lowerdeck.models.torchvision", "torchvision", "lowerdeck.datasets.choice"),
         *("lowerdeck.datasets.digits", "lowerdeck.datasets.random", "lowerdeck.datasets.overlap", "safetensors.numpy"),
         *("ai_edge_litert.interpreter", "executorch.devtools.bundled_program", "executorch.extension.flat_tensor"),

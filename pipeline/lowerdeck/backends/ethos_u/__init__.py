@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 from lowerdeck import import_paths, signatures
 from lowerdeck.backends.ethos_u import vela_config, vela_flags
-from lowerdeck.backends.exclusion import Exclusion
 from lowerdeck.contracts import (
     Backend,
     BackendDeclaration,
@@ -21,6 +20,7 @@ from lowerdeck.contracts import (
     FlavorReport,
     LowerdeckError,
 )
+from lowerdeck.delegation.exclusion import Exclusion
 
 OWN_PACKAGE = "lowerdeck.backends"
 """Package of the project whose code may be named by import path."""

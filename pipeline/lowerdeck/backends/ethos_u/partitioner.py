@@ -13,8 +13,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from lowerdeck import import_paths
 from lowerdeck.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
 from lowerdeck.backends.ethos_u.reasons import Rejections
-from lowerdeck.backends.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
 from lowerdeck.contracts import ConfigurationError, LowerdeckError, Reason, ReasonCode
+from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
 from lowerdeck.edge_nodes import operator_name
 
 if TYPE_CHECKING:

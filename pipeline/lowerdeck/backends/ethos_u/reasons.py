@@ -24,8 +24,8 @@ from executorch.backends.arm.tosa import partitioner as arm_partitioner
 from executorch.exir.backend.utils import ReportRejected
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from lowerdeck.backends.refusals import Refusal, refusal, refusal_at
 from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.delegation.rejections.rejection import Refusal, refusal, refusal_at
 from lowerdeck.edge_nodes import is_compute
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lowerdeck import import_paths, signatures
-from lowerdeck.backends.exclusion import Exclusion, is_operator_name
 from lowerdeck.contracts import Backend, BackendDeclaration, BuildChoices, ConfigurationError, FlavorReport
+from lowerdeck.delegation.exclusion import Exclusion, is_operator_name
 
 
 @dataclass(frozen=True, kw_only=True)

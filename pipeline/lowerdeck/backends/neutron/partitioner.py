@@ -21,9 +21,9 @@ from executorch.backends.nxp.neutron_partitioner import (
 from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 
 from lowerdeck import import_paths
-from lowerdeck.backends.exclusion import excluded_by, mark_before_partition
 from lowerdeck.backends.neutron import CHECK, Device, Options, exclusion
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition
 from lowerdeck.edge_nodes import is_operator
 
 if TYPE_CHECKING:

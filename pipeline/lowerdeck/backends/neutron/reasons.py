@@ -20,9 +20,9 @@ from executorch.backends.nxp.neutron_partitioner import (
     supported_ops,
 )
 
-from lowerdeck.backends.exclusion import excluded_by
-from lowerdeck.backends.refusals import refusal
 from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.delegation.exclusion import excluded_by
+from lowerdeck.delegation.rejections.rejection import refusal
 from lowerdeck.edge_nodes import is_compute
 
 if TYPE_CHECKING:

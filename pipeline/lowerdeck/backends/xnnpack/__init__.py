@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from lowerdeck.backends.exclusion import Exclusion
 from lowerdeck.backends.xnnpack.operator_configs import AdditionalConfig, AnyConfig, DefaultConfig
 from lowerdeck.contracts import Backend, BackendDeclaration, BuildChoices, Converter, FlavorReport
+from lowerdeck.delegation.exclusion import Exclusion
 
 Precision = Literal["FP32", "STATIC_QUANT", "DYNAMIC_QUANT"]
 _PRECISIONS_OF = {"float32": "FP32", "float16": "FP32", "int8": "STATIC_QUANT"}

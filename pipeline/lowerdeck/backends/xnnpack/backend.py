@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 
-from lowerdeck.backends.exclusion import mark_before_partition
 from lowerdeck.backends.xnnpack import DECLARATION, Device, Options, exclusion
 from lowerdeck.contracts import (
     CompiledPartition,
@@ -21,6 +20,7 @@ from lowerdeck.contracts import (
     Reason,
     UnsupportedQuantizationError,
 )
+from lowerdeck.delegation.exclusion import mark_before_partition
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from types import FrameType
 
 from executorch.exir.backend.utils import WhyNoPartition
 
-from lowerdeck.backends.refusals import Refusal, refusal_at
+from lowerdeck.delegation.rejections.rejection import Refusal, refusal_at
 
 _ALL = "executorch.backends.xnnpack"
 _PARTITION = f"{_ALL}.partition"

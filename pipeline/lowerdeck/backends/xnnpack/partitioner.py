@@ -13,10 +13,10 @@ from executorch.backends.xnnpack.utils.quant_utils import is_dequant
 from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
-from lowerdeck.backends.exclusion import excluded_by, names_in_aten
 from lowerdeck.backends.xnnpack import Options, exclusion, logs
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.delegation.exclusion import excluded_by, names_in_aten
 from lowerdeck.edge_nodes import operator_name
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")

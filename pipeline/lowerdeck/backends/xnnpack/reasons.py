@@ -18,11 +18,11 @@ from executorch.backends.xnnpack.partition.config import generic_node_configs
 from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 from torch.export import ExportedProgram
 
-from lowerdeck.backends.exclusion import excluded_by
-from lowerdeck.backends.refusals import refusal
 from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.logs import Refused
 from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.delegation.exclusion import excluded_by
+from lowerdeck.delegation.rejections.rejection import refusal
 from lowerdeck.edge_nodes import is_compute, operator_name
 
 DEFAULT_CONFIGS = {config.__name__: config for config in operator_configs.ALL_PARTITIONER_CONFIGS}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch.exir.sym_util import eval_upper_bound
 
-from lowerdeck.backends.exclusion import excluded_by
 from lowerdeck.contracts import LowerdeckError, PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.edge_nodes import is_compute, operator_name
 from lowerdeck.macs import macs
 from lowerdeck.module_paths import module_path

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lowerdeck.backends.check_sources import deciding, function_of, told_at
-from lowerdeck.backends.refused_values import UNKNOWN, values_in
+from lowerdeck.delegation.rejections.check_source import deciding, function_of, told_at
+from lowerdeck.delegation.rejections.values import UNKNOWN, values_in
 
 _DEEPEST = 8
 """Calls that are followed at most, each within the one before."""

@@ -14,9 +14,17 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from lowerdeck.backends.check_sources import comment_at
-from lowerdeck.backends.conditions import Condition, Place, code_of, decided, profiled, told, variables_of
 from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.delegation.rejections.check_source import comment_at
+from lowerdeck.delegation.rejections.conditions import (
+    Condition,
+    Place,
+    code_of,
+    decided,
+    profiled,
+    told,
+    variables_of,
+)
 
 _DYNAMIC = re.compile(r"(?i).*(symbolic|symint|symbool|well_defined_shape|unresolved).*")
 _STATIC = re.compile(r".*static.*")
