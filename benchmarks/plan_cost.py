@@ -28,10 +28,11 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
-from lowerdeck import backends, program_io, pt2
+from lowerdeck import backends, pt2
 from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, QuantizationScheme
 from lowerdeck.export import export
+from lowerdeck.graph import io_boundary
 from lowerdeck.partition import partition
 from lowerdeck.quantize import quantize
 from lowerdeck.quick_graphs import quick_graphs
@@ -110,7 +111,7 @@ def compare(path: Path, backend: Backend, rounds: int) -> dict[str, Any]:
 def bare(program: ExportedProgram, backend: Backend) -> None:
     """to_edge with the backend's passes, and ExecuTorch's own partitioner, of whose decision nothing is kept."""
     lowering = backend.lowering(program)
-    program_io.keep_border(lowering)
+    io_boundary.keep_border(lowering)
     partitioner = lowering.partitioner
     vars(partitioner).pop("partition", None)  # what the backend has put before the partitioner's own method
     if backend.name == "xnnpack":

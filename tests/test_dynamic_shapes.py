@@ -25,8 +25,8 @@ from lowerdeck.contracts import (
     Split,
 )
 from lowerdeck.convert import Converted, convert
-from lowerdeck.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.export import export
+from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.layers import compare_layers
 from lowerdeck.models.networks.resnet8 import ResNet8
 from lowerdeck.partition import partition

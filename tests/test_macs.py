@@ -1,4 +1,4 @@
-"""lowerdeck.macs against torch.utils.flop_counter, which counts a multiplication and an addition as two."""
+"""lowerdeck.graph.macs against torch.utils.flop_counter, which counts a multiplication and an addition as two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lowerdeck.export import export
-from lowerdeck.macs import macs
+from lowerdeck.graph.macs import macs
 from lowerdeck.partition import partition
 from tests.conftest import Lowered
 

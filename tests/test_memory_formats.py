@@ -16,7 +16,7 @@ from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import DelegationPlan, QuantizationScheme
 from lowerdeck.convert import Converted, convert
 from lowerdeck.export import export
-from lowerdeck.memory_formats import laid_out, memory_format_of
+from lowerdeck.graph.memory_formats import laid_out, memory_format_of
 from lowerdeck.partition import partition
 from lowerdeck.quantize import quantize
 from tests.conftest import Lowered, small_network

@@ -1,4 +1,4 @@
-"""lowerdeck.module_paths: globs and class names against the modules of a program."""
+"""lowerdeck.graph.modules: globs and class names against the modules of a program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lowerdeck.contracts import ConfigurationError
-from lowerdeck.module_paths import known_modules, matches, refuse_unknown, with_outer_modules
+from lowerdeck.graph.modules import known_modules, matches, refuse_unknown, with_outer_modules
 
 CLASSES = {"blocks.0": "my.models.Block", "blocks.0.fc": "torch.nn.modules.linear.Linear"}
 FC = with_outer_modules("blocks.0.fc", CLASSES)

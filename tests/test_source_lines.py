@@ -1,4 +1,4 @@
-"""lowerdeck.source_lines: the model's own line of a stack trace, the same on every machine."""
+"""lowerdeck.graph.source_lines: the model's own line of a stack trace, the same on every machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.source_lines import relative_path, source_line
+from lowerdeck.graph.source_lines import relative_path, source_line
 
 
 def trace(*frames: tuple[str, int]) -> str:

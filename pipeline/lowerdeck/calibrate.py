@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from lowerdeck.contracts import ObserverState
-from lowerdeck.memory_formats import laid_out, memory_format_of
+from lowerdeck.graph.memory_formats import laid_out, memory_format_of
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges
 from lowerdeck.quantization.training import Training, train

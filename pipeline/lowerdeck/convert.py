@@ -12,11 +12,11 @@ import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
-from lowerdeck import program_io
 from lowerdeck.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, ProgramTensor
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.etrecord import Recorder
+from lowerdeck.graph import io_boundary
 from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     """
     verification.hold_converter(plan, backend.converter())
     lowering = backend.lowering(manager.exported_program())
-    names = program_io.names_of(manager.exported_program())
-    steps = program_io.steps_of(manager.exported_program())
+    names = io_boundary.names_of(manager.exported_program())
+    steps = io_boundary.steps_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
-    program_io.keep_border(lowering)
+    io_boundary.keep_border(lowering)
     verification.hold_partitioner(lowering.partitioner, plan)
     with quick_graphs():
         with backend.compiling(workdir) as partitions:
@@ -87,7 +87,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         verification.hold_program(lowered.exported_program().graph_module, plan)
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
-        lowered, border = program_io.take_integers(lowered, lowering)
+        lowered, border = io_boundary.take_integers(lowered, lowering)
         executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
@@ -95,7 +95,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
             f"{len(plan.partitions)} partitions were planned, {len(partitions)} compiled and {len(method.delegates)} "
             "stand in the program"
         )
-    inputs, outputs = program_io.describe(method, names, border)
+    inputs, outputs = io_boundary.describe(method, names, border)
     return Converted(
         program=executorch_program.buffer,
         delegates=tuple(delegate.id for delegate in method.delegates),

@@ -23,8 +23,8 @@ from lowerdeck.contracts import (
 )
 from lowerdeck.datasets.choice import stratified
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
+from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.processes import in_order
-from lowerdeck.program_io import input_dtypes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

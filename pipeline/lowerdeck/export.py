@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts import DynamicDimension, LowerdeckError
-from lowerdeck.dynamic_shapes import traced_shapes, try_sizes, violations
-from lowerdeck.memory_formats import MemoryFormat, laid_out
+from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
+from lowerdeck.graph.memory_formats import MemoryFormat, laid_out
 from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.contracts import LayerFigures, Split
-from lowerdeck.module_paths import module_path
-from lowerdeck.origins import float_node
-from lowerdeck.program_io import input_dtypes
+from lowerdeck.graph.io_boundary import input_dtypes
+from lowerdeck.graph.modules import module_path
+from lowerdeck.graph.node_origins import float_node
 from lowerdeck.statistics import sqnr_db
 
 if TYPE_CHECKING:

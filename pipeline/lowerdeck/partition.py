@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
-from lowerdeck import program_io
 from lowerdeck.contracts import Backend, DelegationPlan, Lowering, NothingDelegatedError, Reason, ReasonCode
 from lowerdeck.delegation.plan_builder import TAG, planned_nodes
+from lowerdeck.graph import io_boundary
 from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
         LowerdeckError: the backend gives a node neither a partition nor a reason, or a size has no upper bound.
     """
     lowering = backend.lowering(program)
-    program_io.keep_border(lowering)
+    io_boundary.keep_border(lowering)
     edge_config = lowering.edge_config or EdgeCompileConfig()
     kept = _remembered(lowering.partitioner)
     with quick_graphs(), _planning(lowering, backend) as plan:
@@ -116,7 +116,7 @@ def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
         NothingDelegatedError: no node would be delegated; lists the reasons.
     """
     lowering = backend.lowering(edge.exported_program())
-    program_io.keep_border(lowering)
+    io_boundary.keep_border(lowering)
     with quick_graphs(), _planning(lowering, backend) as plan:
         edge.to_backend(lowering.partitioner)
     return _some_of(plan)

@@ -80,7 +80,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck import artifacts, stage
     from lowerdeck.datasets.choice import stratified
     from lowerdeck.datasets.overlap import check_disjoint
-    from lowerdeck.memory_formats import laid_out, memory_format_of
+    from lowerdeck.graph.memory_formats import laid_out, memory_format_of
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.sensitivity import Trials
 

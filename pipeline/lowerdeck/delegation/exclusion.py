@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.edge_nodes import is_compute, is_operator, operator_name, origins
-from lowerdeck.module_paths import matches, modules_of
+from lowerdeck.graph.modules import matches, modules_of
+from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, origins
 
 if TYPE_CHECKING:
     import torch

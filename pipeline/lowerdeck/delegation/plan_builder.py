@@ -11,10 +11,10 @@ from executorch.exir.sym_util import eval_upper_bound
 
 from lowerdeck.contracts import LowerdeckError, PlannedNode, PlannedTensor, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
-from lowerdeck.edge_nodes import is_compute, operator_name
-from lowerdeck.macs import macs
-from lowerdeck.module_paths import module_path
-from lowerdeck.source_lines import source_line
+from lowerdeck.graph.macs import macs
+from lowerdeck.graph.modules import module_path
+from lowerdeck.graph.nodes import is_compute, operator_name
+from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

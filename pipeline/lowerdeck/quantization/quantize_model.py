@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from lowerdeck.contracts import LowerdeckError, QuantizationScheme, QuantizedTensor
-from lowerdeck.dynamic_shapes import dynamic_shapes_of
-from lowerdeck.module_paths import matches, refuse_unknown, with_outer_modules
+from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
+from lowerdeck.graph.modules import matches, refuse_unknown, with_outer_modules
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 from lowerdeck.quick_graphs import quick_graphs
 

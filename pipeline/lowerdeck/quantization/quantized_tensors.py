@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.contracts import ObservedRange, QuantizedTensor
-from lowerdeck.module_paths import module_path
-from lowerdeck.origins import float_node, observer_of
+from lowerdeck.graph.modules import module_path
+from lowerdeck.graph.node_origins import float_node, observer_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

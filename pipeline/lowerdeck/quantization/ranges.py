@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.contracts import ObservedRange
-from lowerdeck.module_paths import module_path
+from lowerdeck.graph.modules import module_path
 from lowerdeck.statistics import sqnr_db
 
 if TYPE_CHECKING:

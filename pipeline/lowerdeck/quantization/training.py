@@ -22,7 +22,7 @@ from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
 from tqdm import tqdm
 
 from lowerdeck.contracts import LowerdeckError, ObserverState, Split
-from lowerdeck.memory_formats import laid_out, memory_format_of
+from lowerdeck.graph.memory_formats import laid_out, memory_format_of
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
 from lowerdeck.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes
 

@@ -15,8 +15,8 @@ from lowerdeck import artifacts
 from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, ReasonCode
 from lowerdeck.convert import convert
-from lowerdeck.edge_nodes import operator_name
 from lowerdeck.export import export
+from lowerdeck.graph.nodes import operator_name
 from lowerdeck.partition import partition
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantize import quantize

@@ -12,7 +12,7 @@ from executorch.exir import to_edge_transform_and_lower
 
 from lowerdeck.backends.xnnpack.backend import Xnnpack
 from lowerdeck.backends.xnnpack.patterns import ATTENTION, INTERPOLATION, possible_patterns
-from lowerdeck.edge_nodes import operator_name
+from lowerdeck.graph.nodes import operator_name
 
 
 class Attention(torch.nn.Module):

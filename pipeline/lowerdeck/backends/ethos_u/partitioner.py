@@ -15,7 +15,7 @@ from lowerdeck.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
 from lowerdeck.backends.ethos_u.reasons import Rejections
 from lowerdeck.contracts import ConfigurationError, LowerdeckError, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
-from lowerdeck.edge_nodes import operator_name
+from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

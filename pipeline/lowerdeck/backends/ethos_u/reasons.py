@@ -26,7 +26,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from lowerdeck.contracts import Reason, ReasonCode
 from lowerdeck.delegation.rejections.rejection import Refusal, refusal, refusal_at
-from lowerdeck.edge_nodes import is_compute
+from lowerdeck.graph.nodes import is_compute
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

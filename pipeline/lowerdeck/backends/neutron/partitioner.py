@@ -24,7 +24,7 @@ from lowerdeck import import_paths
 from lowerdeck.backends.neutron import CHECK, Device, Options, exclusion
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition
-from lowerdeck.edge_nodes import is_operator
+from lowerdeck.graph.nodes import is_operator
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import PartitionResult

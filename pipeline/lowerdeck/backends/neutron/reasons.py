@@ -23,7 +23,7 @@ from executorch.backends.nxp.neutron_partitioner import (
 from lowerdeck.contracts import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.delegation.rejections.rejection import refusal
-from lowerdeck.edge_nodes import is_compute
+from lowerdeck.graph.nodes import is_compute
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,7 @@ from lowerdeck.backends.xnnpack import Options, exclusion, logs
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.delegation.exclusion import excluded_by, names_in_aten
-from lowerdeck.edge_nodes import operator_name
+from lowerdeck.graph.nodes import operator_name
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
 
-from lowerdeck.edge_nodes import operator_name
+from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

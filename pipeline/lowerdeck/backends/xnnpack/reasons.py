@@ -23,7 +23,7 @@ from lowerdeck.backends.xnnpack.logs import Refused
 from lowerdeck.contracts import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.delegation.rejections.rejection import refusal
-from lowerdeck.edge_nodes import is_compute, operator_name
+from lowerdeck.graph.nodes import is_compute, operator_name
 
 DEFAULT_CONFIGS = {config.__name__: config for config in operator_configs.ALL_PARTITIONER_CONFIGS}
 CONFIGS = DEFAULT_CONFIGS | {"EluConfig": generic_node_configs.EluConfig}

@@ -9,7 +9,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "<")
 """How paths of frames begin that call a model's operators for it; `<` those of generated code."""
-_CODE = Path(__file__).parents[1]
+_CODE = Path(__file__).parents[2]
 
 
 def relative_path(path: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
-from lowerdeck.edge_nodes import operator_name
+from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
