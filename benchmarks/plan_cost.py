@@ -28,10 +28,11 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
-from lowerdeck import backends, pt2
+from lowerdeck import backends
 from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, QuantizationScheme
 from lowerdeck.export import export
+from lowerdeck.formats import pt2
 from lowerdeck.graph import io_boundary
 from lowerdeck.partition import partition
 from lowerdeck.quantize import quantize

@@ -10,9 +10,10 @@ import ethosu.vela
 import pytest
 import torch
 
-from lowerdeck import backends, pt2
+from lowerdeck import backends
 from lowerdeck.contracts import LowerdeckError, NothingDelegatedError, ReasonCode
 from lowerdeck.export import export
+from lowerdeck.formats import pt2
 from lowerdeck.partition import Partitioned, kept_whole, partition, plan_again
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.networks import Alien, quantized_mixed

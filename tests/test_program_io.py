@@ -101,7 +101,7 @@ class TestIntegers:
         assert (taken["name"], taken["dtype"], taken["shape"]) == ("x", "int8", [1, 3, 32, 32])
         assert (given["dtype"], given["shape"]) == ("int8", [1, 10])
         # What the program itself answers through ExecuTorch's constant methods.
-        from lowerdeck.runtime.pte import read_pte
+        from lowerdeck.formats.pte import read_pte
 
         constants = {method.name: method.values[method.outputs[0]] for method in read_pte(converted.program)[1:]}
         for name, tensor in (("input0", taken), ("output0", given)):

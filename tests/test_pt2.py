@@ -1,4 +1,4 @@
-"""lowerdeck.pt2: bytes that depend on the program alone, and edge programs that come back as they were."""
+"""lowerdeck.formats.pt2: bytes that depend on the program alone, and edge programs that come back as they were."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck import pt2
 from lowerdeck.contracts import Backend
 from lowerdeck.convert import convert
 from lowerdeck.export import export
+from lowerdeck.formats import pt2
 from lowerdeck.partition import partition
 from tests.conftest import TARGETS, Lowered, small_network
 from tests.networks import quantized_mixed

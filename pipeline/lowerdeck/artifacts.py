@@ -151,7 +151,7 @@ def sha256(path: Path) -> str:
 
 def write_program(path: Path, program: ExportedProgram) -> None:
     """An ATen exported program, in bytes that depend on nothing else."""
-    from lowerdeck import pt2
+    from lowerdeck.formats import pt2
 
     buffer = io.BytesIO()
     pt2.save(program, buffer)
@@ -160,7 +160,7 @@ def write_program(path: Path, program: ExportedProgram) -> None:
 
 def read_program(path: Path) -> ExportedProgram:
     """The ATen exported program at `path`."""
-    from lowerdeck import pt2
+    from lowerdeck.formats import pt2
 
     return pt2.load(existing(path))
 
@@ -292,7 +292,7 @@ def write_edge_program(
         options: Those that decide what the partitioner keeps whole.
         kept_whole: What it kept.
     """
-    from lowerdeck import pt2
+    from lowerdeck.formats import pt2
 
     buffer = io.BytesIO()
     pt2.save_edge(program, config, buffer)
@@ -304,7 +304,7 @@ def write_edge_program(
 
 def read_edge_program() -> EdgeProgramManager:
     """The edge program that `write_edge_program` wrote."""
-    from lowerdeck import pt2
+    from lowerdeck.formats import pt2
 
     return pt2.load_edge(existing(EDGE))
 

@@ -15,7 +15,7 @@ from executorch.exir import ExecutorchBackendConfig
 from lowerdeck.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, ProgramTensor
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.transposes import with_transposes
-from lowerdeck.etrecord import Recorder
+from lowerdeck.formats.etrecord import Recorder
 from lowerdeck.graph import io_boundary
 from lowerdeck.quick_graphs import quick_graphs
 

@@ -11,7 +11,7 @@ from executorch.exir import to_edge
 from torch import nn
 
 from lowerdeck.firmware.memory import method_allocator_bytes, planned_bytes
-from lowerdeck.runtime.pte import read_pte
+from lowerdeck.formats.pte import read_pte
 from tests.conftest import Lowered, small_network
 from tests.firmware.compiling import compiled
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lowerdeck.runtime.pte import read_pte
+from lowerdeck.formats.pte import read_pte
 from tests.runtime.lowering import Lowered, flattened
 
 NPUS = ("neutron", "ethos_u")

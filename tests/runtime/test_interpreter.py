@@ -13,10 +13,10 @@ from torch import nn
 from torch.export import Dim
 
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.formats.pte import read_pte
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.native import NativeEngine
 from lowerdeck.runtime.program import HostProgram
-from lowerdeck.runtime.pte import read_pte
 
 QUANTIZED = torch.ops.quantized_decomposed
 

@@ -99,7 +99,7 @@ def test_stored_twin_serves_microcode_of_nxps_converter(copied: Callable[[str], 
     """As an SDK flavor leaves it: a payload that only its twin in the manifest explains."""
     from hashlib import sha256
 
-    from lowerdeck.runtime.pte import read_pte
+    from lowerdeck.formats.pte import read_pte
 
     build = copied("neutron")
     expected = build.open()(*build.samples[0])[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lowerdeck.contracts import CompiledPartition
-from lowerdeck.runtime.flatbuffer import root
+from lowerdeck.formats.flatbuffer import root
 
 _TOSA_TRANSPOSE = 61
 """Op.TRANSPOSE in tosa.fbs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck.runtime.pte import STATIC, Boxed, DelegateCall, KernelCall, Method, TensorSpec
+from lowerdeck.formats.pte import STATIC, Boxed, DelegateCall, KernelCall, Method, TensorSpec
 
 METHOD_ALLOCATOR_SOURCE = (
     "estimate: the allocations that Method::init of ExecuTorch 1.5 makes for values, tensors, delegates and "

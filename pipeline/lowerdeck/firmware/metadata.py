@@ -10,7 +10,7 @@ from typing import Any
 from lowerdeck.firmware import memory
 from lowerdeck.firmware.header import Placement
 from lowerdeck.firmware.vector import TestVector
-from lowerdeck.runtime.pte import Method, read_pte
+from lowerdeck.formats.pte import Method, read_pte
 
 FORMAT = "lowerdeck-firmware/1"
 RANDOM_CAVEAT = "the sample of the test vector is random: it shows that the program runs, and its result means nothing"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from lowerdeck.contracts import LowerdeckError
 
 if TYPE_CHECKING:
+    from lowerdeck.formats.pte import Method
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.program import HostProgram
-    from lowerdeck.runtime.pte import Method
     from lowerdeck.runtime.twins import Manifest
 
 Resolver = Literal["reference", "optimized", "xnnpack"]
@@ -44,8 +44,8 @@ def open_program(
         LowerdeckError: the file cannot be read or was damaged, does not belong to the manifest, or holds a delegate
             that this host cannot execute; the message says which and how to mend it.
     """
+    from lowerdeck.formats.pte import read_pte
     from lowerdeck.runtime.program import HostProgram
-    from lowerdeck.runtime.pte import read_pte
     from lowerdeck.runtime.twins import read_manifest
 
     if resolver not in Resolver.__args__:  # type: ignore[attr-defined]

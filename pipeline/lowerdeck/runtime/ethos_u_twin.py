@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.runtime.flatbuffer import Table, root
+from lowerdeck.formats.flatbuffer import Table, root
+from lowerdeck.formats.pte import TensorSpec
 from lowerdeck.runtime.messages import captured_messages
-from lowerdeck.runtime.pte import TensorSpec
 from lowerdeck.runtime.tensors import dtype_of
 
 _IDENTIFIER = b"TOSA"

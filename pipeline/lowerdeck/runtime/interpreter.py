@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.runtime.operators import Kernel, resolve, view_shape
-from lowerdeck.runtime.pte import (
+from lowerdeck.formats.pte import (
     STATIC,
     Boxed,
     Delegate,
@@ -26,6 +25,7 @@ from lowerdeck.runtime.pte import (
     MoveCall,
     TensorSpec,
 )
+from lowerdeck.runtime.operators import Kernel, resolve, view_shape
 from lowerdeck.runtime.tensors import allocate, resize, strides_of
 
 MAX_INSTRUCTIONS = 10_000_000

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.formats.pte import Method, TensorSpec
 from lowerdeck.runtime.messages import captured_messages
-from lowerdeck.runtime.pte import Method, TensorSpec
 from lowerdeck.runtime.tensors import dtype_of, strides_of
 
 PROBE_TIMEOUT_S = 600.0

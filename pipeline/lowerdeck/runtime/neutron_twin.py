@@ -17,7 +17,7 @@ import torch
 
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.runtime.pte import TensorSpec
+from lowerdeck.formats.pte import TensorSpec
 from lowerdeck.runtime.tensors import dtype_of
 
 RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "BUILTIN"}

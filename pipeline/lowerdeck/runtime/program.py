@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.runtime.pte import STATIC, Method, TensorSpec
+from lowerdeck.formats.pte import STATIC, Method, TensorSpec
 from lowerdeck.runtime.tensors import dtype_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lowerdeck.runtime.pte import DYNAMIC_BOUND, STATIC, Method, TensorSpec
+from lowerdeck.formats.pte import DYNAMIC_BOUND, STATIC, Method, TensorSpec
 
 DTYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,

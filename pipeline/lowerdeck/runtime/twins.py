@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts import LowerdeckError, ProgramTensor
+from lowerdeck.formats.pte import Delegate
 from lowerdeck.runtime.interpreter import Twin
-from lowerdeck.runtime.pte import Delegate
 
 NEUTRON, ETHOS_U = "NeutronBackend", "EthosUBackend"
 BACKENDS = (NEUTRON, ETHOS_U)

@@ -68,7 +68,7 @@ LOWERING = Room(
     name="lowering",
     libraries=preload.LOWERING,
     project=(
-        *("lowerdeck.artifacts", "lowerdeck.pt2", "lowerdeck.config.load", "lowerdeck.config.quantization"),
+        *("lowerdeck.artifacts", "lowerdeck.formats.pt2", "lowerdeck.config.load", "lowerdeck.config.quantization"),
         *("lowerdeck.export", "lowerdeck.calibrate", "lowerdeck.quantize", "lowerdeck.partition", "lowerdeck.convert"),
         *(
             "lowerdeck.evaluate",

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from lowerdeck import backends, pt2
+from lowerdeck import backends
 from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, DelegationPlan, ModuleRule, QuantizationScheme
 from lowerdeck.convert import Converted, convert
 from lowerdeck.export import export
+from lowerdeck.formats import pt2
 from lowerdeck.partition import partition
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantize import quantize

@@ -16,10 +16,11 @@ from ai_edge_litert import schema_py_generated as schema
 from executorch.exir._serialize import _deserialize_pte_binary
 from torch import nn
 
-from lowerdeck import artifacts, backends, pt2
+from lowerdeck import artifacts, backends
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.contracts import Backend, ConversionError, DelegationPlan, LowerdeckError
 from lowerdeck.convert import Converted, convert
+from lowerdeck.formats import pt2
 from lowerdeck.partition import Partitioned, partition
 from tests.backends.neutron.environments import Environment, make, replace_convert
 from tests.backends.neutron.steps import quantized

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck.runtime.flatbuffer import Table, root, unpack
+from lowerdeck.formats.flatbuffer import Table, root, unpack
 
 IDENTIFIER = b"ET12"
 

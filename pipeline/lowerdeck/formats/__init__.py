@@ -1,0 +1,1 @@
+"""File formats: .pt2 in stable bytes, .pte, flatbuffers, ETRecord."""
