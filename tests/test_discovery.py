@@ -1,4 +1,4 @@
-"""lowerdeck.discovery: modules are found by what they define, without running them."""
+"""lowerdeck.registry.components: modules are found by what they define, without running them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck import discovery
 from lowerdeck.contracts import ConfigurationError
+from lowerdeck.registry import components
 
 
 def test_modules_are_listed_by_their_definitions_and_not_run(tmp_path: Path) -> None:
@@ -15,14 +15,14 @@ def test_modules_are_listed_by_their_definitions_and_not_run(tmp_path: Path) -> 
     (tmp_path / "a_source.py").write_text("class Options: pass\ndef load(): pass")
     (tmp_path / "helper.py").write_text("def load(): pass")
     (tmp_path / "inner.py").write_text("class Options:\n    def load(self): pass")
-    assert discovery.modules_defining(str(tmp_path), frozenset({"Options", "load"})) == ("a_source", "b_source")
+    assert components.modules_defining(str(tmp_path), frozenset({"Options", "load"})) == ("a_source", "b_source")
 
 
 def test_nothing_outside_the_list_is_imported() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown thing 'x'; there are: a, b"):
-        discovery.load("pipeline", "x", ("a", "b"), "thing")
+        components.load("pipeline", "x", ("a", "b"), "thing")
 
 
 def test_suggestions_keep_the_spelling() -> None:
-    assert discovery.did_you_mean("resnet8", ["ResNet8", "Other"]) == " Did you mean ResNet8?"
-    assert discovery.did_you_mean("zzz", ["ResNet8"]) == ""
+    assert components.did_you_mean("resnet8", ["ResNet8", "Other"]) == " Did you mean ResNet8?"
+    assert components.did_you_mean("zzz", ["ResNet8"]) == ""

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lowerdeck import discovery
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import ALIASES, Column, Direction, direction_of, resolved
 from lowerdeck.comparison.marks import distinguishable, is_better
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.registry import components
 
 DEFAULT_OBJECTIVES = ("accuracy", "coverage", "size")
 """What most choices are about; a figure that no build has is left out."""
@@ -78,7 +78,7 @@ def known_figure(name: str, columns: Sequence[Column]) -> str:
         return found[0].figure
     known = sorted({column.figure for column in columns} | {alias for alias in ALIASES if resolved(alias, columns)})
     raise LowerdeckError(
-        f"no build has the figure {name!r}.{discovery.did_you_mean(name, known)}\n    allowed: {', '.join(known)}"
+        f"no build has the figure {name!r}.{components.did_you_mean(name, known)}\n    allowed: {', '.join(known)}"
     )
 
 

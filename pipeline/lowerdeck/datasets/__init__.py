@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from lowerdeck import discovery
 from lowerdeck.contracts import DatasetSource
+from lowerdeck.registry import components
 
 
 def available() -> tuple[str, ...]:
     """Names that may stand under `dataset.source`, sorted; found without importing any of them."""
-    return discovery.modules_defining(__path__[0], frozenset({"Options", "fingerprint", "load"}))
+    return components.modules_defining(__path__[0], frozenset({"Options", "fingerprint", "load"}))
 
 
 def source(name: str) -> DatasetSource:
@@ -24,4 +24,4 @@ def source(name: str) -> DatasetSource:
     Raises:
         ConfigurationError: there is none of this name.
     """
-    return cast(DatasetSource, discovery.load(__name__, name, available(), "dataset source"))
+    return cast(DatasetSource, components.load(__name__, name, available(), "dataset source"))

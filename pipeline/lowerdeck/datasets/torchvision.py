@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck import discovery
 from lowerdeck.contracts import ConfigurationError, LowerdeckError, Sample
 from lowerdeck.datasets import content, preprocessing, splits
+from lowerdeck.registry import components
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -257,7 +257,7 @@ def _entry(name: str) -> Entry:
     if name not in DATASETS:
         raise ConfigurationError(
             f"dataset.options.name is {name!r}; torchvision's datasets that serve here are {', '.join(DATASETS)}."
-            f"{discovery.did_you_mean(name, DATASETS)}"
+            f"{components.did_you_mean(name, DATASETS)}"
         )
     return DATASETS[name]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from lowerdeck import discovery
 from lowerdeck.contracts import ModelSource
+from lowerdeck.registry import components
 
 
 def available() -> tuple[str, ...]:
     """Names that may stand under `model.source`, sorted; found without importing any of them."""
-    return discovery.modules_defining(__path__[0], frozenset({"Options", "check", "build"}))
+    return components.modules_defining(__path__[0], frozenset({"Options", "check", "build"}))
 
 
 def source(name: str) -> ModelSource:
@@ -23,4 +23,4 @@ def source(name: str) -> ModelSource:
     Raises:
         ConfigurationError: there is none of this name.
     """
-    return cast(ModelSource, discovery.load(__name__, name, available(), "model source"))
+    return cast(ModelSource, components.load(__name__, name, available(), "model source"))

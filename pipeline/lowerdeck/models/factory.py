@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import discovery, import_paths, signatures
 from lowerdeck.contracts import ConfigurationError
 from lowerdeck.models import checkpoints
+from lowerdeck.registry import components, import_paths, signatures
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ def _check_kwargs(options: Options, accepted: signatures.Parameters | None) -> N
     if unknown:
         raise ConfigurationError(
             f"model.options.kwargs has {', '.join(unknown)}, which {options.factory} does not take; it takes "
-            f"{', '.join(accepted.keywords) or 'no arguments'}.{discovery.did_you_mean(unknown[0], accepted.keywords)}"
+            f"{', '.join(accepted.keywords) or 'no arguments'}.{components.did_you_mean(unknown[0], accepted.keywords)}"
         )
     missing = [name for name in accepted.required if name not in options.kwargs]
     if missing:

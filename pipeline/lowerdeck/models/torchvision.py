@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import discovery
 from lowerdeck.contracts import ConfigurationError, LowerdeckError
 from lowerdeck.models import checkpoints
+from lowerdeck.registry import components
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
     if options.architecture not in known:
         raise ConfigurationError(
             f"model.options.architecture is {options.architecture!r}; torchvision has: {', '.join(known)}."
-            f"{discovery.did_you_mean(options.architecture, known)}"
+            f"{components.did_you_mean(options.architecture, known)}"
         )
     if weights is None:
         return
@@ -70,7 +70,7 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
     if weights not in names:
         raise ConfigurationError(
             f"model.weights is {weights!r}; for {options.architecture} torchvision has: {', '.join(names)}."
-            f"{discovery.did_you_mean(weights, names)} Allowed are also null and the path of a checkpoint "
+            f"{components.did_you_mean(weights, names)} Allowed are also null and the path of a checkpoint "
             f"({', '.join(checkpoints.SUFFIXES)})."
         )
     if options.num_classes not in (None, NUM_IMAGENET_CLASSES):

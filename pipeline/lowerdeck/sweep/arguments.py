@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import discovery
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts import ConfigurationError
+from lowerdeck.registry import components
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -111,7 +111,7 @@ def hydra_key(key: str) -> str:
     known = (*CHOICES, EXPERIMENT) if not dot else (*_SECTIONS, OBJECTIVES)
     kind = "group" if not dot else "section"
     raise ConfigurationError(
-        f"{key}: there is no such {kind}. Allowed: {', '.join(known)}.{discovery.did_you_mean(first, known)}"
+        f"{key}: there is no such {kind}. Allowed: {', '.join(known)}.{components.did_you_mean(first, known)}"
     )
 
 

@@ -29,11 +29,11 @@ def read_experiment(conf: Path, typed: Sequence[str]) -> tuple[str, dict[str, An
     name = str(chosen[-1].value())
     known = sorted(path.stem for path in (conf / arguments.EXPERIMENT).glob("*.yaml"))
     if name not in known:
-        from lowerdeck import discovery
+        from lowerdeck.registry import components
 
         raise ConfigurationError(
             f"experiment={name}: there is no conf/experiment/{name}.yaml; there are: {', '.join(known) or 'none'}."
-            f"{discovery.did_you_mean(name, known)}"
+            f"{components.did_you_mean(name, known)}"
         )
     values = yaml.safe_load((conf / arguments.EXPERIMENT / f"{name}.yaml").read_text(encoding="utf-8"))
     if not isinstance(values, dict):

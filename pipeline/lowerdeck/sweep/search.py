@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowerdeck import discovery
 from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.registry import components
 from lowerdeck.sweep.arguments import OBJECTIVES, as_typed
 from lowerdeck.sweep.folder import PointRecord, Sweep
 
@@ -78,5 +78,5 @@ def refuse_missing(sweep: Sweep, records: Sequence[PointRecord]) -> None:
     if built and missing:
         raise LowerdeckError(
             f"{OBJECTIVES}: no point has the figure {missing[0]!r}, so that nothing could be searched for.\n"
-            f"Allowed: {', '.join(known)}.{discovery.did_you_mean(missing[0], known)}"
+            f"Allowed: {', '.join(known)}.{components.did_you_mean(missing[0], known)}"
         )

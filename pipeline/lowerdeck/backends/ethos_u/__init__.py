@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lowerdeck import import_paths, signatures
 from lowerdeck.backends.ethos_u import vela_config, vela_flags
 from lowerdeck.contracts import (
     Backend,
@@ -21,6 +20,7 @@ from lowerdeck.contracts import (
     LowerdeckError,
 )
 from lowerdeck.delegation.exclusion import Exclusion
+from lowerdeck.registry import import_paths, signatures
 
 OWN_PACKAGE = "lowerdeck.backends"
 """Package of the project whose code may be named by import path."""

@@ -10,12 +10,12 @@ import torch
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from lowerdeck import import_paths
 from lowerdeck.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
 from lowerdeck.backends.ethos_u.reasons import Rejections
 from lowerdeck.contracts import ConfigurationError, LowerdeckError, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
 from lowerdeck.graph.nodes import operator_name
+from lowerdeck.registry import import_paths
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lowerdeck.discovery import did_you_mean
+from lowerdeck.registry.components import did_you_mean
 
 
 @dataclass(frozen=True)

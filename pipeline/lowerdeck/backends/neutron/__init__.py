@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lowerdeck import import_paths, signatures
 from lowerdeck.contracts import Backend, BackendDeclaration, BuildChoices, ConfigurationError, FlavorReport
 from lowerdeck.delegation.exclusion import Exclusion, is_operator_name
+from lowerdeck.registry import import_paths, signatures
 
 
 @dataclass(frozen=True, kw_only=True)

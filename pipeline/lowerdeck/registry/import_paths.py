@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lowerdeck import discovery, signatures
 from lowerdeck.contracts import ConfigurationError
+from lowerdeck.registry import components, signatures
 
 
 def parts(path: str, key: str, example: str) -> tuple[str, str]:
@@ -74,7 +74,7 @@ def imported(path: str, key: str) -> Any:
         ) from error
     if not hasattr(module, attribute):
         names = [name for name in vars(module) if not name.startswith("_")]
-        raise ConfigurationError(f"{key}: {name} has no {attribute}.{discovery.did_you_mean(attribute, names)}")
+        raise ConfigurationError(f"{key}: {name} has no {attribute}.{components.did_you_mean(attribute, names)}")
     return getattr(module, attribute)
 
 

@@ -14,8 +14,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import discovery
 from lowerdeck.contracts import ConfigurationError
+from lowerdeck.registry import components
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ def source_file(module: str, key: str) -> Path | None:
             siblings = sorted(path.stem for folder in folders for path in Path(folder).glob("[!_]*"))
             raise ConfigurationError(
                 f"{key}: {'.'.join(parts[:depth])} has no module {parts[depth]}."
-                f"{discovery.did_you_mean(parts[depth], siblings)}"
+                f"{components.did_you_mean(parts[depth], siblings)}"
             )
         spec = found
     return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
