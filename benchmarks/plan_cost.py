@@ -29,14 +29,14 @@ from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
 from lowerdeck import backends
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, QuantizationScheme
-from lowerdeck.export import export
 from lowerdeck.formats import pt2
 from lowerdeck.graph import io_boundary
-from lowerdeck.partition import partition
-from lowerdeck.quantize import quantize
 from lowerdeck.quick_graphs import quick_graphs
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 
 TARGETS = ("xnnpack_cpu", "ethos_u55_128", "neutron_imxrt700")
 

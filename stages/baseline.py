@@ -7,8 +7,8 @@ def main() -> None:
     build = stage.fix_arithmetic()
     from lowerdeck import artifacts
     from lowerdeck.config.schema import EvaluationConfig
-    from lowerdeck.evaluate import choose_samples, evaluate, spread, torch_program
     from lowerdeck.layers import compare_layers, output_lsb
+    from lowerdeck.steps.evaluate import choose_samples, evaluate, spread, torch_program
 
     config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)
     exported, quantized = artifacts.read_program(artifacts.EXPORTED), artifacts.read_program(artifacts.QUANTIZED)

@@ -18,7 +18,7 @@ def main() -> None:
     chosen = choose(split, count, config.calibration_choice, build.seed)
     state = ObserverState(tensors={}, layout="none")
     if quantizer is not None:
-        from lowerdeck.calibrate import calibrate
+        from lowerdeck.steps.calibrate import calibrate
 
         program, training = artifacts.read_program(artifacts.EXPORTED), stage.training(dataset)
         state = calibrate(program, quantizer, ChosenInputs(split=split, indices=chosen), len(chosen), training)

@@ -9,7 +9,7 @@ def main() -> None:
 
     backend = stage.lowering_backend()
     converter = backend.converter()
-    from lowerdeck.convert import convert
+    from lowerdeck.steps.convert import convert
 
     plan, edge_program = artifacts.read_plan(), artifacts.read_edge_program()
     with artifacts.converter_folder() as workdir:

@@ -7,7 +7,7 @@ def main() -> None:
     stage.fix_arithmetic()
     from lowerdeck import artifacts
     from lowerdeck.config.schema import ModelConfig
-    from lowerdeck.export import export
+    from lowerdeck.steps.export import export
 
     config = stage.section(ModelConfig)
     program = export(stage.model(), config.input_shapes, config.dynamic_shapes, config.memory_format)

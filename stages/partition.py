@@ -8,7 +8,7 @@ def main() -> None:
     from lowerdeck import artifacts
 
     backend, program = stage.lowering_backend(), artifacts.read_program(artifacts.QUANTIZED)
-    from lowerdeck.partition import kept_whole, partition, plan_again
+    from lowerdeck.steps.partition import kept_whole, partition, plan_again
 
     # The dear part of the stage is to make the edge program: one that was made of the same serves again.
     made_of, options = stage.edge_ingredients()

@@ -12,7 +12,7 @@ def main() -> None:
     program = artifacts.read_program(artifacts.EXPORTED)
     tensors: tuple[QuantizedTensor, ...] = ()
     if quantizer is not None:
-        from lowerdeck.quantize import quantize
+        from lowerdeck.steps.quantize import quantize
 
         program, tensors = quantize(program, quantizer, artifacts.read_observers())
     elif scheme.rebuilds_model:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from lowerdeck.contracts import Backend, Converter, DelegationPlan, ObserverState
-    from lowerdeck.convert import Converted
+    from lowerdeck.steps.convert import Converted
 
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
 """The options of conf/target that fixtures lower; others differ from one of these in their Vela configuration."""
@@ -121,7 +121,7 @@ def samples() -> list[tuple[torch.Tensor, ...]]:
 def exported_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small network as an exported program."""
     from lowerdeck import artifacts
-    from lowerdeck.export import export
+    from lowerdeck.steps.export import export
 
     path = tmp_path_factory.mktemp("exported") / "program.pt2"
     artifacts.write_program(path, export(small_network(), [[1, 3, 32, 32]]))
@@ -148,11 +148,11 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
     import torch
 
     from lowerdeck import artifacts
-    from lowerdeck.calibrate import calibrate
     from lowerdeck.contracts import QuantizationScheme
-    from lowerdeck.convert import convert
-    from lowerdeck.partition import partition
-    from lowerdeck.quantize import quantize
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.convert import convert
+    from lowerdeck.steps.partition import partition
+    from lowerdeck.steps.quantize import quantize
 
     target = yaml.safe_load((REPOSITORY / "conf" / "target" / f"{name}.yaml").read_text())
     backend, scheme = backend_for(target), QuantizationScheme(name="int8")

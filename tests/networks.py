@@ -12,12 +12,12 @@ from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from lowerdeck import artifacts
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, QuantizationScheme
-from lowerdeck.convert import Converted, convert
-from lowerdeck.export import export
-from lowerdeck.partition import partition
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 
 
 class Mixed(nn.Module):

@@ -1,4 +1,4 @@
-"""lowerdeck.calibrate: observers see every sample once, and nothing else."""
+"""lowerdeck.steps.calibrate: observers see every sample once, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import ObserverState, QuantizationScheme
+from lowerdeck.steps.calibrate import calibrate
 from tests.conftest import TARGETS, Lowered
 
 

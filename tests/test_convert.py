@@ -1,4 +1,4 @@
-"""lowerdeck.convert: the program is the planned one, and converters that fail say so."""
+"""lowerdeck.steps.convert: the program is the planned one, and converters that fail say so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.contracts import CompiledPartition, ConversionError, LowerdeckError
-from lowerdeck.convert import Converted, convert
+from lowerdeck.steps.convert import Converted, convert
 from tests.conftest import TARGETS, Lowered
 
 

@@ -14,7 +14,6 @@ from executorch.exir import EdgeProgramManager
 from torch import nn
 
 from lowerdeck import artifacts, backends
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import (
     Backend,
     DelegationPlan,
@@ -24,15 +23,16 @@ from lowerdeck.contracts import (
     Sample,
     Split,
 )
-from lowerdeck.convert import Converted, convert
-from lowerdeck.export import export
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.layers import compare_layers
 from lowerdeck.models.networks.resnet8 import ResNet8
-from lowerdeck.partition import partition
-from lowerdeck.quantize import quantize
 from lowerdeck.run import describe, run_program
 from lowerdeck.runtime import open_program
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import small_network
 
 HEIGHT_AND_WIDTH = (DynamicDimension(dim=2, min=16, max=64), DynamicDimension(dim=3, min=16, max=64))

@@ -1,4 +1,4 @@
-"""lowerdeck.evaluate: which samples are taken, what programs answer, and what is never reported."""
+"""lowerdeck.steps.evaluate: which samples are taken, what programs answer, and what is never reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from lowerdeck import metrics
 from lowerdeck.contracts import DelegationPlan, LowerdeckError, Outputs, PlannedNode, Sample
-from lowerdeck.evaluate import (
+from lowerdeck.steps.evaluate import (
     NOT_MEASURED,
     STRUCTURAL,
     Program,
@@ -24,7 +24,7 @@ from lowerdeck.evaluate import (
     summarize,
     torch_program,
 )
-from lowerdeck.export import export
+from lowerdeck.steps.export import export
 from tests.conftest import small_network
 
 PLAN = DelegationPlan(

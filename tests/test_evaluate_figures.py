@@ -9,11 +9,11 @@ from torch import nn
 
 from lowerdeck import artifacts, backends
 from lowerdeck.contracts import DelegationPlan, Outputs, PlannedNode, QuantizationScheme, Sample
-from lowerdeck.evaluate import class_figures, spread, summarize
 from lowerdeck.layers import compare_layers, output_lsb
 from lowerdeck.metrics import agreement, lsb, sqnr, top1
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 from lowerdeck.statistics import IDENTICAL_DB, error_lsb, share, sqnr_db, wilson_interval
+from lowerdeck.steps.evaluate import class_figures, spread, summarize
 
 PLAN = DelegationPlan(
     backend="x", nodes=(PlannedNode(name="a", operator="a", compute=True, partition=None, module=""),)
@@ -159,8 +159,8 @@ class Split(list):
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory):
     """(backend, **options of Small) -> float and quantized program, through files as between stages; samples."""
-    from lowerdeck.calibrate import calibrate
-    from lowerdeck.quantize import quantize
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.quantize import quantize
 
     devices = {"xnnpack": {}, "ethos_u": {"accelerator": "ethos-u55-128"}, "neutron": {"target": "imxrt700"}}
     made = {}

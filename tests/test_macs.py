@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lowerdeck.export import export
 from lowerdeck.graph.macs import macs
-from lowerdeck.partition import partition
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
 from tests.conftest import Lowered
 
 aten = torch.ops.aten

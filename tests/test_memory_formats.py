@@ -12,13 +12,13 @@ import torch
 
 from lowerdeck import artifacts
 from lowerdeck.backends.neutron.reference.litert import read_graph
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import DelegationPlan, QuantizationScheme
-from lowerdeck.convert import Converted, convert
-from lowerdeck.export import export
 from lowerdeck.graph.memory_formats import laid_out, memory_format_of
-from lowerdeck.partition import partition
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered, small_network
 
 CHANNELS_LAST = (0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""lowerdeck.partition: the plan says what lowering then does."""
+"""lowerdeck.steps.partition: the plan says what lowering then does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 from lowerdeck import backends
 from lowerdeck.contracts import LowerdeckError, NothingDelegatedError, ReasonCode
-from lowerdeck.export import export
 from lowerdeck.formats import pt2
-from lowerdeck.partition import Partitioned, kept_whole, partition, plan_again
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import Partitioned, kept_whole, partition, plan_again
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.networks import Alien, quantized_mixed
 

@@ -17,11 +17,11 @@ from torch.fx import GraphModule
 from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.backend import Xnnpack
 from lowerdeck.contracts import LowerdeckError, Lowering
-from lowerdeck.convert import convert
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.delegation.verification import hold_program
-from lowerdeck.export import export
-from lowerdeck.partition import Partitioned, partition
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import Partitioned, partition
 from tests.conftest import Lowered
 from tests.networks import quantized_mixed
 

@@ -1,4 +1,4 @@
-"""lowerdeck.processes: work in forked processes gives what it gives in one, in order."""
+"""lowerdeck.runtime.parallel_map: work in forked processes gives what it gives in one, in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.processes import in_order, num_processors
+from lowerdeck.runtime.parallel_map import in_order, num_processors
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 8])

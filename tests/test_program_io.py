@@ -16,12 +16,12 @@ from PIL import Image
 
 from lowerdeck import artifacts
 from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
-from lowerdeck.convert import convert
-from lowerdeck.evaluate import torch_program
-from lowerdeck.partition import partition
 from lowerdeck.run import run_program
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.floats import FloatProgram, from_program, to_program
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.evaluate import torch_program
+from lowerdeck.steps.partition import partition
 from tests.conftest import Lowered, backend_for, small_network
 
 TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")

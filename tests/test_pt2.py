@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from lowerdeck.contracts import Backend
-from lowerdeck.convert import convert
-from lowerdeck.export import export
 from lowerdeck.formats import pt2
-from lowerdeck.partition import partition
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
 from tests.conftest import TARGETS, Lowered, small_network
 from tests.networks import quantized_mixed
 from tests.project import SOURCES

@@ -1,4 +1,4 @@
-"""lowerdeck.quantize: the quantized program and its report."""
+"""lowerdeck.steps.quantize: the quantized program and its report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from lowerdeck.contracts import LowerdeckError, QuantizationScheme
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered
 
 

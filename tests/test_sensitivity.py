@@ -1,4 +1,4 @@
-"""lowerdeck.sensitivity and its switches: switched layers against real builds, rankings, lists to leave float."""
+"""lowerdeck.quantization.sensitivity and its switches: switched layers against real builds, rankings, lists to leave float."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, Sample
-from lowerdeck.export import export
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
+from lowerdeck.quantization.sensitivity import Measured, Trials, ranked, reach, sensitivities
 from lowerdeck.quantization.switches import SwitchedModel
-from lowerdeck.quantize import quantize
-from lowerdeck.sensitivity import Measured, Trials, ranked, reach, sensitivities
 from lowerdeck.statistics import paired_difference
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.networks import Fragile
 from tests.project import REPOSITORY

@@ -13,12 +13,13 @@ import pytest
 import torch
 import yaml
 
-from lowerdeck import artifacts, cli, sensitivity
-from lowerdeck.calibrate import calibrate
+from lowerdeck import artifacts, cli
 from lowerdeck.config.params import with_override
 from lowerdeck.config.quantization import quantization_scheme
 from lowerdeck.contracts import ConfigurationError
-from lowerdeck.export import export
+from lowerdeck.quantization import sensitivity
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
 from tests.conftest import backend_for
 from tests.networks import Fragile
 from tests.project import REPOSITORY

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager
     from torch.export import ExportedProgram
 
-    from lowerdeck.convert import Converted
+    from lowerdeck.quantization.sensitivity import Measured
     from lowerdeck.runtime import Resolver
     from lowerdeck.runtime.floats import FloatProgram
-    from lowerdeck.sensitivity import Measured
+    from lowerdeck.steps.convert import Converted
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
@@ -258,7 +258,7 @@ class Measurements(UserDict[str, "Measured"]):
         super().__init__()
         self._path = SENSITIVITY / f"{key[:32]}.json"
         if self._path.is_file():
-            from lowerdeck.sensitivity import Measured
+            from lowerdeck.quantization.sensitivity import Measured
 
             for name, entry in read_json(self._path).items():
                 hits = None if entry["hits"] is None else tuple(bit == "1" for bit in entry["hits"])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lowerdeck.contracts import Backend, DelegationPlan, Lowering, Reason, ReasonCode
-from lowerdeck.partition import partition
+from lowerdeck.steps.partition import partition
 
 Again = Callable[[torch.fx.Node, Reason], bool | None]
 """What the check says now that a reason of a node names; None where that is no check that can be asked alone."""

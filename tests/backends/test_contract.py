@@ -14,10 +14,10 @@ from executorch.exir.backend.partitioner import Partitioner
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from lowerdeck import backends
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, Lowering, QuantizationScheme, UnsupportedQuantizationError
-from lowerdeck.convert import convert
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered
 
 NAMES = backends.available()

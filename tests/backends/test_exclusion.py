@@ -8,7 +8,7 @@ from torch import nn
 
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark
-from lowerdeck.export import export
+from lowerdeck.steps.export import export
 
 
 class Blocks(nn.Module):

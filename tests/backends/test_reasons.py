@@ -10,10 +10,10 @@ import torchvision
 import yaml
 from torch import nn
 
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import QuantizationScheme, ReasonCode
-from lowerdeck.export import export
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
 from tests.backends.rejections import Rejections, rejections
 from tests.conftest import TARGETS, backend_for
 from tests.networks import MIXED_SHAPE, SCHEMED_SHAPE, Mixed, Schemed

@@ -6,13 +6,13 @@ import yaml
 from torch import nn
 
 from lowerdeck.backends import create
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import QuantizationScheme
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
-from lowerdeck.export import export
-from lowerdeck.partition import partition
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.project import REPOSITORY
 
 

@@ -218,7 +218,7 @@ def test_one_of_several_runs_has_to_be_named(recorded: Recorded, capsys: pytest.
 
 @pytest.mark.slow
 def test_another_program_is_told_with_what_went_into_it_otherwise(recorded: Recorded) -> None:
-    code = recorded.project.root / "pipeline/lowerdeck/calibrate.py"
+    code = recorded.project.root / "pipeline/lowerdeck/steps/calibrate.py"
     before = code.read_text()
     code.write_text(before.replace("yield laid_out(", "yield tuple(2 * tensor for tensor in laid_out(", 1).replace(
         "memory_format)\n\n    with", "memory_format))\n\n    with", 1

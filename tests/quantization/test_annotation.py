@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, ConfigurationError, ModuleRule, ObserverChoice, QuantizationScheme
-from lowerdeck.export import export
 from lowerdeck.quantization.annotation import SchemeQuantizer, scheme_quantizer
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered
 
 ONE_OF_EACH = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")

@@ -10,8 +10,8 @@ import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from lowerdeck.contracts import LowerdeckError, QuantizationScheme
-from lowerdeck.export import export
 from lowerdeck.quantization.pt2e import observer_state, prepare, restore_observers
+from lowerdeck.steps.export import export
 from tests.conftest import TARGETS, Lowered
 from tests.networks import Alien
 

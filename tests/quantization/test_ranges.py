@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.ranges import Grid
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered
 
 

@@ -14,7 +14,6 @@ import yaml
 
 from lowerdeck import artifacts
 from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import (
     Backend,
     DelegationPlan,
@@ -24,14 +23,15 @@ from lowerdeck.contracts import (
     QuantizedTensor,
     Sample,
 )
-from lowerdeck.convert import Converted, convert
-from lowerdeck.evaluate import torch_program
-from lowerdeck.export import export
 from lowerdeck.layers import compare_layers, output_lsb
-from lowerdeck.partition import partition
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.quantize_model import quantize_model
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.evaluate import torch_program
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import backend_for
 from tests.networks import SCHEMED_SHAPE, Schemed
 from tests.project import REPOSITORY

@@ -13,15 +13,15 @@ from safetensors.torch import save
 from torch import nn
 
 from lowerdeck import artifacts
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import LowerdeckError, ModuleRule, ObserverState, QuantizationScheme, Sample
-from lowerdeck.convert import convert
-from lowerdeck.export import export
-from lowerdeck.partition import partition
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.training import Recipe, Training
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered
 
 SCHEME = QuantizationScheme(name="int8", is_qat=True)

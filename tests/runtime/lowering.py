@@ -76,10 +76,10 @@ def lower(
     **options: Any,
 ) -> Lowered:
     """Export, calibrate, quantize, partition and convert; the build is left below `folder`."""
-    from lowerdeck.calibrate import calibrate
-    from lowerdeck.convert import convert
-    from lowerdeck.partition import partition
-    from lowerdeck.quantize import quantize
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.convert import convert
+    from lowerdeck.steps.partition import partition
+    from lowerdeck.steps.quantize import quantize
 
     chosen = TARGETS[target]
     backend: Any = backends.create(target, **(chosen | {"options": chosen["options"] | options}))

@@ -238,7 +238,7 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
             {"compose", "calibrate", "quantize", "partition", "convert"},
         ),
         ("pipeline/lowerdeck/quantization/pt2e.py", {"calibrate", "quantize"}),
-        ("pipeline/lowerdeck/convert.py", {"convert"}),
+        ("pipeline/lowerdeck/steps/convert.py", {"convert"}),
         ("pipeline/lowerdeck/firmware/header.py", {"firmware"}),
         ("pipeline/lowerdeck/metrics/top1.py", {"compose", "evaluate"}),
         ("pipeline/lowerdeck/tracking/record.py", {"track"}),

@@ -60,7 +60,7 @@ def test_stages_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
     [
         {
             "source_digest": lambda path: (
-                f"digest of {path}" + ("!" if path == "pipeline/lowerdeck/partition.py" else "")
+                f"digest of {path}" + ("!" if path == "pipeline/lowerdeck/steps/partition.py" else "")
             )
         },
         {"config": CONFIG | {"target": CONFIG["target"] | {"options": {"verbose": True}}}},
@@ -78,7 +78,7 @@ def test_whatever_a_stage_is_made_of_changes_its_key(changed: dict[str, Any]) ->
 def test_what_a_stage_does_not_read_leaves_its_key() -> None:
     assert key(config=CONFIG | {"gates": {"name": "release"}}) == key()
     assert (
-        key(source_digest=lambda path: f"digest of {path}" if path != "pipeline/lowerdeck/export.py" else "other")
+        key(source_digest=lambda path: f"digest of {path}" if path != "pipeline/lowerdeck/steps/export.py" else "other")
         == key()
     )
 

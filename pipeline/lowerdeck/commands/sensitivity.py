@@ -14,7 +14,7 @@ from lowerdeck.contracts import LowerdeckError
 
 if TYPE_CHECKING:
     from lowerdeck.contracts import Sample
-    from lowerdeck.sensitivity import Difference, LayerSensitivity, Measured, OptOut, Trials
+    from lowerdeck.quantization.sensitivity import Difference, LayerSensitivity, Measured, OptOut, Trials
 
 PARAMS = Path("params.yaml")
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         raise LowerdeckError("--write needs --reach ACCURACY or --max-drop SHARE: it writes what these find")
     from tqdm import tqdm
 
-    from lowerdeck.sensitivity import ranked, reach, sensitivities
+    from lowerdeck.quantization.sensitivity import ranked, reach, sensitivities
 
     trials, num_samples = _trials(options)
     if not trials.has_labels and (options.metric == "accuracy" or wanted):
@@ -82,7 +82,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck.datasets.overlap import check_disjoint
     from lowerdeck.graph.memory_formats import laid_out, memory_format_of
     from lowerdeck.quantization.pt2e import prepare, restore_observers
-    from lowerdeck.sensitivity import Trials
+    from lowerdeck.quantization.sensitivity import Trials
 
     build, quantizer = stage.fix_arithmetic(), stage.quantizer()
     if quantizer is None:

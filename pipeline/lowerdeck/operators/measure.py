@@ -16,7 +16,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck import artifacts, backends
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import (
     Backend,
     DelegationPlan,
@@ -27,15 +26,16 @@ from lowerdeck.contracts import (
     QuantizedTensor,
     Reason,
 )
-from lowerdeck.convert import Converted, convert
-from lowerdeck.export import export
 from lowerdeck.operators.agreement import Agreement, agreement
 from lowerdeck.operators.case import OPERATOR, Case, program, samples
 from lowerdeck.operators.precisions import PRECISIONS
-from lowerdeck.partition import Partitioned, partition
 from lowerdeck.quantization.quantize_model import quantize_model
-from lowerdeck.quantize import quantize
 from lowerdeck.quick_graphs import quick_graphs
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import Partitioned, partition
+from lowerdeck.steps.quantize import quantize
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from lowerdeck.contracts import LowerdeckError, ProgramTensor
-from lowerdeck.processes import num_processors
+from lowerdeck.runtime.parallel_map import num_processors
 from lowerdeck.runtime.program import HostProgram
 
 

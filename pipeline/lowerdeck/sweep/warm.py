@@ -69,9 +69,15 @@ LOWERING = Room(
     libraries=preload.LOWERING,
     project=(
         *("lowerdeck.artifacts", "lowerdeck.formats.pt2", "lowerdeck.config.load", "lowerdeck.config.quantization"),
-        *("lowerdeck.export", "lowerdeck.calibrate", "lowerdeck.quantize", "lowerdeck.partition", "lowerdeck.convert"),
         *(
-            "lowerdeck.evaluate",
+            "lowerdeck.steps.export",
+            "lowerdeck.steps.calibrate",
+            "lowerdeck.steps.quantize",
+            "lowerdeck.steps.partition",
+            "lowerdeck.steps.convert",
+        ),
+        *(
+            "lowerdeck.steps.evaluate",
             "lowerdeck.layers",
             "lowerdeck.figures",
             "lowerdeck.gates",

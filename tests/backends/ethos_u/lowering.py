@@ -7,8 +7,8 @@ from typing import Any
 
 from lowerdeck import backends
 from lowerdeck.contracts import Backend, DelegationPlan
-from lowerdeck.convert import Converted, convert
-from lowerdeck.partition import partition
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.partition import partition
 from tests.conftest import Lowered
 
 U55, U85 = "ethos_u55_128", "ethos_u85_256"

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from lowerdeck import artifacts
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, ReasonCode
-from lowerdeck.convert import convert
-from lowerdeck.export import export
 from lowerdeck.graph.nodes import operator_name
-from lowerdeck.partition import partition
 from lowerdeck.quantization.annotation import scheme_quantizer
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85, with_options
 from tests.conftest import Lowered
 

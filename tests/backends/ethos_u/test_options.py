@@ -17,8 +17,8 @@ import yaml
 from lowerdeck import artifacts, backends
 from lowerdeck.backends import ethos_u
 from lowerdeck.contracts import LowerdeckError, ReasonCode
-from lowerdeck.convert import Converted, convert
-from lowerdeck.partition import plan_again
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.partition import plan_again
 from tests.backends.ethos_u.lowering import U55, U85, converted, planned, with_options
 from tests.conftest import Lowered
 from tests.project import REPOSITORY

@@ -14,12 +14,12 @@ from torch import nn
 
 from lowerdeck import artifacts, backends
 from lowerdeck.backends import ethos_u
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, BuildChoices, ConversionError, QuantizationScheme
-from lowerdeck.convert import Converted, convert
-from lowerdeck.export import export
-from lowerdeck.partition import partition
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85
 from tests.conftest import Lowered
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import ModuleRule, QuantizationScheme, ReasonCode
-from lowerdeck.export import export
 from lowerdeck.quantization.annotation import scheme_quantizer
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85
 from tests.backends.rejections import Rejections, rejections
 from tests.conftest import Lowered

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from lowerdeck import backends
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, DelegationPlan, ModuleRule, QuantizationScheme
-from lowerdeck.convert import Converted, convert
-from lowerdeck.export import export
 from lowerdeck.formats import pt2
-from lowerdeck.partition import partition
 from lowerdeck.quantization.annotation import scheme_quantizer
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 
 
 @dataclass(frozen=True)

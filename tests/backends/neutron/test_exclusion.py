@@ -12,9 +12,9 @@ from torch import nn
 
 from lowerdeck import artifacts
 from lowerdeck.contracts import DelegationPlan, LowerdeckError, ReasonCode
-from lowerdeck.convert import convert
-from lowerdeck.partition import partition
 from lowerdeck.runtime.native import missing_operators
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.partition import partition
 from tests.backends.neutron.steps import build, neutron, quantized
 from tests.conftest import Lowered
 

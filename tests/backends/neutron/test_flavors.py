@@ -19,9 +19,9 @@ from torch import nn
 from lowerdeck import artifacts, backends
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.contracts import Backend, ConversionError, DelegationPlan, LowerdeckError
-from lowerdeck.convert import Converted, convert
 from lowerdeck.formats import pt2
-from lowerdeck.partition import Partitioned, partition
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.partition import Partitioned, partition
 from tests.backends.neutron.environments import Environment, make, replace_convert
 from tests.backends.neutron.steps import quantized
 from tests.backends.neutron.test_converter import litert_model

@@ -17,7 +17,7 @@ from lowerdeck import artifacts
 from lowerdeck.backends.neutron import Device, Options, check_build, files
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme, ReasonCode
-from lowerdeck.partition import partition
+from lowerdeck.steps.partition import partition
 from tests.backends.neutron.steps import Built, build, neutron, quantized
 from tests.conftest import Lowered
 from tests.networks import MIXED_SHAPE, Mixed

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import QuantizationScheme, ReasonCode
-from lowerdeck.export import export
-from lowerdeck.quantize import quantize
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.export import export
+from lowerdeck.steps.quantize import quantize
 from tests.backends.neutron.steps import neutron, quantized
 from tests.backends.rejections import Rejections, rejections
 

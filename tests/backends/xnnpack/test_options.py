@@ -18,14 +18,14 @@ from lowerdeck import backends
 from lowerdeck.backends.xnnpack.operator_configs import AdditionalConfig, DefaultConfig
 from lowerdeck.backends.xnnpack.partitioner import _WITHOUT_KERNEL
 from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
-from lowerdeck.calibrate import calibrate
 from lowerdeck.contracts import Backend, DelegationPlan, LowerdeckError, QuantizationScheme
-from lowerdeck.convert import Converted, convert
-from lowerdeck.export import export
-from lowerdeck.partition import partition
-from lowerdeck.quantize import quantize
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.native import missing_operators
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered, small_network
 
 SHAPE = (1, 3, 32, 32)

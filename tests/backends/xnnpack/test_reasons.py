@@ -11,8 +11,8 @@ from torch import nn
 
 from lowerdeck import backends
 from lowerdeck.contracts import DelegationPlan, PlannedNode, Reason, ReasonCode
-from lowerdeck.export import export
-from lowerdeck.partition import partition
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
 from tests.networks import quantized_mixed
 
 XNNPACK: dict[str, Any] = {"device": {}, "flavor": "xnnpack_serializer"}

@@ -24,7 +24,7 @@ from lowerdeck.contracts import (
 from lowerdeck.datasets.choice import stratified
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
 from lowerdeck.graph.io_boundary import input_dtypes
-from lowerdeck.processes import in_order
+from lowerdeck.runtime.parallel_map import in_order
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
