@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck import artifacts
-from lowerdeck.statistics import wilson_interval
+from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.tracking.content import flat_params
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ def main() -> None:
     build = stage.fix_arithmetic()
     from lowerdeck import artifacts
     from lowerdeck.config.schema import EvaluationConfig
-    from lowerdeck.layers import compare_layers, output_lsb
+    from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
     from lowerdeck.steps.evaluate import choose_samples, evaluate, spread, torch_program
 
     config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)

@@ -9,7 +9,7 @@ def main() -> None:
 
     from lowerdeck import artifacts, figures, metrics
     from lowerdeck.config.schema import EvaluationConfig
-    from lowerdeck.gates import hold_gates
+    from lowerdeck.evaluation.gates import hold_gates
     from lowerdeck.steps.evaluate import class_figures, evaluate, summarize
 
     config, dataset = stage.section(EvaluationConfig), stage.dataset(build.seed)

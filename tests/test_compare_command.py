@@ -14,7 +14,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from lowerdeck import artifacts, cli
-from lowerdeck.statistics import wilson_interval
+from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.sweep.folder import Folder, PointRecord
 from lowerdeck.tracking import lineage
 from lowerdeck.tracking.record import record

@@ -23,8 +23,8 @@ from lowerdeck.contracts import (
     Sample,
     Split,
 )
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
-from lowerdeck.layers import compare_layers
 from lowerdeck.models.networks.resnet8 import ResNet8
 from lowerdeck.run import describe, run_program
 from lowerdeck.runtime import open_program

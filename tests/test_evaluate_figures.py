@@ -9,10 +9,11 @@ from torch import nn
 
 from lowerdeck import artifacts, backends
 from lowerdeck.contracts import DelegationPlan, Outputs, PlannedNode, QuantizationScheme, Sample
-from lowerdeck.layers import compare_layers, output_lsb
+from lowerdeck.evaluation.intervals import share, wilson_interval
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
+from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb, sqnr_db
 from lowerdeck.metrics import agreement, lsb, sqnr, top1
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
-from lowerdeck.statistics import IDENTICAL_DB, error_lsb, share, sqnr_db, wilson_interval
 from lowerdeck.steps.evaluate import class_figures, spread, summarize
 
 PLAN = DelegationPlan(

@@ -1,4 +1,4 @@
-"""lowerdeck.gates: every gate of the configuration fails where it has to, and says what was measured."""
+"""lowerdeck.evaluation.gates: every gate of the configuration fails where it has to, and says what was measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from lowerdeck.config.schema import GatesConfig
 from lowerdeck.contracts import GateError
-from lowerdeck.gates import bounds, hold_gates
+from lowerdeck.evaluation.gates import bounds, hold_gates
 
 GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name != "name"]
 FIGURES: dict[str, Any] = {

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, Sample
+from lowerdeck.evaluation.intervals import paired_difference
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.sensitivity import Measured, Trials, ranked, reach, sensitivities
 from lowerdeck.quantization.switches import SwitchedModel
-from lowerdeck.statistics import paired_difference
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize

@@ -36,7 +36,7 @@ from lowerdeck.contracts import (
     Reason,
     ReasonCode,
 )
-from lowerdeck.statistics import HIGH, LOW, wilson_interval
+from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 
 if TYPE_CHECKING:
     import torch

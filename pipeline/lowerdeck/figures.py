@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from lowerdeck import gates
 from lowerdeck.contracts import LayerFigures
-from lowerdeck.statistics import HIGH, LOW
+from lowerdeck.evaluation import gates
+from lowerdeck.evaluation.intervals import HIGH, LOW
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import Config

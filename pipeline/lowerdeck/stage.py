@@ -278,7 +278,7 @@ def placement() -> Placement:
 def gates() -> dict[str, float | None]:
     """The chosen gates: bounds by name, None where a gate is off."""
     from lowerdeck.config.schema import GatesConfig
-    from lowerdeck.gates import bounds
+    from lowerdeck.evaluation.gates import bounds
 
     return bounds(section(GatesConfig))
 

@@ -11,7 +11,7 @@ from lowerdeck.comparison.marks import Mark
 from lowerdeck.comparison.parameters import differing
 from lowerdeck.comparison.plots import labelled_ticks, ticks
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.statistics import wilson_interval
+from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.tracking.runs import RecordedRun
 from lowerdeck.tracking.ui import Location
 

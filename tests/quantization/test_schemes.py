@@ -23,7 +23,7 @@ from lowerdeck.contracts import (
     QuantizedTensor,
     Sample,
 )
-from lowerdeck.layers import compare_layers, output_lsb
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.quantize_model import quantize_model
 from lowerdeck.steps.calibrate import calibrate

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lowerdeck.statistics import HIGH, LOW
+from lowerdeck.evaluation.intervals import HIGH, LOW
 
 
 class State(StrEnum):

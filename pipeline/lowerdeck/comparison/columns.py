@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.statistics import HIGH, LOW
+from lowerdeck.evaluation.intervals import HIGH, LOW
 
 Direction = Literal["max", "min"]
 

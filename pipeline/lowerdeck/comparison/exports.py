@@ -9,7 +9,7 @@ from typing import Any
 
 from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.comparison import Comparison
-from lowerdeck.statistics import HIGH, LOW
+from lowerdeck.evaluation.intervals import HIGH, LOW
 
 
 def as_json(comparison: Comparison) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, columns_of
 from lowerdeck.comparison.marks import best, distinguishable, pair_key
-from lowerdeck.statistics import paired_difference
+from lowerdeck.evaluation.intervals import paired_difference
 
 _PROGRAMS = ("delegated_accuracy", "quantized_accuracy")
 """Confusion pairs are those of the first of them that was measured."""

@@ -15,8 +15,8 @@ from lowerdeck import artifacts
 from lowerdeck.config.problems import raise_problems, validated
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.figures import is_number
-from lowerdeck.statistics import HIGH, LOW
 from lowerdeck.tracking.lineage import build_key
 
 TOLERANCES_NAME = "tolerances.yaml"

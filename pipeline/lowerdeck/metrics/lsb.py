@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowerdeck.contracts import Outputs
-from lowerdeck.statistics import error_lsb
+from lowerdeck.evaluation.quantization_error import error_lsb
 
 
 def compute(outputs: Outputs) -> dict[str, float]:

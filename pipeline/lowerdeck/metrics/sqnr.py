@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lowerdeck.contracts import Outputs
-from lowerdeck.statistics import power, sqnr_db
+from lowerdeck.evaluation.quantization_error import power, sqnr_db
 
 
 def compute(outputs: Outputs) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowerdeck.contracts import Outputs
-from lowerdeck.statistics import share
+from lowerdeck.evaluation.intervals import share
 
 
 def compute(outputs: Outputs) -> dict[str, float]:

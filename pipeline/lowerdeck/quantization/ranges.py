@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.contracts import ObservedRange
+from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.modules import module_path
-from lowerdeck.statistics import sqnr_db
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 
 from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.evaluation.intervals import paired_difference
+from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.quantization.switches import SwitchedModel
-from lowerdeck.statistics import paired_difference, sqnr_db
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

@@ -78,9 +78,9 @@ LOWERING = Room(
         ),
         *(
             "lowerdeck.steps.evaluate",
-            "lowerdeck.layers",
+            "lowerdeck.evaluation.layerwise_sqnr",
             "lowerdeck.figures",
-            "lowerdeck.gates",
+            "lowerdeck.evaluation.gates",
             "lowerdeck.firmware.vector",
         ),
         *("lowerdeck.runtime.interpreter", "lowerdeck.runtime.neutron_twin", "lowerdeck.runtime.ethos_u_twin"),

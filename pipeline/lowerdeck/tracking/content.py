@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck import artifacts, figures, gates
+from lowerdeck import artifacts, figures
 from lowerdeck.config.schema import Config
+from lowerdeck.evaluation import gates
 from lowerdeck.tracking.address import shown, tracking_uri
 
 UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"

@@ -1,21 +1,17 @@
-"""What figures are made of: shares with their interval, signal to noise, and errors counted in LSBs."""
+"""Shares of samples with their 95 % intervals, and differences of such shares."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Z_95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution: a two-sided interval that holds in 95 % of cases."""
-IDENTICAL_DB = 200.0
-"""Reported where there is no noise, in place of infinity, which JSON has not: beyond float64's own noise floor."""
+
 LOW, HIGH = "_low", "_high"
 """What the names of an interval's ends add to the name of the share."""
-_GRID_TOLERANCE_LSB = 0.01
-"""Values of a 16-bit output, computed in float32, lie this near their step at least: what is nearer is on it."""
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -70,32 +66,3 @@ def share(name: str, hits: npt.NDArray[np.bool_]) -> dict[str, float]:
     """
     low, high = wilson_interval(int(hits.sum()), len(hits))
     return {name: float(hits.mean()), name + LOW: low, name + HIGH: high}
-
-
-def sqnr_db(signal_power: float, noise_power: float) -> float:
-    """10 log10(signal / noise), at most IDENTICAL_DB; 0 where there is no signal."""
-    if not signal_power:
-        return 0.0
-    return min(10 * math.log10(signal_power / noise_power), IDENTICAL_DB) if noise_power else IDENTICAL_DB
-
-
-def power(values: npt.NDArray[Any]) -> float:
-    """Sum of squares."""
-    return float(np.square(values.astype(np.float64)).sum())
-
-
-def error_lsb(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float) -> npt.NDArray[np.float64]:
-    """How many steps of the output's quantization each value is away from its reference, without sign.
-
-    Args:
-        values: Outputs, any shape.
-        reference: The outputs that they should equal; same shape.
-        lsb: One step, in units of the values.
-
-    Returns:
-        float64, same shape: whole numbers where both values lie on steps, and what it is elsewhere.
-    """
-    steps = np.abs(values.astype(np.float64) - reference.astype(np.float64)) / lsb
-    whole = np.round(steps)
-    error: npt.NDArray[np.float64] = np.where(np.abs(steps - whole) <= _GRID_TOLERANCE_LSB, whole, steps)
-    return error

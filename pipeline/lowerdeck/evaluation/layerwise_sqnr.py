@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerdeck.contracts import LayerFigures, Split
+from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node
-from lowerdeck.statistics import sqnr_db
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

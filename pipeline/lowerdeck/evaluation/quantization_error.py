@@ -1,0 +1,44 @@
+"""How far a quantized result is from what it should be: signal to noise ratio, and errors counted in LSBs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IDENTICAL_DB = 200.0
+"""Reported where there is no noise, in place of infinity, which JSON has not: beyond float64's own noise floor."""
+
+_GRID_TOLERANCE_LSB = 0.01
+"""Values of a 16-bit output, computed in float32, lie this near their step at least: what is nearer is on it."""
+
+
+def sqnr_db(signal_power: float, noise_power: float) -> float:
+    """10 log10(signal / noise), at most IDENTICAL_DB; 0 where there is no signal."""
+    if not signal_power:
+        return 0.0
+    return min(10 * math.log10(signal_power / noise_power), IDENTICAL_DB) if noise_power else IDENTICAL_DB
+
+
+def power(values: npt.NDArray[Any]) -> float:
+    """Sum of squares."""
+    return float(np.square(values.astype(np.float64)).sum())
+
+
+def error_lsb(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float) -> npt.NDArray[np.float64]:
+    """How many steps of the output's quantization each value is away from its reference, without sign.
+
+    Args:
+        values: Outputs, any shape.
+        reference: The outputs that they should equal; same shape.
+        lsb: One step, in units of the values.
+
+    Returns:
+        float64, same shape: whole numbers where both values lie on steps, and what it is elsewhere.
+    """
+    steps = np.abs(values.astype(np.float64) - reference.astype(np.float64)) / lsb
+    whole = np.round(steps)
+    error: npt.NDArray[np.float64] = np.where(np.abs(steps - whole) <= _GRID_TOLERANCE_LSB, whole, steps)
+    return error
