@@ -2,7 +2,7 @@
 
 Both make the edge program of the same quantized program with the backend's passes, and let the backend's partitioner
 decide. The step also describes every node and says why it is not delegated; the bare way drops the decision. Both work
-on graphs in the pipeline's quick way (pipeline/lowerdeck/quick_graphs.py), so that the plan has to hide behind no saving. They
+on graphs in the pipeline's quick way (pipeline/lowerdeck/compat/quick_graphs.py), so that the plan has to hide behind no saving. They
 are timed in turns, each on a program read anew, so that other work on the machine hits both.
 
     python -m benchmarks.plan_cost                                    # MobileNetV2 at 224x224, three targets
@@ -29,10 +29,10 @@ from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
 from lowerdeck import backends
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import Backend, QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.graph import io_boundary
-from lowerdeck.quick_graphs import quick_graphs
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition

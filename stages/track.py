@@ -5,7 +5,7 @@ from lowerdeck import preload, stage
 
 def main() -> None:
     from lowerdeck import artifacts
-    from lowerdeck.tracking import lineage
+    from lowerdeck.provenance import lineage
 
     config = stage.whole_config()
     chain = lineage.trace(config)

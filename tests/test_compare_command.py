@@ -15,8 +15,8 @@ from mlflow.tracking import MlflowClient
 
 from lowerdeck import artifacts, cli
 from lowerdeck.evaluation.intervals import wilson_interval
+from lowerdeck.provenance import lineage
 from lowerdeck.sweep.folder import Folder, PointRecord
-from lowerdeck.tracking import lineage
 from lowerdeck.tracking.record import record
 from lowerdeck.tracking.runs import KIND_TAG
 

@@ -1,4 +1,4 @@
-"""lowerdeck.quick_graphs: work on graphs is quicker, and what comes out of it is the same."""
+"""lowerdeck.compat.quick_graphs: work on graphs is quicker, and what comes out of it is the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import pytest
 import torch
 
-from lowerdeck.quick_graphs import quick_graphs
+from lowerdeck.compat.quick_graphs import quick_graphs
 from tests.conftest import small_network
 
 

@@ -10,7 +10,8 @@ from mlflow.tracking import MlflowClient
 from lowerdeck import artifacts
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.tracking import lineage, runs
+from lowerdeck.provenance import lineage
+from lowerdeck.tracking import runs
 from lowerdeck.tracking.record import record
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))

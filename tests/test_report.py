@@ -11,8 +11,8 @@ from rich.console import Console
 
 from lowerdeck import artifacts, figures
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.provenance import lineage
 from lowerdeck.report import page, read_build, terminal
-from lowerdeck.tracking import lineage
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]

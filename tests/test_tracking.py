@@ -16,7 +16,8 @@ from mlflow.tracking import MlflowClient
 
 from lowerdeck import artifacts
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.tracking import address, content, lineage, plots, store
+from lowerdeck.provenance import lineage
+from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import record
 from tests.project import SOURCES
 

@@ -124,10 +124,9 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _ui(options: argparse.Namespace) -> None:
-    from lowerdeck import recorded
-    from lowerdeck.tracking import ui
+    from lowerdeck.tracking import recorded_build, ui
 
-    location = ui.locate(recorded.where())
+    location = ui.locate(recorded_build.where())
     address = location.address(options.host, options.port)
     if location.has_server:
         print(f"The builds are recorded on a server: {address}")

@@ -90,7 +90,7 @@ class TestRevision:
 
 class TestRun:
     def test_the_plan_of_a_recorded_run(self, explain, tmp_path, monkeypatch):
-        from lowerdeck.tracking import lineage
+        from lowerdeck.provenance import lineage
         from lowerdeck.tracking.record import record
 
         monkeypatch.chdir(tmp_path)

@@ -18,9 +18,9 @@ from lowerdeck import artifacts, cli
 from lowerdeck.config.load import config_of
 from lowerdeck.contracts import DelegationPlan
 from lowerdeck.delegation.coverage import coverage
-from lowerdeck.ledger.difference import read_tolerances
-from lowerdeck.ledger.entries import entry_of, file_name, parsed, read
-from lowerdeck.tracking import lineage
+from lowerdeck.provenance import lineage
+from lowerdeck.release.ledger.difference import read_tolerances
+from lowerdeck.release.ledger.entries import entry_of, file_name, parsed, read
 from tests.project import REPOSITORY
 
 write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]

@@ -57,11 +57,12 @@ def run(options: argparse.Namespace) -> None:
     """Compare, print, write the page, and keep both in MLflow."""
     if options.json == options.csv == STANDARD_OUTPUT:
         raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
-    from lowerdeck import artifacts, recorded
+    from lowerdeck import artifacts
     from lowerdeck.comparison import exports, page
     from lowerdeck.comparison.comparison import compare
+    from lowerdeck.tracking import recorded_build
 
-    tracking = recorded.where()
+    tracking = recorded_build.where()
     title, builds = _builds(tracking, options.selectors)
     answers = _paired(tracking, builds)
     comparison = compare(builds, objectives=options.objectives, sort=options.sort, paired=answers)

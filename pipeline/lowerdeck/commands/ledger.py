@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.contracts import LowerdeckError
 
 if TYPE_CHECKING:
-    from lowerdeck.ledger.difference import Change, LedgerDifference
-    from lowerdeck.ledger.entries import Entry
+    from lowerdeck.release.ledger.difference import Change, LedgerDifference
+    from lowerdeck.release.ledger.entries import Entry
 
 LEDGER = Path("docs/ledger")
 
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 
 
 def _update(options: argparse.Namespace) -> None:
-    from lowerdeck.ledger import entries
+    from lowerdeck.release.ledger import entries
 
     builds = list(_recorded(options.selector) if options.selector else _built())
     updated = entries.update(LEDGER, builds)
@@ -58,7 +58,7 @@ def _built() -> Iterator[tuple[str, Entry]]:
     """The model and the entry of the build in build/."""
     from lowerdeck import artifacts
     from lowerdeck.config.load import read_config
-    from lowerdeck.ledger.entries import entry_of
+    from lowerdeck.release.ledger.entries import entry_of
 
     config, metrics = read_config(artifacts.CONFIG), artifacts.read_json(artifacts.METRICS)
     yield config.model.name, entry_of(config, metrics, artifacts.read_json(artifacts.LINEAGE))
@@ -66,11 +66,12 @@ def _built() -> Iterator[tuple[str, Entry]]:
 
 def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
     """The models and entries of recorded builds, but of those that failed."""
-    from lowerdeck import artifacts, recorded
-    from lowerdeck.ledger.entries import entry_of
+    from lowerdeck import artifacts
+    from lowerdeck.release.ledger.entries import entry_of
+    from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import find_runs
 
-    tracking = recorded.where()
+    tracking = recorded_build.where()
     found = find_runs(tracking, selector=selector)
     finished = [run for run in found if run.status == "FINISHED"]
     if not finished:
@@ -80,14 +81,14 @@ def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
     if len(finished) < len(found):
         print(f"left out: {len(found) - len(finished)} of {len(found)} runs, which failed or are not finished")
     for run in finished:
-        build = recorded.read(tracking, run)
-        metrics = recorded.read_json(tracking, run, artifacts.METRICS.name)
+        build = recorded_build.read(tracking, run)
+        metrics = recorded_build.read_json(tracking, run, artifacts.METRICS.name)
         yield build.config.model.name, entry_of(build.config, metrics, build.lineage)
 
 
 def _diff(options: argparse.Namespace) -> None:
-    from lowerdeck.ledger.difference import Verdict, difference, read_tolerances
-    from lowerdeck.ledger.entries import TOLERANCES_NAME, parsed, read
+    from lowerdeck.release.ledger.difference import Verdict, difference, read_tolerances
+    from lowerdeck.release.ledger.entries import TOLERANCES_NAME, parsed, read
 
     tolerances = read_tolerances(LEDGER / TOLERANCES_NAME)
     found = difference(parsed(dict(_files_of(options.revision))), read(LEDGER), tolerances)
@@ -104,7 +105,7 @@ def _diff(options: argparse.Namespace) -> None:
 
 def _files_of(revision: str) -> Iterator[tuple[str, str]]:
     """Names and texts of the ledger's files at a git revision."""
-    from lowerdeck.ledger.entries import TOLERANCES_NAME
+    from lowerdeck.release.ledger.entries import TOLERANCES_NAME
 
     # `^{commit}` makes an error of what is no revision, and `--` parts it from the folder.
     listed = _git("ls-tree", "-r", "--name-only", f"{revision}^{{commit}}", "--", f"{LEDGER.as_posix()}/")
@@ -128,7 +129,7 @@ def _show(found: LedgerDifference, revision: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from lowerdeck.ledger.difference import Verdict
+    from lowerdeck.release.ledger.difference import Verdict
 
     console = Console()
     if found.changes:

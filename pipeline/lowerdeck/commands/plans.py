@@ -79,12 +79,12 @@ def _run(name: str) -> tuple[str, str]:
     Raises:
         LowerdeckError: there is none, or there are several.
     """
-    from lowerdeck import recorded
+    from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import find_runs
 
     asked = f"{name!r} is no file and no revision of git"
     try:
-        found = find_runs(recorded.where(), selector=name)
+        found = find_runs(recorded_build.where(), selector=name)
     except LowerdeckError as error:
         raise LowerdeckError(f"{asked}; as an MLflow run: {error}") from None
     if len(found) > 1:
@@ -94,8 +94,8 @@ def _run(name: str) -> tuple[str, str]:
 
 
 def _of_run(run_id: str) -> str:
-    from lowerdeck import recorded
+    from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import read_artifact
 
-    tracking = recorded.where()
+    tracking = recorded_build.where()
     return _text(read_artifact(tracking, run_id, artifacts.PLAN.name), f"plan.json of run {run_id}")

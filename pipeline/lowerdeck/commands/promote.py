@@ -11,8 +11,8 @@ from lowerdeck.contracts import LowerdeckError
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
-    from lowerdeck.promotion.selection import Selected
-    from lowerdeck.recorded import RecordedBuild
+    from lowerdeck.release.promotion.selection import Selected
+    from lowerdeck.tracking.recorded_build import RecordedBuild
 
 PARAMS = Path("params.yaml")
 CONF = Path("conf")
@@ -43,10 +43,11 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write, build, check, register."""
     _refuse_unfit(options)
-    from lowerdeck import artifacts, recorded
+    from lowerdeck import artifacts
+    from lowerdeck.tracking import recorded_build
 
-    tracking = recorded.where()
-    build = recorded.read(tracking, recorded.the_run(tracking, options.selector))
+    tracking = recorded_build.where()
+    build = recorded_build.read(tracking, recorded_build.the_run(tracking, options.selector))
     print(f"promoting {build}: program {build.program_sha256}")
     _tell_gates(options, build)
     selected = _selected(build)
@@ -84,7 +85,7 @@ def _selected(build: RecordedBuild) -> Selected:
     """What params.yaml has to say."""
     from lowerdeck.config.compose import read_params
     from lowerdeck.contracts import ConfigurationError
-    from lowerdeck.promotion.selection import selection_of
+    from lowerdeck.release.promotion.selection import selection_of
 
     try:
         return selection_of(build.config, read_params(PARAMS), CONF)
@@ -99,7 +100,7 @@ def _tell_differences(options: argparse.Namespace, build: RecordedBuild, selecte
 
     A key that is new since then has its default, which is what was done before there was such a key.
     """
-    from lowerdeck.promotion.check import in_words, version_differences
+    from lowerdeck.release.promotion.check import in_words, version_differences
 
     found = [*version_differences(build), *selected.differences]
     changed = [difference for difference in found if not difference.is_new]
@@ -122,7 +123,7 @@ def _write(options: argparse.Namespace, selected: Selected) -> None:
     """Show how params.yaml changes, and change it."""
     from lowerdeck import artifacts
     from lowerdeck.config.params import with_values
-    from lowerdeck.promotion.workspace import refuse_unsaved
+    from lowerdeck.release.promotion.workspace import refuse_unsaved
 
     before, after = PARAMS.read_text(encoding="utf-8"), with_values(PARAMS, selected.selection.params())
     if before == after:
@@ -141,8 +142,8 @@ def _build_and_check(build: RecordedBuild) -> None:
     """Build through convert, and hold the program's SHA-256 against the run's."""
     from lowerdeck import artifacts
     from lowerdeck.config.load import read_config
-    from lowerdeck.promotion import workspace
-    from lowerdeck.promotion.check import ingredients, table
+    from lowerdeck.release.promotion import workspace
+    from lowerdeck.release.promotion.check import ingredients, table
 
     workspace.build()
     here = artifacts.sha256(artifacts.PROGRAM)

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.graph.source_lines import relative_path
-from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     import torch

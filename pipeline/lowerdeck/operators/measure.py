@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck import artifacts, backends
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import (
     Backend,
     DelegationPlan,
@@ -30,7 +31,6 @@ from lowerdeck.operators.agreement import Agreement, agreement
 from lowerdeck.operators.case import OPERATOR, Case, program, samples
 from lowerdeck.operators.precisions import PRECISIONS
 from lowerdeck.quantization.quantize_model import quantize_model
-from lowerdeck.quick_graphs import quick_graphs
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export

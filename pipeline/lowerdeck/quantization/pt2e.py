@@ -16,8 +16,8 @@ import torch
 from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import LowerdeckError, ObserverState
-from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

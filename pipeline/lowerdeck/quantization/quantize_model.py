@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import LowerdeckError, QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.modules import matches, refuse_unknown, with_outer_modules
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
-from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -11,7 +11,7 @@ from lowerdeck.config import load
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import DelegationPlan, LayerFigures, LowerdeckError, QuantizedTensor
 from lowerdeck.figures import ClassAccuracies, Confusion, read_classes, read_confusion, read_layers
-from lowerdeck.tracking.lineage import build_key
+from lowerdeck.provenance.lineage import build_key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, ProgramTensor
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
 from lowerdeck.graph import io_boundary
-from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import DynamicDimension, LowerdeckError
 from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
 from lowerdeck.graph.memory_formats import MemoryFormat, laid_out
-from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     import torch

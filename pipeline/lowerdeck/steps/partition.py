@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
+from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import Backend, DelegationPlan, Lowering, NothingDelegatedError, Reason, ReasonCode
 from lowerdeck.delegation.plan_builder import TAG, planned_nodes
 from lowerdeck.graph import io_boundary
-from lowerdeck.quick_graphs import quick_graphs
 
 if TYPE_CHECKING:
     import torch

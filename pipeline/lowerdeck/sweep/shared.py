@@ -12,12 +12,12 @@ from typing import Any
 from lowerdeck.config.compose import Chosen
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts import ConfigurationError, LowerdeckError
-from lowerdeck.store import Store
 from lowerdeck.sweep import snapshot
 from lowerdeck.sweep.content import FILES, digest
 from lowerdeck.sweep.declaration import read_stages
 from lowerdeck.sweep.edges import Edges
 from lowerdeck.sweep.folder import Folder
+from lowerdeck.sweep.store.result_store import Store
 from lowerdeck.tracking.store import database_identity
 
 _LEAST_FREE_BYTES = 1 << 20

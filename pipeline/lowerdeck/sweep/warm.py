@@ -113,7 +113,7 @@ TRACKING = Room(
     project=(
         *(
             "lowerdeck.tracking.record",
-            "lowerdeck.tracking.lineage",
+            "lowerdeck.provenance.lineage",
             "lowerdeck.tracking.plots",
             "lowerdeck.config.load",
         ),

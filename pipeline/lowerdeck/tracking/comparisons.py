@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck import artifacts
+from lowerdeck.provenance.lineage import digest
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS
-from lowerdeck.tracking.lineage import digest
 from lowerdeck.tracking.runs import KIND_TAG
 from lowerdeck.tracking.store import find_or_create_experiment, lock, opened, patient_uploads
 

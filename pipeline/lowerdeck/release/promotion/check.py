@@ -9,9 +9,9 @@ from typing import Any
 
 from lowerdeck import artifacts
 from lowerdeck.config.schema import Config
-from lowerdeck.promotion.selection import FINGERPRINTED, Difference
-from lowerdeck.recorded import RecordedBuild
-from lowerdeck.tracking import lineage
+from lowerdeck.provenance import lineage
+from lowerdeck.release.promotion.selection import FINGERPRINTED, Difference
+from lowerdeck.tracking.recorded_build import RecordedBuild
 
 _FINGERPRINTS_OF = {
     "model": "the checkpoint, or the source file of the model's factory",

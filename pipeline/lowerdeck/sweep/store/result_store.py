@@ -22,8 +22,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.store.entries import StoredFile, entry_content, entry_files, entry_name, is_below, object_name, sharded
-from lowerdeck.store.object_storage import ObjectStorage
+from lowerdeck.sweep.store.entries import (
+    StoredFile,
+    entry_content,
+    entry_files,
+    entry_name,
+    is_below,
+    object_name,
+    sharded,
+)
+from lowerdeck.sweep.store.object_storage import ObjectStorage
 
 LEFTOVER_AGE_S = 24 * 3600.0
 """After this time, what a killed process left in partial/ is removed; nothing takes so long to be written."""

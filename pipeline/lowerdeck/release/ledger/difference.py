@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 from lowerdeck.config.problems import Problem, raise_problems, validated
 from lowerdeck.config.schema import NonNegative
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.ledger.entries import Entry, Ledger
+from lowerdeck.release.ledger.entries import Entry, Ledger
 
 INGREDIENTS = ("dataset", "weights")
 """Hashes of what is given to a build: where one differs, figures are those of another model or other samples."""

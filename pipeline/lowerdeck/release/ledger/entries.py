@@ -17,7 +17,7 @@ from lowerdeck.config.schema import Config
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.figures import is_number
-from lowerdeck.tracking.lineage import build_key
+from lowerdeck.provenance.lineage import build_key
 
 TOLERANCES_NAME = "tolerances.yaml"
 """The one file in the folder that holds no entries."""

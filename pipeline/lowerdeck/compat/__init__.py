@@ -1,0 +1,1 @@
+"""Changes to other people's code, each with its reason."""

@@ -1,0 +1,1 @@
+"""What a build was made of, as a chain of artifacts."""

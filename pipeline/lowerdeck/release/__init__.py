@@ -1,0 +1,1 @@
+"""From a recorded build to a release: promotion and the ledger."""
