@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck import artifacts, cli, plots_template
+from lowerdeck import artifacts, plots_template
+from lowerdeck.cli.main import main
 from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
 from tests.project import SOURCES
@@ -48,7 +49,7 @@ class TestQuantization:
     def test_prints_tensors_worst_first_with_the_figures_of_evaluate(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "200")
         write_build()
-        assert cli.main(["quantization"]) == 0
+        assert main.main(["quantization"]) == 0
         header, activation, weight = capsys.readouterr().out.splitlines()
         assert header.split()[:3] == ["tensor", "SQNR", "module"]
         assert re.split(r"\s{2,}", activation.strip()) == [
@@ -58,26 +59,26 @@ class TestQuantization:
 
     def test_as_json_has_every_channel(self, capsys):
         write_build()
-        assert cli.main(["quantization", "--json", "--top", "1"]) == 0
+        assert main.main(["quantization", "--json", "--top", "1"]) == 0
         (worst,) = json.loads(capsys.readouterr().out)
         assert (worst["node"], worst["sqnr_db"], worst["observed"]["num_clipped"]) == ("conv2d", 9.25, 10)
 
     def test_before_evaluate_says_what_is_missing(self, capsys):
         write_build()
         artifacts.LAYERS.unlink()
-        assert cli.main(["quantization"]) == 0
+        assert main.main(["quantization"]) == 0
         assert "not measured yet" in capsys.readouterr().out
 
 
 class TestReport:
     def test_prints_the_table_and_writes_the_page(self, capsys):
         write_build()
-        assert cli.main(["report"]) == 0
+        assert main.main(["report"]) == 0
         assert "not measured" in capsys.readouterr().out
         assert "not measured" in artifacts.REPORT.read_text()
 
     def test_without_a_build_says_how_to_get_one(self, capsys):
-        assert cli.main(["report"]) == 1
+        assert main.main(["report"]) == 1
         output = capsys.readouterr()
         assert output.out == ""
         assert output.err.startswith("lowerdeck report: ")
@@ -86,7 +87,7 @@ class TestReport:
     def test_needs_neither_pytorch_nor_mlflow(self):
         write_build()
         code = (
-            "import sys; from lowerdeck import cli; assert cli.main(['report']) == 0; "
+            "import sys; from lowerdeck.cli.main import main; assert main(['report']) == 0; "
             "assert not {'torch', 'mlflow', 'hydra'} & set(sys.modules)"
         )
         done = subprocess.run(
@@ -104,7 +105,7 @@ class TestUsage:
     @pytest.mark.parametrize("arguments", [[], ["reports"], ["ui", "--port", "x"]], ids=str)
     def test_what_does_not_exist_shows_the_usage(self, arguments, capsys):
         with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
+            main.main(arguments)
         assert ended.value.code == 2
         assert "usage: lowerdeck" in capsys.readouterr().err
 
@@ -112,11 +113,11 @@ class TestUsage:
 class TestUi:
     def test_nothing_recorded_yet_says_how_to_record(self, capsys, served):
         write_config()
-        assert cli.main(["ui"]) == 1
+        assert main.main(["ui"]) == 1
         assert "nothing has been recorded yet" in capsys.readouterr().err
         assert not Path("mlflow").exists()
         write_config(tracking={"enabled": False})
-        assert cli.main(["ui"]) == 1
+        assert main.main(["ui"]) == 1
         assert "tracking: local" in capsys.readouterr().err
         assert not served
 
@@ -127,11 +128,11 @@ class TestUi:
         (tmp_path / "mlflow").mkdir()
         uri = f"sqlite:///{tmp_path}/mlflow/mlflow.db"
         assert MlflowClient(uri).create_experiment("other") == "1"
-        assert cli.main(["ui"]) == 1  # a database, yet no experiment
+        assert main.main(["ui"]) == 1  # a database, yet no experiment
         assert MlflowClient(uri).create_experiment(config.tracking.experiment) == "2"
         capsys.readouterr()
         port = free_port()
-        assert cli.main(["ui", "--port", str(port)]) == 0
+        assert main.main(["ui", "--port", str(port)]) == 0
         address = f"http://127.0.0.1:{port}/#/experiments/2/runs?workflowType=machine_learning"
         assert address in capsys.readouterr().out
         ((command, environment),) = served
@@ -144,21 +145,21 @@ class TestUi:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            assert cli.main(["ui", "--port", str(listener.getsockname()[1])]) == 1
+            assert main.main(["ui", "--port", str(listener.getsockname()[1])]) == 1
         assert "--port" in capsys.readouterr().err
         assert not served
 
     def test_a_server_is_only_named(self, capsys, served, monkeypatch):
         write_config()
         monkeypatch.setattr(ui, "locate", lambda config: ui.Location(uri="http://server:5000/", experiment_id="7"))
-        assert cli.main(["ui"]) == 0
+        assert main.main(["ui"]) == 0
         assert "http://server:5000/#/experiments/7/runs?workflowType=machine_learning" in capsys.readouterr().out
         assert not served
 
 
 class TestPlotsTemplate:
     def test_outside_a_repository_it_refuses(self, capsys):
-        assert cli.main(["plots-template"]) == 1
+        assert main.main(["plots-template"]) == 1
         assert "no .dvc folder" in capsys.readouterr().err
 
     def test_dvc_draws_with_the_scripts_of_the_template(self, tmp_path):
@@ -167,7 +168,7 @@ class TestPlotsTemplate:
 
         dvc("init", "--no-scm", "-q")
         dvc("config", "core.analytics", "false")
-        assert cli.main(["plots-template"]) == 0
+        assert main.main(["plots-template"]) == 0
         artifacts.write_table(Path("confusion.csv"), ("actual", "predicted"), [(0, 0), (1, 0)])
         dvc("plots", "show", "confusion.csv", "-t", "confusion", "-x", "actual", "-y", "predicted")
         text = Path("dvc_plots/index.html").read_text()
@@ -208,7 +209,7 @@ class TestFlavors:
         """(arguments) -> what `lowerdeck flavors --json` prints, by option."""
 
         def get(*arguments):
-            assert cli.main(["flavors", "--json", *arguments]) == 0
+            assert main.main(["flavors", "--json", *arguments]) == 0
             return {status["option"]: status for status in json.loads(capsys.readouterr().out)}
 
         return get
@@ -260,28 +261,28 @@ class TestFlavors:
             "overrides": {"flavor": {"options": {"python": str(environment.python)}}},
         }
         Path("params.yaml").write_text(json.dumps(chosen))
-        assert cli.main(["flavors"]) == 0
+        assert main.main(["flavors"]) == 0
         printed = capsys.readouterr().out
         assert re.search(r"^eiq_neutron_sdk_venv \* +yes +3\.0\.1 +imxrt700", printed, re.MULTILINE)
         assert re.search(r"^neutron_converter_SDK_25_03 +no", printed, re.MULTILINE)
         assert "reference: its programs run on the host only, not on the NPU" in printed
 
     def test_needs_no_pytorch(self):
-        code = "import sys; from lowerdeck.cli import main; main(['flavors']); print('torch' in sys.modules)"
+        code = "import sys; from lowerdeck.cli.main import main; main(['flavors']); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SOURCES},
                               capture_output=True, text=True, check=True)  # fmt: skip
         assert done.stdout.splitlines()[-1] == "False"
 
     def test_elsewhere_it_says_where_it_belongs(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(CONF.parent / "docs")
-        assert cli.main(["flavors"]) == 1
+        assert main.main(["flavors"]) == 1
         assert "run this at the root of the project" in capsys.readouterr().err
 
 
 def test_plugins_of_the_current_folder_are_found_by_the_installed_command(tmp_path):
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "mine.py").write_text("FOUND = 1\n")
-    code = "from lowerdeck import cli; cli.main(['report']); import plugins.mine; print(plugins.mine.FOUND)"
+    code = "from lowerdeck.cli.main import main; main(['report']); import plugins.mine; print(plugins.mine.FOUND)"
     command = [sys.executable, "-P", "-c", code]  # -P: as an installed command starts
     environment = os.environ | {"PYTHONPATH": SOURCES}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from lowerdeck import artifacts, cli
+from lowerdeck import artifacts
+from lowerdeck.cli.main import main
 from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.provenance import lineage
 from lowerdeck.sweep.folder import Folder, PointRecord
@@ -86,7 +87,7 @@ def _in_project(project, monkeypatch):
 
 
 def compare(*arguments, capsys, log=False):
-    assert cli.main(["compare", *arguments, *([] if log else ["--no-log"])]) == 0
+    assert main.main(["compare", *arguments, *([] if log else ["--no-log"])]) == 0
     return capsys.readouterr().out
 
 
@@ -107,11 +108,11 @@ def test_the_latest_sweep_is_compared_with_the_points_that_it_lost(capsys):
 def test_a_sweep_that_lost_all_its_points_says_why(project, capsys):
     points = Folder(project / "sweeps" / "5eeb0002")
     points.record(PointRecord(point=0, overrides=["model=x"], status="failed", reason="export: no such operator"))
-    assert cli.main(["compare", "5eeb0002", "--no-log"]) == 1
+    assert main.main(["compare", "5eeb0002", "--no-log"]) == 1
     assert "5eeb0002 point 0 failed: export: no such operator" in capsys.readouterr().err
     measured = Folder(project / "sweeps" / "5eeb0003")  # its run should be there: what MLflow says is not hidden
     measured.record(PointRecord(point=0, overrides=[], status="built", metrics={"program_bytes": 1}))
-    assert cli.main(["compare", "5eeb0003", "--no-log"]) == 1
+    assert main.main(["compare", "5eeb0003", "--no-log"]) == 1
     assert "is called '5eeb0003'" in capsys.readouterr().err
 
 
@@ -192,7 +193,7 @@ def test_sorting_and_its_mistakes(capsys):
         (["nothing_of_this_name"], "is called 'nothing_of_this_name'"),
         (["git:nothing"], "git knows no commit"),
     ):
-        assert cli.main(["compare", "precision", *arguments, "--no-log"]) == 1
+        assert main.main(["compare", "precision", *arguments, "--no-log"]) == 1
         assert words in capsys.readouterr().err
 
 
@@ -227,7 +228,7 @@ def test_git_revisions_and_the_workspace(capsys, tmp_path, monkeypatch):
     assert "runs on the host only" in comparison["builds"][0]["not_measured"]["converter.caveat"]
     run("rm", "-q", "--cached", "build/evaluate/metrics.json")
     run("commit", "-qm", "without")
-    assert cli.main(["compare", "main"]) == 1
+    assert main.main(["compare", "main"]) == 1
     assert "holds no build: build/evaluate/metrics.json" in capsys.readouterr().err
 
 
@@ -276,7 +277,7 @@ class TestPage:
     def page(self, project):
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(project)
-            assert cli.main(["compare", "5eeb0001", "--no-log", "--output", "pages/here.html"]) == 0
+            assert main.main(["compare", "5eeb0001", "--no-log", "--output", "pages/here.html"]) == 0
         return _Page((project / "pages" / "here.html").read_text())
 
     def test_is_well_formed_and_loads_nothing(self, page):

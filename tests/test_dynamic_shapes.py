@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 import torch
 from executorch.exir import EdgeProgramManager
+from lowerdeck.cli.run_program import describe, run_program
 from torch import nn
 
 from lowerdeck import artifacts, backends
@@ -26,7 +27,6 @@ from lowerdeck.contracts import (
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.models.networks.resnet8 import ResNet8
-from lowerdeck.run import describe, run_program
 from lowerdeck.runtime import open_program
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lowerdeck.cli.run_program import run_program
 from PIL import Image
 
 from lowerdeck import artifacts
 from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
-from lowerdeck.run import run_program
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.floats import FloatProgram, from_program, to_program
 from lowerdeck.steps.convert import convert

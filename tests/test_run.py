@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lowerdeck.cli.run_program import describe, run_program
 from PIL import Image
 from torch import nn
 
 from lowerdeck import artifacts
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.run import describe, run_program
 from lowerdeck.runtime import open_program
 from tests.project import SOURCES
 

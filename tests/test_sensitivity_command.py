@@ -13,7 +13,8 @@ import pytest
 import torch
 import yaml
 
-from lowerdeck import artifacts, cli
+from lowerdeck import artifacts
+from lowerdeck.cli.main import main
 from lowerdeck.config.params import with_override
 from lowerdeck.config.quantization import quantization_scheme
 from lowerdeck.contracts import ConfigurationError
@@ -77,7 +78,7 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sensitivity, "sensitivities", interrupted)
-    assert cli.main(["sensitivity"]) == 130
+    assert main.main(["sensitivity"]) == 130
     output = capsys.readouterr().out
     assert "interrupted after 1 layers" in output
     assert "first" in output
@@ -94,7 +95,7 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
         return run(model, on, inputs)
 
     monkeypatch.setattr(sensitivity.SwitchedModel, "run", counted)
-    assert cli.main(["sensitivity"]) == 0
+    assert main.main(["sensitivity"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("on 64 samples of the calibration split: float 100.00 %, all quantized ")
     assert lines[2].startswith("second")  # the one that loses most
@@ -105,7 +106,7 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
 
 
 def test_json_and_top(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["sensitivity", "--json", "--top", "1", "--samples", "32"]) == 0
+    assert main.main(["sensitivity", "--json", "--top", "1", "--samples", "32"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["num_samples"], report["split"], report["complete"]) == (32, "calibration", True)
     (worst,) = report["layers"]
@@ -115,10 +116,10 @@ def test_json_and_top(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_list_is_written_into_params_yaml_and_nothing_else_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["sensitivity", "--max-drop", "0.05"]) == 0
+    assert main.main(["sensitivity", "--max-drop", "0.05"]) == 0
     assert "overrides: {quantization: {keep_float: [second]}}" in capsys.readouterr().out
     assert Path("params.yaml").read_text() == PARAMS
-    assert cli.main(["sensitivity", "--max-drop", "0.05", "--write"]) == 0
+    assert main.main(["sensitivity", "--max-drop", "0.05", "--write"]) == 0
     text = Path("params.yaml").read_text()
     expected = yaml.safe_load(PARAMS) | {"overrides": {"quantization": {"keep_float": ["second"]}}}
     assert yaml.safe_load(text) == expected
@@ -134,7 +135,7 @@ def test_the_list_is_written_into_params_yaml_and_nothing_else_changes(capsys: p
     ],
 )
 def test_what_cannot_be_done_is_said(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["sensitivity", *arguments]) == 1
+    assert main.main(["sensitivity", *arguments]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -145,7 +146,7 @@ def test_what_cannot_be_reached_is_said_and_not_written(
     monkeypatch.setattr(
         sensitivity, "reach", lambda trials, layers, wanted, report: search(trials, layers, 2.0, report)
     )
-    assert cli.main(["sensitivity", "--reach", "1.0", "--write"]) == 1
+    assert main.main(["sensitivity", "--reach", "1.0", "--write"]) == 1
     message = capsys.readouterr().err
     assert "the best found is 100.00 % with keep_float: [" in message
     assert "the float model itself reaches 100.00 %" in message

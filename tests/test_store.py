@@ -18,10 +18,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from lowerdeck.sweep.store.result_store import LEFTOVER_AGE_S, Store
 
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.sweep.store.entries import StoredFile, entry_content
+from lowerdeck.sweep.store.result_store import LEFTOVER_AGE_S, Store
 from tests.project import SOURCES
 
 KEY, OTHER_KEY = hashlib.sha256(b"one").hexdigest(), hashlib.sha256(b"two").hexdigest()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck import artifacts, cli
+from lowerdeck import artifacts
+from lowerdeck.cli.main import main
 from lowerdeck.contracts import ReasonCode
 from tests.project import SOURCES
 
@@ -34,7 +35,7 @@ def explain(capsys):
     """(arguments) -> what the command prints."""
 
     def run(*arguments, status=0):
-        assert cli.main(["explain", *arguments]) == status
+        assert main.main(["explain", *arguments]) == status
         printed = capsys.readouterr()
         return printed.err if status else printed.out
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck import cli
+from lowerdeck.cli.main import main
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.explain import model_explorer, page
 from lowerdeck.explain.graph import PlanGraph
@@ -88,7 +88,7 @@ class TestLowered:
 
     def test_the_command_reads_what_partition_wrote(self, small, monkeypatch, capsys):
         monkeypatch.chdir(small.folder)
-        assert cli.main(["explain", "--node", "*convolution*", "--json"]) == 0
+        assert main.main(["explain", "--node", "*convolution*", "--json"]) == 0
         nodes = json.loads(capsys.readouterr().out)["nodes"]
         assert len(nodes) == 2
         assert all(node["macs"] and node["source"] and node["partition"] for node in nodes)

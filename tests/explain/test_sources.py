@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lowerdeck import artifacts, cli
+from lowerdeck import artifacts
+from lowerdeck.cli.main import main
 
 TESTS = Path(__file__).parents[1]
 network = runpy.run_path(str(TESTS / "handmade_plan.py"))["network"]
@@ -54,7 +55,7 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def explain(capsys):
     def run(*arguments, status=0):
-        assert cli.main(["explain", *arguments]) == status
+        assert main.main(["explain", *arguments]) == status
         printed = capsys.readouterr()
         return printed.err if status else printed.out
 

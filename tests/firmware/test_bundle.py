@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lowerdeck.cli.run_program import run_program
 
 from lowerdeck import artifacts
 from lowerdeck.contracts import LowerdeckError, Sample
@@ -25,7 +26,6 @@ from lowerdeck.firmware import Placement, Target, bundle
 from lowerdeck.firmware.metadata import RANDOM_CAVEAT
 from lowerdeck.firmware.readme import readme
 from lowerdeck.firmware.vector import bundled_program, calibration_sample, execute
-from lowerdeck.run import run_program
 from lowerdeck.runtime.floats import to_program
 from tests.conftest import Lowered
 from tests.firmware.compiling import compiled

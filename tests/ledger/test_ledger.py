@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck import artifacts, cli
+from lowerdeck import artifacts
+from lowerdeck.cli.main import main
 from lowerdeck.config.load import config_of
 from lowerdeck.contracts import DelegationPlan
 from lowerdeck.delegation.coverage import coverage
@@ -64,7 +65,7 @@ def built(figures: dict[str, Any] | None = None, **sections: Any) -> None:
 
 
 def ledger(*arguments: str) -> int:
-    return cli.main(["ledger", *arguments])
+    return main.main(["ledger", *arguments])
 
 
 def entries() -> dict[str, Any]:

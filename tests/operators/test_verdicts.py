@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck import cli
+from lowerdeck.cli.main import main
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.operators import agreement, cases, measure, rows
 from lowerdeck.operators.case import Case, function
@@ -71,7 +71,7 @@ def test_an_error_of_the_project_is_no_result_of_the_command(
 ) -> None:
     found = measure.Measured(outcome=Outcome.OWN_ERROR, problem="KeyError: 'mistake'")
     monkeypatch.setattr(rows, "measure", lambda *_: found)
-    assert cli.main(["operators", "--backend", "xnnpack", "--only", "partitioner: abs (float32)", "--update"]) == 1
+    assert main.main(["operators", "--backend", "xnnpack", "--only", "partitioner: abs (float32)", "--update"]) == 1
     assert "errors of the project itself" in capsys.readouterr().err
 
 
@@ -102,13 +102,13 @@ def test_the_command_says_what_differs_and_update_mends_it(table: Page, capsys: 
     )
     rows.write(dataclasses.replace(table, rows=wrong))
     command = ["operators", "--backend", "xnnpack", "--only", key]
-    assert cli.main(command) == 1
+    assert main.main(command) == 1
     said = capsys.readouterr().err
     assert f'{key}: outcome was "not delegated" and is "delegated"' in said
     assert f'{key}: verdict was "less than claimed" and is "as claimed"' in said
-    assert cli.main([*command, "--update"]) == 0
+    assert main.main([*command, "--update"]) == 0
     assert rows.path("xnnpack").read_bytes() == kept
-    assert cli.main(command) == 0
+    assert main.main(command) == 0
     assert "1 rows are as in" in capsys.readouterr().out
 
 
@@ -122,7 +122,7 @@ def test_an_operator_that_nobody_has_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    assert cli.main(["operators", "--backend", "xnnpack", "--only", "conv9d"]) == 1
+    assert main.main(["operators", "--backend", "xnnpack", "--only", "conv9d"]) == 1
     assert "no row matches --only 'conv9d'" in capsys.readouterr().err
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from lowerdeck import cli
+from lowerdeck.cli.main import main
 from tests.project import Project, tail
 
 PARAMS = """\
@@ -57,7 +57,7 @@ class Recorded:
     def promote_here(self, *arguments: str) -> int:
         """The same in this process, which is quicker where neither code is edited nor anything built."""
         with chdir(self.project.root):
-            return cli.main(["promote", *arguments])
+            return main.main(["promote", *arguments])
 
     def params(self) -> str:
         return (self.project.root / "params.yaml").read_text()

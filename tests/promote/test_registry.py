@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowerdeck.cli.run_program import run_program
 from mlflow.tracking import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -22,7 +23,6 @@ from packaging.utils import canonicalize_name
 from lowerdeck import artifacts
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.run import run_program
 from lowerdeck.tracking import registry, signature
 from lowerdeck.tracking.store import find_or_create_run, opened
 from tests.conftest import Lowered

@@ -29,7 +29,9 @@ def project(make_project: Callable[[str], Project]) -> Project:
 
 def swept(project: Project, *arguments: str) -> tuple[Path, dict[str, Any], str]:
     """The sweep's folder, its summary and what was printed."""
-    done = project.run(sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, *arguments)
+    done = project.run(
+        sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, *arguments
+    )
     assert done.returncode == 0, tail(done.stdout + done.stderr)
     folder = max((project.root / "sweeps").glob("*/summary.json"), key=lambda path: path.stat().st_mtime).parent
     return folder, json.loads((folder / "summary.json").read_text()), done.stdout + done.stderr
@@ -117,7 +119,14 @@ def test_a_launcher_that_is_not_there_is_said(launcher: str, said: str, project:
     if shutil.which("srun"):
         pytest.skip("this machine belongs to a Slurm cluster")
     done = project.run(
-        sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, f"hydra/launcher={launcher}"
+        sys.executable,
+        "-m",
+        "lowerdeck.cli",
+        "sweep",
+        "-m",
+        "target=xnnpack_cpu",
+        *QUICK,
+        f"hydra/launcher={launcher}",
     )
     assert done.returncode == 1
     assert re.search(said, done.stderr)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from lowerdeck.commands import compare, explain, flavors, ledger, operators, promote, quantization, sensitivity, sweep
+from lowerdeck.cli import compare, explain, flavors, ledger, operators, promote, quantization, sensitivity, sweep
 from lowerdeck.contracts import LowerdeckError
 
 
@@ -95,7 +95,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from lowerdeck.run import describe, run_program
+    from lowerdeck.cli.run_program import describe, run_program
 
     executed = run_program(
         options.program,
@@ -149,7 +149,3 @@ def _plots_template(options: argparse.Namespace) -> None:
     from lowerdeck import plots_template
 
     print(f"`dvc plots show` works without a network now: {plots_template.install()}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

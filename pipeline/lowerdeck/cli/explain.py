@@ -35,10 +35,10 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print what was asked for; the build's own plan gets its page as well."""
+    from lowerdeck.cli.plans import named_plan
     from rich.console import Console
 
     from lowerdeck import artifacts
-    from lowerdeck.commands.plans import named_plan
     from lowerdeck.explain.graph import PlanGraph
     from lowerdeck.explain.groups import groups, reason_code
 
@@ -99,7 +99,8 @@ def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> N
 
 
 def _against(console: Console, plan: DelegationPlan, options: argparse.Namespace) -> None:
-    from lowerdeck.commands.plans import named_plan
+    from lowerdeck.cli.plans import named_plan
+
     from lowerdeck.explain import difference, terminal
 
     other, words = named_plan(options.against)

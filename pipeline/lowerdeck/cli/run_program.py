@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.program_inputs import Normalization, Run, read_runs
+
 from lowerdeck import artifacts, runtime
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.run_inputs import Normalization, Run, read_runs
 from lowerdeck.runtime.twins import read_manifest
 
 if TYPE_CHECKING:
