@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck import artifacts, plots_template
+from lowerdeck import artifacts
 from lowerdeck.cli.main import main
+from lowerdeck.pages import dvc_plots_template
 from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
 from tests.project import SOURCES
@@ -177,7 +178,7 @@ class TestPlotsTemplate:
         assert text.index("window.vegaEmbed") < text.index("var spec")
 
     def test_the_scripts_have_a_scope_of_their_own(self):
-        text = plots_template.page("const spec = 1;")
+        text = dvc_plots_template.page("const spec = 1;")
         assert "(function () {\nconst spec = 1;\n})();" in text
         assert "{plot_divs}" in text
 

@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 import torch
 from executorch.exir import EdgeProgramManager
-from lowerdeck.cli.run_program import describe, run_program
 from torch import nn
 
 from lowerdeck import artifacts, backends
+from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts import (
     Backend,
     DelegationPlan,

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lowerdeck.cli.run_program import run_program
 from PIL import Image
 
 from lowerdeck import artifacts
+from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.floats import FloatProgram, from_program, to_program

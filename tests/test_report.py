@@ -7,12 +7,14 @@ import runpy
 from pathlib import Path
 
 import pytest
+from lowerdeck.report.build import read_build
 from rich.console import Console
 
 from lowerdeck import artifacts, figures
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.pages import report
 from lowerdeck.provenance import lineage
-from lowerdeck.report import page, read_build, terminal
+from lowerdeck.report import terminal
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
@@ -120,7 +122,7 @@ class TestTerminal:
             "estimated inference time", "estimated total cycles", "estimated SRAM", "estimated off chip flash",
         ]  # fmt: skip
         # The page has all of them, each once.
-        shown = Page(page.render(read_build())).text
+        shown = Page(report.render(read_build())).text
         assert "estimated MACs" in shown
         assert shown.count("estimated total cycles") == 1
 
@@ -172,7 +174,7 @@ class TestPage:
     def test_every_part_is_there(self):
         config = write_build()
         artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
-        text = page.render(read_build())
+        text = report.render(read_build())
         shown = Page(text).text
         for words in (
             "75.00 %", "not measured", "2 of 3", "2.0 KiB", "runs on the host only", "31.5 dB",
@@ -186,7 +188,7 @@ class TestPage:
 
     def test_nothing_is_loaded_and_nothing_runs(self):
         write_build()
-        text = page.render(read_build())
+        text = report.render(read_build())
         tags = Page(text).tags
         assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags}
         assert not [attributes for _, attributes in tags if "src" in attributes or "href" in attributes]
@@ -195,7 +197,7 @@ class TestPage:
 
     def test_light_and_dark_narrow_and_wide(self):
         write_build()
-        text = page.render(read_build())
+        text = report.render(read_build())
         assert "prefers-color-scheme: dark" in text
         assert "width=device-width" in text
 
@@ -212,28 +214,28 @@ class TestPage:
             dataset={"name": evil},
         )
         artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
-        text = page.render(read_build())
+        text = report.render(read_build())
         assert "<script" not in text
         assert evil in Page(text).text
 
     def test_a_build_without_labels_has_no_matrix(self):
         write_build(labels=None)
-        assert "Confusion matrix" not in page.render(read_build())
+        assert "Confusion matrix" not in report.render(read_build())
 
     def test_classes_and_layers_are_there_worst_first(self):
         write_build()
-        shown = Page(page.render(read_build())).text
+        shown = Page(report.render(read_build())).text
         assert shown.index("conv2d") < shown.index("40.0 dB")
         for words in ("Classes", "50.0 % (9 to 91)", "Layers", "9.2 dB", "features.0", "on 2 samples"):
             assert words in shown, words
         write_build(layers=(), labels=None)
-        tags = Page(page.render(read_build()))
+        tags = Page(report.render(read_build()))
         assert "Layers" not in tags.text
         assert "Classes" not in tags.text
 
     def test_every_quantized_tensor_is_there_once_worst_first(self):
         write_build()
-        shown = Page(page.render(read_build())).text
+        shown = Page(report.render(read_build())).text
         section = shown[shown.index("Quantization\n") :]
         assert section.count("quantize_per_tensor") == 0  # the float program's node names it
         words = ("conv2d", "9.2 dB", "-128", "0 ... 127.5", "-3 ... 130", "2.5 %", "_frozen_param0", "44.5 dB", "none")
@@ -241,23 +243,23 @@ class TestPage:
         assert places == sorted(places)
         assert "0.25 ... 0.5" in section
         artifacts.write_quantization_report(())
-        assert "representable" not in Page(page.render(read_build())).text
+        assert "representable" not in Page(report.render(read_build())).text
 
     def test_many_layers_are_folded_away(self):
         layer = HANDMADE["LAYERS"][0]
-        write_build(layers=(layer,) * (page.MAX_ROWS + 3))
-        assert "3 more" in Page(page.render(read_build())).text
+        write_build(layers=(layer,) * (report.MAX_ROWS + 3))
+        assert "3 more" in Page(report.render(read_build())).text
 
     def test_many_classes_give_a_list_of_mistakes(self):
-        labels = tuple(range(page.MAX_MATRIX_CLASSES + 1))
+        labels = tuple(range(report.MAX_MATRIX_CLASSES + 1))
         write_build(labels=labels, answers=(*labels[:-1], 0))
-        text = page.render(read_build())
+        text = report.render(read_build())
         assert 'class="matrix"' not in text
         assert "41 classes; the most frequent mistakes, of 1 in all." in Page(text).text
 
     def test_the_same_build_gives_the_same_page(self):
         write_build()
-        assert page.render(read_build()) == page.render(read_build())
+        assert report.render(read_build()) == report.render(read_build())
 
 
 class TestReadBuild:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lowerdeck.cli.run_program import describe, run_program
 from PIL import Image
 from torch import nn
 
 from lowerdeck import artifacts
+from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.runtime import open_program
 from tests.project import SOURCES

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from lowerdeck.comparison import choice, effects, exports, numbers, page, paired, sources
+from lowerdeck.comparison import choice, effects, exports, numbers, paired, sources
 from lowerdeck.comparison.builds import ComparedBuild, State, finite
 from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of
 from lowerdeck.comparison.comparison import compare
 from lowerdeck.comparison.marks import Mark
 from lowerdeck.comparison.parameters import differing
-from lowerdeck.comparison.plots import labelled_ticks, ticks
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.evaluation.intervals import wilson_interval
+from lowerdeck.pages.comparison import page
+from lowerdeck.pages.comparison.plots import labelled_ticks, ticks
 from lowerdeck.tracking.runs import RecordedRun
 from lowerdeck.tracking.ui import Location
 

@@ -8,9 +8,10 @@ import pytest
 
 from lowerdeck.cli.main import main
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.explain import model_explorer, page
+from lowerdeck.explain import model_explorer
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import groups
+from lowerdeck.pages.explanation import page
 
 network = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))["network"]
 

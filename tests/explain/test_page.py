@@ -9,10 +9,10 @@ import runpy
 from itertools import pairwise
 from pathlib import Path
 
-from lowerdeck.explain import page
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.layout import layered
 from lowerdeck.explain.views import views
+from lowerdeck.pages.explanation import page
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
 network, because, node, plan, tensor = (HANDMADE[name] for name in ("network", "because", "node", "plan", "tensor"))

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lowerdeck.cli.run_program import run_program
 
 from lowerdeck import artifacts
+from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts import LowerdeckError, Sample
 from lowerdeck.firmware import Placement, Target, bundle
 from lowerdeck.firmware.metadata import RANDOM_CAVEAT

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowerdeck.cli.run_program import run_program
 from mlflow.tracking import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lowerdeck import artifacts
+from lowerdeck.cli.run_program import run_program
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.tracking import registry, signature

@@ -29,9 +29,7 @@ def project(make_project: Callable[[str], Project]) -> Project:
 
 def swept(project: Project, *arguments: str) -> tuple[Path, dict[str, Any], str]:
     """The sweep's folder, its summary and what was printed."""
-    done = project.run(
-        sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, *arguments
-    )
+    done = project.run(sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, *arguments)
     assert done.returncode == 0, tail(done.stdout + done.stderr)
     folder = max((project.root / "sweeps").glob("*/summary.json"), key=lambda path: path.stat().st_mtime).parent
     return folder, json.loads((folder / "summary.json").read_text()), done.stdout + done.stderr

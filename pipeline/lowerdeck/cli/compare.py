@@ -58,8 +58,9 @@ def run(options: argparse.Namespace) -> None:
     if options.json == options.csv == STANDARD_OUTPUT:
         raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
     from lowerdeck import artifacts
-    from lowerdeck.comparison import exports, page
+    from lowerdeck.comparison import exports
     from lowerdeck.comparison.comparison import compare
+    from lowerdeck.pages.comparison import page
     from lowerdeck.tracking import recorded_build
 
     tracking = recorded_build.where()

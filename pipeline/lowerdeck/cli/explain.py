@@ -35,10 +35,10 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print what was asked for; the build's own plan gets its page as well."""
-    from lowerdeck.cli.plans import named_plan
     from rich.console import Console
 
     from lowerdeck import artifacts
+    from lowerdeck.cli.plans import named_plan
     from lowerdeck.explain.graph import PlanGraph
     from lowerdeck.explain.groups import groups, reason_code
 
@@ -59,7 +59,8 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
     from lowerdeck import artifacts
     from lowerdeck.config import load
     from lowerdeck.delegation.coverage import coverage
-    from lowerdeck.explain import files, groups, terminal
+    from lowerdeck.explain import groups, terminal
+    from lowerdeck.pages.explanation import files
 
     figures = coverage(graph.plan)
     if options.json:
@@ -77,8 +78,12 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
     if options.plan is None:
         config = load.read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else None
-        written = files.write(graph.plan, config, artifacts.BUILD)
-        console.print(f"\nthe whole graph: {written[0]}; for Model Explorer: {written[1]}", soft_wrap=True)
+        for name, text in files.render(graph.plan, config).items():
+            artifacts.write_text(artifacts.BUILD / name, text)
+        console.print(
+            f"\nthe whole graph: {artifacts.EXPLANATION}; for Model Explorer: {artifacts.MODEL_EXPLORER}",
+            soft_wrap=True,
+        )
 
 
 def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> None:
@@ -100,7 +105,6 @@ def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> N
 
 def _against(console: Console, plan: DelegationPlan, options: argparse.Namespace) -> None:
     from lowerdeck.cli.plans import named_plan
-
     from lowerdeck.explain import difference, terminal
 
     other, words = named_plan(options.against)

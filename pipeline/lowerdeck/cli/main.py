@@ -116,10 +116,12 @@ def _report(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from lowerdeck import artifacts
-    from lowerdeck.report import page, read_build, terminal
+    from lowerdeck.pages import report
+    from lowerdeck.report import terminal
+    from lowerdeck.report.build import read_build
 
     build = read_build()
-    artifacts.write_text(artifacts.REPORT, page.render(build))
+    artifacts.write_text(artifacts.REPORT, report.render(build))
     terminal.print_table(build, Console())
 
 
@@ -146,6 +148,6 @@ def _refuse_taken(host: str, port: int) -> None:
 
 
 def _plots_template(options: argparse.Namespace) -> None:
-    from lowerdeck import plots_template
+    from lowerdeck.pages import dvc_plots_template
 
-    print(f"`dvc plots show` works without a network now: {plots_template.install()}")
+    print(f"`dvc plots show` works without a network now: {dvc_plots_template.install()}")

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.cli.program_inputs import Normalization, Run, read_runs
-
 from lowerdeck import artifacts, runtime
+from lowerdeck.cli.program_inputs import Normalization, Run, read_runs
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.runtime.twins import read_manifest
 

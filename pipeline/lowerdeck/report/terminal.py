@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lowerdeck import artifacts, figures
-from lowerdeck.report import Build
+from lowerdeck.report.build import Build
 
 
 def print_table(build: Build, console: Console) -> None:

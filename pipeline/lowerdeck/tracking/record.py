@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck import artifacts, figures
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.explain import files as explained
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
 from lowerdeck.tracking.store import find_or_create_run, opened, patient_uploads
 
@@ -38,7 +37,7 @@ class Recorded:
     """Whether this was the first time."""
 
 
-def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
+def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] | None = None) -> Recorded:
     """Record the build in build/ in the run of its key; a point of a sweep in a run of its own, which names the sweep.
 
     A run that could not be completed is marked as failed, and the next call completes it. A run whose build does not
@@ -47,6 +46,7 @@ def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
     Args:
         config: Resolved configuration.
         lineage: As `lineage.trace` gives it.
+        pages: Texts by file name that the run shall hold beside the files of the build.
 
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
@@ -57,7 +57,7 @@ def record(config: Config, lineage: Mapping[str, Any]) -> Recorded:
         with _ending(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
             _log_content(store.client, run, wanted)
             with patient_uploads():
-                _log_files(store.client, run.info.run_id, config, lineage)
+                _log_files(store.client, run.info.run_id, lineage, pages or {})
     return Recorded(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)
 
 
@@ -134,7 +134,7 @@ def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float],
     return [Metric(key, value, timestamp_ms(key), 0) for key, value in values.items()]
 
 
-def _log_files(client: MlflowClient, run_id: str, config: Config, lineage: Mapping[str, Any]) -> None:
+def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pages: Mapping[str, str]) -> None:
     """Put the files of the build into the run; files of the same name are replaced."""
     at_the_top = (artifacts.CONFIG, artifacts.PROGRAM, artifacts.MANIFEST, artifacts.PLAN, artifacts.METRICS)
     tables = (artifacts.CONFUSION, artifacts.CLASSES, artifacts.LAYERS)
@@ -151,7 +151,9 @@ def _log_files(client: MlflowClient, run_id: str, config: Config, lineage: Mappi
             if not path.is_file():
                 raise LowerdeckError(f"{path} is missing; `dvc repro` makes it")
         files += [(path, "plots") for path in _plots(Path(temporary))]
-        files += [(path, None) for path in explained.write(artifacts.read_plan(), config, Path(temporary))]
+        for name, text in pages.items():
+            artifacts.write_text(Path(temporary, name), text)
+            files.append((Path(temporary, name), None))
         for path, place in files:
             client.log_artifact(run_id, str(path), place)
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from lowerdeck.contracts import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
-from lowerdeck.explain.browser import SCRIPT, STYLE
-from lowerdeck.explain.drawing import HUES, svg
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, Row, groups, share
 from lowerdeck.explain.hints import hint
 from lowerdeck.explain.terminal import because, listed, tensor_words
 from lowerdeck.explain.views import View, views
-from lowerdeck.page_parts import Markup, page_head, script_element, section, table
+from lowerdeck.pages.explanation.browser import SCRIPT, STYLE
+from lowerdeck.pages.explanation.drawing import HUES, svg
+from lowerdeck.pages.parts import Markup, page_head, script_element, section, table
 
 
 def render(plan: DelegationPlan, title: str) -> str:

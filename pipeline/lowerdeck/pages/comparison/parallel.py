@@ -10,7 +10,7 @@ from lowerdeck.comparison import numbers
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.parameters import Parameter
-from lowerdeck.comparison.plots import MANY, Look, labelled_ticks
+from lowerdeck.pages.comparison.plots import MANY, Look, labelled_ticks
 
 MAX_AXES = 12
 MAX_LABELS = 14

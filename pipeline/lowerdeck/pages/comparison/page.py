@@ -13,15 +13,15 @@ from lowerdeck.comparison import choice, numbers
 from lowerdeck.comparison.builds import ComparedBuild, State
 from lowerdeck.comparison.columns import ALIASES, Column, Kind, resolved
 from lowerdeck.comparison.comparison import Comparison
-from lowerdeck.comparison.page_behaviour import SCRIPT
-from lowerdeck.comparison.page_style import STYLE
-from lowerdeck.comparison.page_tables import builds_table, effects_tables, flavor_tables
-from lowerdeck.comparison.parallel import parallel
 from lowerdeck.comparison.parameters import Parameter
 from lowerdeck.comparison.pareto import Standing
-from lowerdeck.comparison.plots import UNFIT, Look, key_mark, scatter
 from lowerdeck.comparison.terminal import shown_columns
-from lowerdeck.page_parts import page_head, script_element, section, table
+from lowerdeck.pages.comparison.behaviour import SCRIPT
+from lowerdeck.pages.comparison.parallel import parallel
+from lowerdeck.pages.comparison.plots import UNFIT, Look, key_mark, scatter
+from lowerdeck.pages.comparison.style import STYLE
+from lowerdeck.pages.comparison.tables import builds_table, effects_tables, flavor_tables
+from lowerdeck.pages.parts import page_head, script_element, section, table
 
 MAX_COLORS = 7
 MAX_PLOTS = 8

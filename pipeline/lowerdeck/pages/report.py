@@ -12,8 +12,8 @@ from typing import Any
 from lowerdeck import figures
 from lowerdeck.contracts import DelegationPlan, PlannedNode
 from lowerdeck.figures import Confusion
-from lowerdeck.page_parts import Markup, page_head, section, table
-from lowerdeck.report import Build
+from lowerdeck.pages.parts import Markup, page_head, section, table
+from lowerdeck.report.build import Build
 from lowerdeck.report.quantization import HEADER, tensor_rows
 
 MAX_MATRIX_CLASSES = 40

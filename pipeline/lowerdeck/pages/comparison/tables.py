@@ -13,8 +13,8 @@ from lowerdeck.comparison.effects import Change, Effect
 from lowerdeck.comparison.marks import Mark, is_better, marks
 from lowerdeck.comparison.parameters import differing
 from lowerdeck.comparison.pareto import Standing
-from lowerdeck.comparison.plots import Look, key_mark
 from lowerdeck.comparison.terminal import shown_columns
+from lowerdeck.pages.comparison.plots import Look, key_mark
 
 SIGNS = {Mark.BEST: "★", Mark.TIED: "≈"}
 MAX_OPEN_ROWS = 40

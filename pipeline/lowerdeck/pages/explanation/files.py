@@ -1,0 +1,25 @@
+"""The plan as files for people: the page, and the graph for Model Explorer."""
+
+from __future__ import annotations
+
+import json
+
+from lowerdeck import artifacts
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import DelegationPlan
+from lowerdeck.explain import model_explorer
+from lowerdeck.pages.explanation import page
+
+
+def render(plan: DelegationPlan, config: Config | None) -> dict[str, str]:
+    """Both for a build's plan, text by file name; the same plan and configuration give the same texts.
+
+    Args:
+        plan: Of the build.
+        config: Its resolved configuration, for the names of model and target; None where there is none.
+    """
+    title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
+    return {
+        artifacts.EXPLANATION.name: page.render(plan, title),
+        artifacts.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
+    }

@@ -1,0 +1,72 @@
+"""What a build is worth, for people: a table for the terminal and a page for the browser, both from build/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowerdeck import artifacts
+from lowerdeck.config import load
+from lowerdeck.config.schema import Config
+from lowerdeck.contracts import DelegationPlan, LayerFigures, LowerdeckError, QuantizedTensor
+from lowerdeck.figures import ClassAccuracies, Confusion, read_classes, read_confusion, read_layers
+from lowerdeck.provenance.lineage import build_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """A finished build as its artifacts describe it."""
+
+    config: Config
+    figures: Mapping[str, Any]
+    """metrics.json."""
+    manifest: Mapping[str, Any]
+    plan: DelegationPlan
+    confusion: Confusion | None
+    """None where the samples have no labels."""
+    classes: Sequence[ClassAccuracies]
+    """Empty where the samples have no labels."""
+    layers: Sequence[LayerFigures]
+    """Worst first; empty where nothing is quantized."""
+    tensors: Sequence[QuantizedTensor]
+    """Of the quantized program; empty where nothing is quantized."""
+    lineage: Mapping[str, Any] | None
+    """None where `track` has not recorded this build yet."""
+
+
+def read_build() -> Build:
+    """The build in build/.
+
+    Raises:
+        LowerdeckError: something is missing, or build/ holds parts of different builds.
+    """
+    config, manifest = load.read_config(artifacts.CONFIG), artifacts.read_json(artifacts.MANIFEST)
+    plan, figures = artifacts.read_plan(), artifacts.read_json(artifacts.METRICS)
+    converted = (plan.backend, manifest["converter"]["flavor"], manifest["program"]["bytes"])
+    if converted != (config.target.backend, config.flavor.name, figures["program_bytes"]):
+        raise LowerdeckError(
+            f"{artifacts.BUILD} holds parts of different builds: the configuration is for {config.target.backend} with "
+            f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
+            f"{manifest['converter']['flavor']}, or it was not evaluated yet. `dvc repro` completes the build."
+        )
+    return Build(
+        config=config,
+        figures=figures,
+        manifest=manifest,
+        plan=plan,
+        confusion=read_confusion(artifacts.existing(artifacts.CONFUSION)),
+        classes=read_classes(artifacts.existing(artifacts.CLASSES)),
+        layers=read_layers(artifacts.existing(artifacts.LAYERS)),
+        tensors=artifacts.read_quantization_report(),
+        lineage=_current_lineage(config, manifest),
+    )
+
+
+def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if not artifacts.LINEAGE.is_file():
+        return None
+    lineage: Mapping[str, Any] = artifacts.read_json(artifacts.LINEAGE)
+    programs = [link["sha256"] for link in lineage["links"] if link["name"] == "program"]
+    current = lineage["build_key"] == build_key(config, manifest) and programs == [manifest["program"]["sha256"]]
+    return lineage if current else None
