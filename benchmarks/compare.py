@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_text
 from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.tracking.content import flat_params
 
@@ -60,12 +61,12 @@ def fill(folder: Path, num_runs: int) -> None:
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.tracking import MlflowClient
 
-    text = (REPOSITORY / artifacts.CONFIG).read_text(encoding="utf-8")
-    artifacts.write_text(folder / artifacts.CONFIG, text)
+    text = (REPOSITORY / paths.CONFIG).read_text(encoding="utf-8")
+    write_text(folder / paths.CONFIG, text)
     (folder / "mlflow").mkdir()
     client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
     experiment = client.create_experiment("lowerdeck", (folder / "mlflow" / "artifacts").as_uri())
-    committed = json.loads((REPOSITORY / artifacts.METRICS).read_text(encoding="utf-8"))
+    committed = json.loads((REPOSITORY / paths.METRICS).read_text(encoding="utf-8"))
     for number in range(num_runs):
         config, figures, tags = point(number, yaml.safe_load(text), committed)
         name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
@@ -79,7 +80,7 @@ def fill(folder: Path, num_runs: int) -> None:
         client.log_batch(run.info.run_id, metrics=metrics, tags=versions)
         for file, content in (("plan.json", "{}"), ("confusion.csv", confusion(figures))):
             path = folder / "mlflow" / "artifacts" / run.info.run_id / "artifacts" / file
-            artifacts.write_text(path, content)
+            write_text(path, content)
         client.set_terminated(run.info.run_id, "FINISHED")
 
 
@@ -143,7 +144,7 @@ def measure(folder: Path) -> dict[str, Any]:
         # Of Linux, in KiB.
         figures[name] = {"seconds": round(seconds, 2), "peak_mib": round(usage.ru_maxrss / 1024)}
     rows = (folder / "builds.csv").read_text(encoding="utf-8").splitlines()
-    page = folder / artifacts.COMPARISON
+    page = folder / paths.COMPARISON
     return figures | {"builds": len(rows) - 1, "page_bytes": page.stat().st_size}
 
 

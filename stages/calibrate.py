@@ -1,30 +1,39 @@
 """Stage calibrate: representative samples through the prepared model, then training if any -> build/calibrate/."""
 
-from lowerdeck import stage
+from lowerdeck.execution.arithmetic import fix_arithmetic
+from lowerdeck.execution.chosen.dataset import chosen_dataset
+from lowerdeck.execution.chosen.quantization import chosen_quantizer, chosen_scheme
+from lowerdeck.execution.chosen.training import chosen_training
+from lowerdeck.execution.resolved_config import section
+from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
-    build = stage.fix_arithmetic()
-    from lowerdeck import artifacts
+    build = fix_arithmetic()
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import write_json
+    from lowerdeck.artifacts.observers import write_observers
+    from lowerdeck.artifacts.programs import read_program
+    from lowerdeck.artifacts.training_checkpoints import remove_checkpoints
     from lowerdeck.config.schema import QuantizationConfig
     from lowerdeck.contracts import ObserverState
     from lowerdeck.datasets.choice import ChosenInputs, choose
     from lowerdeck.datasets.overlap import check_disjoint
 
-    config, quantizer, dataset = stage.section(QuantizationConfig), stage.quantizer(), stage.dataset(build.seed)
+    config, quantizer, dataset = section(QuantizationConfig), chosen_quantizer(), chosen_dataset(build.seed)
     check_disjoint(dataset.calibration, dataset.evaluation)
     split, count = dataset.calibration, config.num_calibration_samples
-    count = count if stage.scheme().observes_samples else 0
+    count = count if chosen_scheme().observes_samples else 0
     chosen = choose(split, count, config.calibration_choice, build.seed)
     state = ObserverState(tensors={}, layout="none")
     if quantizer is not None:
         from lowerdeck.steps.calibrate import calibrate
 
-        program, training = artifacts.read_program(artifacts.EXPORTED), stage.training(dataset)
+        program, training = read_program(paths.EXPORTED), chosen_training(dataset)
         state = calibrate(program, quantizer, ChosenInputs(split=split, indices=chosen), len(chosen), training)
-    artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
-    artifacts.write_observers(state)
-    artifacts.remove_checkpoints()
+    write_json(paths.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
+    write_observers(state)
+    remove_checkpoints()
 
 
-stage.run(__name__, main, preloaded_within_s=60)
+run_stage(__name__, main, preloaded_within_s=60)

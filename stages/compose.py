@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
-from lowerdeck import preload, stage
+from lowerdeck.execution import preload
+from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.compose import compose, render
 
     config = compose(Path("params.yaml"), Path("conf"))
-    artifacts.write_text(artifacts.CONFIG, render(config))
+    write_text(paths.CONFIG, render(config))
     print(f"compose: {config.model.name} on {config.dataset.name}, {config.quantization.name}, {config.target.name}")
 
 
-stage.run(__name__, main, starts=preload.LOWERING)
+run_stage(__name__, main, starts=preload.LOWERING)

@@ -1,23 +1,28 @@
 """Stage convert: edge program -> build/convert/, the `.pte` with its manifest and host twins."""
 
-from lowerdeck import preload, stage
+from lowerdeck.execution import preload
+from lowerdeck.execution.arithmetic import fix_arithmetic
+from lowerdeck.execution.chosen.backend import lowering_backend
+from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
-    stage.fix_arithmetic()
-    from lowerdeck import artifacts
+    fix_arithmetic()
+    from lowerdeck.artifacts.conversion import converter_folder, write_converted
+    from lowerdeck.artifacts.edge_programs import read_edge_program
+    from lowerdeck.artifacts.plans import read_plan
 
-    backend = stage.lowering_backend()
+    backend = lowering_backend()
     converter = backend.converter()
     from lowerdeck.steps.convert import convert
 
-    plan, edge_program = artifacts.read_plan(), artifacts.read_edge_program()
-    with artifacts.converter_folder() as workdir:
+    plan, edge_program = read_plan(), read_edge_program()
+    with converter_folder() as workdir:
         converted = convert(edge_program, plan, backend, workdir)
-    artifacts.write_converted(converted, converter)
+    write_converted(converted, converter)
     print(f"convert: {len(converted.program):,} bytes by {converter.name} {converter.version}")
     if converter.caveat:
         print(f"convert: {converter.caveat}")
 
 
-stage.run(__name__, main, preloaded_within_s=60, starts=preload.TRACKING)
+run_stage(__name__, main, preloaded_within_s=60, starts=preload.TRACKING)

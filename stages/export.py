@@ -1,18 +1,22 @@
 """Stage export: model factory and weights -> build/export/program.pt2."""
 
-from lowerdeck import stage
+from lowerdeck.execution.arithmetic import fix_arithmetic
+from lowerdeck.execution.chosen.model import chosen_model
+from lowerdeck.execution.resolved_config import section
+from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
-    stage.fix_arithmetic()
-    from lowerdeck import artifacts
+    fix_arithmetic()
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.programs import write_program
     from lowerdeck.config.schema import ModelConfig
     from lowerdeck.steps.export import export
 
-    config = stage.section(ModelConfig)
-    program = export(stage.model(), config.input_shapes, config.dynamic_shapes, config.memory_format)
-    artifacts.write_program(artifacts.EXPORTED, program)
+    config = section(ModelConfig)
+    program = export(chosen_model(), config.input_shapes, config.dynamic_shapes, config.memory_format)
+    write_program(paths.EXPORTED, program)
 
 
 # A server that is still importing has more to import than export needs.
-stage.run(__name__, main, preloaded_within_s=0.2)
+run_stage(__name__, main, preloaded_within_s=0.2)

@@ -1,28 +1,35 @@
 """Stage firmware: the `.pte` with all that its use in firmware needs -> build/firmware/ and build/firmware.zip."""
 
-from lowerdeck import stage
+from lowerdeck.execution.arithmetic import fix_arithmetic
+from lowerdeck.execution.chosen.dataset import chosen_dataset
+from lowerdeck.execution.chosen.firmware import firmware_placement, firmware_target
+from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
-    build = stage.fix_arithmetic()
-    from lowerdeck import artifacts
+    build = fix_arithmetic()
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.conversion import read_data_files
+    from lowerdeck.artifacts.files import existing, read_json
+    from lowerdeck.artifacts.firmware_bundle import write_firmware
+    from lowerdeck.artifacts.host_programs import open_converted_program
     from lowerdeck.firmware import bundle
     from lowerdeck.firmware.vector import calibration_sample, execute
 
-    program, dataset = artifacts.open_program("reference"), stage.dataset(build.seed)
-    sample = calibration_sample(dataset.calibration, artifacts.read_json(artifacts.CALIBRATION_SAMPLES))
+    program, dataset = open_converted_program("reference"), chosen_dataset(build.seed)
+    sample = calibration_sample(dataset.calibration, read_json(paths.CALIBRATION_SAMPLES))
     files = bundle(
-        artifacts.existing(artifacts.PROGRAM).read_bytes(),
-        artifacts.read_json(artifacts.MANIFEST),
+        existing(paths.PROGRAM).read_bytes(),
+        read_json(paths.MANIFEST),
         execute(program, sample.inputs, sample.digest),
-        stage.firmware_target(),
-        stage.placement(),
-        data_files=artifacts.read_data_files(),
-        kernel_selection=artifacts.KERNEL_SELECTION.read_bytes() if artifacts.KERNEL_SELECTION.is_file() else None,
+        firmware_target(),
+        firmware_placement(),
+        data_files=read_data_files(),
+        kernel_selection=paths.KERNEL_SELECTION.read_bytes() if paths.KERNEL_SELECTION.is_file() else None,
         structural=dataset.structural,
     )
-    artifacts.write_firmware(files)
-    print(f"firmware: {len(files)} files in {artifacts.FIRMWARE} and {artifacts.FIRMWARE_ZIP}")
+    write_firmware(files)
+    print(f"firmware: {len(files)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}")
 
 
-stage.run(__name__, main, preloaded_within_s=60)
+run_stage(__name__, main, preloaded_within_s=60)

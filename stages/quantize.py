@@ -1,26 +1,32 @@
 """Stage quantize: exported program and observers, or the model itself -> build/quantize/."""
 
-from lowerdeck import stage
+from lowerdeck.execution.arithmetic import fix_arithmetic
+from lowerdeck.execution.chosen.model import chosen_model
+from lowerdeck.execution.chosen.quantization import chosen_quantizer, chosen_scheme
+from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
-    stage.fix_arithmetic()
-    from lowerdeck import artifacts
+    fix_arithmetic()
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.observers import read_observers
+    from lowerdeck.artifacts.programs import read_program, write_program
+    from lowerdeck.artifacts.quantization_report import write_quantization_report
     from lowerdeck.contracts import QuantizedTensor
 
-    scheme, quantizer = stage.scheme(), stage.quantizer()
-    program = artifacts.read_program(artifacts.EXPORTED)
+    scheme, quantizer = chosen_scheme(), chosen_quantizer()
+    program = read_program(paths.EXPORTED)
     tensors: tuple[QuantizedTensor, ...] = ()
     if quantizer is not None:
         from lowerdeck.steps.quantize import quantize
 
-        program, tensors = quantize(program, quantizer, artifacts.read_observers())
+        program, tensors = quantize(program, quantizer, read_observers())
     elif scheme.rebuilds_model:
         from lowerdeck.quantization.quantize_model import quantize_model
 
-        program, tensors = quantize_model(stage.model(), program, scheme)
-    artifacts.write_program(artifacts.QUANTIZED, program)
-    artifacts.write_quantization_report(tensors)
+        program, tensors = quantize_model(chosen_model(), program, scheme)
+    write_program(paths.QUANTIZED, program)
+    write_quantization_report(tensors)
 
 
-stage.run(__name__, main, preloaded_within_s=60)
+run_stage(__name__, main, preloaded_within_s=60)

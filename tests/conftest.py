@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from lowerdeck.artifacts import paths
 from tests.project import REPOSITORY, Project, copy_sources
 
 if TYPE_CHECKING:
@@ -50,25 +51,24 @@ class Lowered:
 
     def exported(self) -> ExportedProgram:
         """The float program; read anew, because preparing leaves marks on it."""
-        return self._read("EXPORTED", "read_program")
+        return self._read(paths.EXPORTED)
 
     def quantized(self) -> ExportedProgram:
         """The quantized program."""
-        return self._read("QUANTIZED", "read_program")
+        return self._read(paths.QUANTIZED)
 
     def edge(self) -> EdgeProgramManager:
         """The edge program that partition wrote."""
-        from lowerdeck import artifacts
+        from lowerdeck.artifacts.edge_programs import read_edge_program
 
         with chdir(self.folder):
-            return artifacts.read_edge_program()
+            return read_edge_program()
 
-    def _read(self, path: str, reader: str) -> ExportedProgram:
-        from lowerdeck import artifacts
+    def _read(self, path: Path) -> ExportedProgram:
+        from lowerdeck.artifacts.programs import read_program
 
         with chdir(self.folder):
-            program: ExportedProgram = getattr(artifacts, reader)(getattr(artifacts, path))
-        return program
+            return read_program(path)
 
 
 def backend_for(target: dict[str, Any]) -> Backend:
@@ -120,11 +120,11 @@ def samples() -> list[tuple[torch.Tensor, ...]]:
 @pytest.fixture(scope="session")
 def exported_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small network as an exported program."""
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts.programs import write_program
     from lowerdeck.steps.export import export
 
     path = tmp_path_factory.mktemp("exported") / "program.pt2"
-    artifacts.write_program(path, export(small_network(), [[1, 3, 32, 32]]))
+    write_program(path, export(small_network(), [[1, 3, 32, 32]]))
     return path
 
 
@@ -147,7 +147,13 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
     """All steps, with their results in files between them as between stages."""
     import torch
 
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.conversion import converter_folder, write_converted
+    from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+    from lowerdeck.artifacts.files import write_bytes
+    from lowerdeck.artifacts.observers import read_observers, write_observers
+    from lowerdeck.artifacts.plans import read_plan, write_plan
+    from lowerdeck.artifacts.programs import read_program, write_program
     from lowerdeck.contracts import QuantizationScheme
     from lowerdeck.steps.calibrate import calibrate
     from lowerdeck.steps.convert import convert
@@ -159,21 +165,21 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with chdir(folder):
-        artifacts.write_bytes(artifacts.EXPORTED, exported_file.read_bytes())
+        write_bytes(paths.EXPORTED, exported_file.read_bytes())
         quantizer = backend.quantizer(scheme)
         assert quantizer is not None
-        state = calibrate(artifacts.read_program(artifacts.EXPORTED), quantizer, samples, len(samples))
-        artifacts.write_observers(state)
+        state = calibrate(read_program(paths.EXPORTED), quantizer, samples, len(samples))
+        write_observers(state)
         quantizer = backend.quantizer(scheme)
         assert quantizer is not None
-        quantized, _ = quantize(artifacts.read_program(artifacts.EXPORTED), quantizer, artifacts.read_observers())
-        artifacts.write_program(artifacts.QUANTIZED, quantized)
-        partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        artifacts.write_plan(partitioned.plan)
-        with artifacts.converter_folder() as workdir:
-            converted = convert(artifacts.read_edge_program(), artifacts.read_plan(), backend, workdir)
-        artifacts.write_converted(converted, backend.converter())
+        quantized, _ = quantize(read_program(paths.EXPORTED), quantizer, read_observers())
+        write_program(paths.QUANTIZED, quantized)
+        partitioned = partition(read_program(paths.QUANTIZED), backend)
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        write_plan(partitioned.plan)
+        with converter_folder() as workdir:
+            converted = convert(read_edge_program(), read_plan(), backend, workdir)
+        write_converted(converted, backend.converter())
     torch.set_num_threads(threads)
     return Lowered(target, folder, samples, state, partitioned.plan, converted, backend.converter())
 

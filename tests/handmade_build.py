@@ -7,7 +7,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.baseline import write_baseline
+from lowerdeck.artifacts.conversion import write_converted
+from lowerdeck.artifacts.evaluation_results import write_evaluation
+from lowerdeck.artifacts.files import write_bytes, write_json, write_text
+from lowerdeck.artifacts.firmware_bundle import write_firmware
+from lowerdeck.artifacts.plans import write_plan
+from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.config.compose import render
 from lowerdeck.config.load import read_config
 from lowerdeck.contracts import (
@@ -137,8 +144,8 @@ def write_config(**sections):
 
     config, problems = validated(Config, configuration(**sections))
     assert not problems, problems
-    artifacts.write_text(artifacts.CONFIG, render(config))
-    return read_config(artifacts.CONFIG)
+    write_text(paths.CONFIG, render(config))
+    return read_config(paths.CONFIG)
 
 
 def write_build(
@@ -156,21 +163,21 @@ def write_build(
         sections: Values of the configuration by section.
     """
     config = write_config(**sections)
-    for path in (artifacts.EXPORTED, artifacts.OBSERVERS, artifacts.QUANTIZED):
-        artifacts.write_bytes(path, path.as_posix().encode())
-    artifacts.write_json(artifacts.CALIBRATION_SAMPLES, [digest("calibration", index) for index in range(2)])
-    artifacts.write_quantization_report(TENSORS)
-    artifacts.write_plan(DelegationPlan(backend=config.target.backend, nodes=tuple(nodes)))
-    artifacts.write_converted(Conversion(program), converter_of(config))
+    for path in (paths.EXPORTED, paths.OBSERVERS, paths.QUANTIZED):
+        write_bytes(path, path.as_posix().encode())
+    write_json(paths.CALIBRATION_SAMPLES, [digest("calibration", index) for index in range(2)])
+    write_quantization_report(TENSORS)
+    write_plan(DelegationPlan(backend=config.target.backend, nodes=tuple(nodes)))
+    write_converted(Conversion(program), converter_of(config))
     logits = np.eye(max(answers) + 1, dtype=np.float32)[list(answers)]
-    artifacts.write_firmware({"README.md": b"for firmware"})
+    write_firmware({"README.md": b"for firmware"})
     outputs = Outputs(
         labels=None if labels is None else np.array(labels), logits={"float": logits, "quantized": logits}
     )
     merged = {key: value for key, value in (FIGURES | (figures or {})).items() if value is not None}
     digests = [digest("evaluation", index) for index in range(len(answers))]
-    artifacts.write_baseline(outputs, range(len(answers)), layers)
-    artifacts.write_evaluation(merged, outputs, digests, classes_of(labels, answers))
+    write_baseline(outputs, range(len(answers)), layers)
+    write_evaluation(merged, outputs, digests, classes_of(labels, answers))
     return config
 
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.conversion import converter_folder
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.contracts import Backend, QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
@@ -116,6 +117,6 @@ def lowered_network(network: nn.Module, shape: list[int], backend: Backend, fold
     state = calibrate(export(network, [shape]), observing, samples, len(samples))
     planned = partition(quantize(export(network, [shape]), converting, state)[0], backend)
     with chdir(folder):
-        artifacts.write_edge_program(planned.program, planned.edge_config)
-        with artifacts.converter_folder() as workdir:
-            return convert(artifacts.read_edge_program(), planned.plan, backend, workdir)
+        write_edge_program(planned.program, planned.edge_config)
+        with converter_folder() as workdir:
+            return convert(read_edge_program(), planned.plan, backend, workdir)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_table
 from lowerdeck.cli.main import main
 from lowerdeck.pages import dvc_plots_template
 from lowerdeck.tracking import ui
@@ -66,7 +67,7 @@ class TestQuantization:
 
     def test_before_evaluate_says_what_is_missing(self, capsys):
         write_build()
-        artifacts.LAYERS.unlink()
+        paths.LAYERS.unlink()
         assert main.main(["quantization"]) == 0
         assert "not measured yet" in capsys.readouterr().out
 
@@ -76,7 +77,7 @@ class TestReport:
         write_build()
         assert main.main(["report"]) == 0
         assert "not measured" in capsys.readouterr().out
-        assert "not measured" in artifacts.REPORT.read_text()
+        assert "not measured" in paths.REPORT.read_text()
 
     def test_without_a_build_says_how_to_get_one(self, capsys):
         assert main.main(["report"]) == 1
@@ -170,7 +171,7 @@ class TestPlotsTemplate:
         dvc("init", "--no-scm", "-q")
         dvc("config", "core.analytics", "false")
         assert main.main(["plots-template"]) == 0
-        artifacts.write_table(Path("confusion.csv"), ("actual", "predicted"), [(0, 0), (1, 0)])
+        write_table(Path("confusion.csv"), ("actual", "predicted"), [(0, 0), (1, 0)])
         dvc("plots", "show", "confusion.csv", "-t", "confusion", "-x", "actual", "-y", "predicted")
         text = Path("dvc_plots/index.html").read_text()
         assert "window.vegaEmbed" in text

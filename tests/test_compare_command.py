@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_json
 from lowerdeck.cli.main import main
 from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.provenance import lineage
@@ -215,7 +216,7 @@ def test_git_revisions_and_the_workspace(capsys, tmp_path, monkeypatch):
     run("init", "-q", "-b", "main")
     for number, hits in enumerate((190, 150)):
         config = write(hits, 1000 * (number + 1), seed=number)
-        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        write_json(paths.LINEAGE, lineage.trace(config))
         run("add", "build/config.yaml", "build/evaluate", "build/track", "-f")
         run("commit", "-qm", str(number))
     write(100, 9000, seed=7, program=b"not recorded yet")

@@ -13,7 +13,13 @@ import torch
 from executorch.exir import EdgeProgramManager
 from torch import nn
 
-from lowerdeck import artifacts, backends
+from lowerdeck import backends
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.host_programs import open_converted_program
+from lowerdeck.artifacts.plans import read_plan, write_plan
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts import (
     Backend,
@@ -54,8 +60,8 @@ class Lowered:
     def run(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What the `.pte` answers, and what the program before lowering does."""
         with chdir(self.folder), torch.no_grad():
-            (answer,) = artifacts.open_program("reference")(inputs)
-            return answer, artifacts.read_program(artifacts.QUANTIZED).module(check_guards=False)(inputs)
+            (answer,) = open_converted_program("reference")(inputs)
+            return answer, read_program(paths.QUANTIZED).module(check_guards=False)(inputs)
 
 
 def xnnpack() -> Backend:
@@ -82,21 +88,21 @@ def _lower(
 ) -> Lowered:
     backend, wanted = xnnpack(), QuantizationScheme(name=scheme)
     with chdir(folder):
-        artifacts.write_program(artifacts.EXPORTED, export(small_network(), [[1, 3, 32, 32]], dimensions))
-        program = artifacts.read_program(artifacts.EXPORTED)
+        write_program(paths.EXPORTED, export(small_network(), [[1, 3, 32, 32]], dimensions))
+        program = read_program(paths.EXPORTED)
         if wanted.is_quantized:
             observing, converting = backend.quantizer(wanted), backend.quantizer(wanted)
             assert observing is not None
             assert converting is not None
             state = calibrate(program, observing, samples, len(samples))
-            program, _ = quantize(artifacts.read_program(artifacts.EXPORTED), converting, state)
-        artifacts.write_program(artifacts.QUANTIZED, program)
-        partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        artifacts.write_plan(partitioned.plan)
-        with artifacts.converter_folder() as workdir:
-            stored = convert(artifacts.read_edge_program(), artifacts.read_plan(), backend, workdir)
-        artifacts.write_converted(stored, backend.converter())
+            program, _ = quantize(read_program(paths.EXPORTED), converting, state)
+        write_program(paths.QUANTIZED, program)
+        partitioned = partition(read_program(paths.QUANTIZED), backend)
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        write_plan(partitioned.plan)
+        with converter_folder() as workdir:
+            stored = convert(read_edge_program(), read_plan(), backend, workdir)
+        write_converted(stored, backend.converter())
     manager = EdgeProgramManager({"forward": partitioned.program}, None, partitioned.edge_config)
     direct = convert(manager, partitioned.plan, backend, folder).program
     return Lowered(folder, partitioned.plan, stored, direct)
@@ -111,8 +117,8 @@ IDS = ["int8, height and width", "int8, batch", "float32, squares in steps of 4"
 def test_stored_programs_keep_what_varies(lower: Lower, scheme: str, dimensions: Sequence[DynamicDimension]) -> None:
     build = lower(scheme, dimensions)
     with chdir(build.folder):
-        for path in (artifacts.EXPORTED, artifacts.QUANTIZED):
-            (dynamic,) = dynamic_shapes_of(artifacts.read_program(path)) or ()
+        for path in (paths.EXPORTED, paths.QUANTIZED):
+            (dynamic,) = dynamic_shapes_of(read_program(path)) or ()
             assert sorted(dynamic) == [dimension.dim for dimension in dimensions]
             for dimension in dimensions:
                 found, step = dynamic[dimension.dim], dimension.multiple_of
@@ -149,7 +155,7 @@ def test_layers_are_compared_although_each_program_has_symbols_of_its_own(
     lower: Lower, samples: Sequence[tuple[torch.Tensor, ...]]
 ) -> None:
     with chdir(lower(*ALL[0]).folder):
-        exported, quantized = map(artifacts.read_program, (artifacts.EXPORTED, artifacts.QUANTIZED))
+        exported, quantized = map(read_program, (paths.EXPORTED, paths.QUANTIZED))
     split = [Sample(inputs=inputs, label=None, digest="") for inputs in samples]
     layers = compare_layers(exported, quantized, cast(Split, split), range(len(split)))
     assert {layer.operator for layer in layers} >= {"input", "aten.relu.default", "aten.linear.default"}
@@ -211,7 +217,7 @@ def test_manifest_and_run_tell_the_largest_size(lower: Lower, capsys: pytest.Cap
     (tensor,) = build.stored.inputs
     assert (tensor.shape, tensor.is_dynamic) == ((1, 3, 64, 64), True)
     assert not build.stored.outputs[0].is_dynamic
-    path = build.folder / artifacts.PROGRAM
+    path = build.folder / paths.PROGRAM
     assert "  input 0: float32 up to [1, 3, 64, 64]" in describe(path, run_program(path))
     with pytest.raises(LowerdeckError, match=r"is float32 up to \[1, 3, 64, 64\]; got float32 \[1, 3, 65, 64\]"):
         build.run(torch.zeros(1, 3, 65, 64))

@@ -7,7 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck import artifacts, backends
+from lowerdeck import backends
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.baseline import read_baseline, write_baseline
+from lowerdeck.artifacts.evaluation_results import write_evaluation
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.contracts import DelegationPlan, Outputs, PlannedNode, QuantizationScheme, Sample
 from lowerdeck.evaluation.intervals import share, wilson_interval
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
@@ -177,14 +181,14 @@ def lowered(tmp_path_factory):
             samples = [(torch.rand(1, 3, 8, 8),) for _ in range(6)]
             folder = tmp_path_factory.mktemp(backend)
             exported = torch.export.export(model.eval(), samples[0])
-            artifacts.write_program(folder / "float.pt2", exported)
-            exported = artifacts.read_program(folder / "float.pt2")
+            write_program(folder / "float.pt2", exported)
+            exported = read_program(folder / "float.pt2")
             create = backends.create(backend, device=devices[backend])
             scheme = QuantizationScheme(name="int8")
             state = calibrate(exported, create.quantizer(scheme), samples, len(samples))
-            quantized, _ = quantize(artifacts.read_program(folder / "float.pt2"), create.quantizer(scheme), state)
-            artifacts.write_program(folder / "quantized.pt2", quantized)
-            programs = (artifacts.read_program(folder / name) for name in ("float.pt2", "quantized.pt2"))
+            quantized, _ = quantize(read_program(folder / "float.pt2"), create.quantizer(scheme), state)
+            write_program(folder / "quantized.pt2", quantized)
+            programs = (read_program(folder / name) for name in ("float.pt2", "quantized.pt2"))
             made[key] = (*programs, Split(samples))
         return made[key]
 
@@ -228,16 +232,17 @@ class TestLayers:
 
 
 def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
-    from lowerdeck import figures
+    from lowerdeck.artifacts.baseline import read_layers
+    from lowerdeck.artifacts.evaluation_results import read_classes
     from lowerdeck.contracts import LayerFigures
 
     monkeypatch.chdir(tmp_path)
     outputs = outputs_of([0, 0], float=[0, 0], quantized=[0, 1])
     layer = LayerFigures(node="n", operator="o", module="", lsb=None, num_samples=2, sqnr_db=1.5)
-    artifacts.write_baseline(outputs, [3, 5], [layer])
-    artifacts.write_evaluation({}, outputs, [], class_figures(outputs))
-    assert figures.read_layers(artifacts.LAYERS) == [layer]
-    read, samples = artifacts.read_baseline()
+    write_baseline(outputs, [3, 5], [layer])
+    write_evaluation({}, outputs, [], class_figures(outputs))
+    assert read_layers(paths.LAYERS) == [layer]
+    read, samples = read_baseline()
     assert samples == [3, 5]
     assert (read.structural, read.output_lsb) == (outputs.structural, outputs.output_lsb)
     assert read.labels is not None
@@ -245,11 +250,11 @@ def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
     assert {name: logits.tolist() for name, logits in read.logits.items()} == {
         name: logits.tolist() for name, logits in outputs.logits.items()
     }
-    (entry,) = figures.read_classes(artifacts.CLASSES)
+    (entry,) = read_classes(paths.CLASSES)
     assert (entry.label, entry.num_samples) == ("0", 2)
     assert entry.accuracies["quantized"] == (0.5, *wilson_interval(1, 2))
     unlabelled = outputs_of(None, float=[0], quantized=[0])
-    artifacts.write_baseline(unlabelled, [0], [])
-    artifacts.write_evaluation({}, unlabelled, [])
-    assert artifacts.read_baseline()[0].labels is None
-    assert figures.read_layers(artifacts.LAYERS) == figures.read_classes(artifacts.CLASSES) == []
+    write_baseline(unlabelled, [0], [])
+    write_evaluation({}, unlabelled, [])
+    assert read_baseline()[0].labels is None
+    assert read_layers(paths.LAYERS) == read_classes(paths.CLASSES) == []

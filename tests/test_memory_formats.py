@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.host_programs import open_converted_program
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.backends.neutron.reference.litert import read_graph
 from lowerdeck.contracts import DelegationPlan, QuantizationScheme
 from lowerdeck.graph.memory_formats import laid_out, memory_format_of
@@ -55,16 +59,16 @@ def _build(contiguous: Lowered, folder: Path) -> Build:
     assert converting is not None
     with chdir(folder):
         program = export(small_network(), [[1, 3, 32, 32]], memory_format="channels_last")
-        artifacts.write_program(artifacts.EXPORTED, program)
-        read = artifacts.read_program
-        state = calibrate(read(artifacts.EXPORTED), observing, contiguous.samples, len(contiguous.samples))
-        artifacts.write_program(artifacts.QUANTIZED, quantize(read(artifacts.EXPORTED), converting, state)[0])
-        quantized = read(artifacts.QUANTIZED)
-        partitioned = partition(read(artifacts.QUANTIZED), backend)
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        with artifacts.converter_folder() as workdir:
-            converted = convert(artifacts.read_edge_program(), partitioned.plan, backend, workdir)
-        artifacts.write_converted(converted, backend.converter())
+        write_program(paths.EXPORTED, program)
+        read = read_program
+        state = calibrate(read(paths.EXPORTED), observing, contiguous.samples, len(contiguous.samples))
+        write_program(paths.QUANTIZED, quantize(read(paths.EXPORTED), converting, state)[0])
+        quantized = read(paths.QUANTIZED)
+        partitioned = partition(read(paths.QUANTIZED), backend)
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        with converter_folder() as workdir:
+            converted = convert(read_edge_program(), partitioned.plan, backend, workdir)
+        write_converted(converted, backend.converter())
     return Build(quantized, partitioned.plan, converted, folder)
 
 
@@ -77,7 +81,7 @@ def test_the_program_takes_channels_last_and_computes_the_same(
     assert [(tensor.dim_order, tensor.shape) for tensor in build.converted.inputs] == [(CHANNELS_LAST, (1, 3, 32, 32))]
     before, after = contiguous.quantized().module(), build.quantized.module()
     with chdir(build.folder):
-        program = artifacts.open_program("reference")
+        program = open_converted_program("reference")
         for (sample,) in contiguous.samples:
             expected = after(sample)
             assert torch.allclose(before(sample), expected, atol=0.01)
@@ -97,8 +101,8 @@ def test_neutron_has_nothing_to_transpose(lowered: Callable[[str], Lowered], bui
 
 def test_a_stored_program_keeps_its_memory_format(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     program = export(small_network(), [[1, 3, 32, 32]], memory_format="channels_last")
-    artifacts.write_program(tmp_path / "program.pt2", program)
-    assert memory_format_of(artifacts.read_program(tmp_path / "program.pt2")) == "channels_last"
+    write_program(tmp_path / "program.pt2", program)
+    assert memory_format_of(read_program(tmp_path / "program.pt2")) == "channels_last"
     assert memory_format_of(lowered("xnnpack_cpu").exported()) == "contiguous"
 
 

@@ -1,4 +1,4 @@
-"""lowerdeck.preload: real servers and clients, with nothing heavy to import."""
+"""lowerdeck.execution.preload: real servers and clients, with nothing heavy to import."""
 
 from __future__ import annotations
 

@@ -14,7 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
 from lowerdeck.runtime import open_program
@@ -47,17 +50,17 @@ def build(program: Any, backend: Any, folder: Path) -> Any:
     """Partition and convert in `folder`, through files as between stages; returns plan and what was converted."""
     with chdir(folder):
         partitioned = partition(program, backend)
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        with artifacts.converter_folder() as workdir:
-            converted = convert(artifacts.read_edge_program(), partitioned.plan, backend, workdir)
-        artifacts.write_converted(converted, backend.converter())
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        with converter_folder() as workdir:
+            converted = convert(read_edge_program(), partitioned.plan, backend, workdir)
+        write_converted(converted, backend.converter())
     return partitioned.plan, converted
 
 
 def opened(folder: Path) -> FloatProgram:
     """The program of a build, to be fed with floats."""
     with chdir(folder):
-        return artifacts.open_program("reference")
+        return open_converted_program("reference")
 
 
 def answers(folder: Path, samples: Sequence[tuple[torch.Tensor, ...]]) -> torch.Tensor:
@@ -96,7 +99,7 @@ def test_programs_take_and_give_floats_unless_told_otherwise(lowered: Callable[[
 class TestIntegers:
     def test_the_manifest_says_what_the_integers_mean(self, integer: Any, target: str) -> None:
         folder, _, converted = integer(target)
-        stored = json.loads((folder / artifacts.MANIFEST).read_text())
+        stored = json.loads((folder / paths.MANIFEST).read_text())
         (taken,), (given,) = stored["inputs"], stored["outputs"]
         assert (taken["name"], taken["dtype"], taken["shape"]) == ("x", "int8", [1, 3, 32, 32])
         assert (given["dtype"], given["shape"]) == ("int8", [1, 10])
@@ -169,12 +172,12 @@ def test_an_image_is_quantized_by_the_manifest(integer: Any, tmp_path: Path) -> 
     folder, _, converted = integer("xnnpack_cpu")
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "x.png")
-    run_program(folder / artifacts.PROGRAM, [tmp_path / "x.png"], tmp_path / "out", mean=[0.5], std=[0.25])
+    run_program(folder / paths.PROGRAM, [tmp_path / "x.png"], tmp_path / "out", mean=[0.5], std=[0.25])
     floats = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255 - 0.5) / 0.25
-    (expected,) = open_program(folder / artifacts.PROGRAM)(to_program(floats, converted.inputs[0]).contiguous())
+    (expected,) = open_program(folder / paths.PROGRAM)(to_program(floats, converted.inputs[0]).contiguous())
     assert np.array_equal(np.load(tmp_path / "out" / "x.png" / "output_0.npy"), expected.numpy())
     with pytest.raises(LowerdeckError, match="no manifest says"):
-        run_program(folder / artifacts.PROGRAM, [tmp_path / "x.png"], beside=False)
+        run_program(folder / paths.PROGRAM, [tmp_path / "x.png"], beside=False)
 
 
 def half_program(channels_last: bool) -> Any:

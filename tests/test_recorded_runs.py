@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.provenance import lineage
@@ -118,7 +118,7 @@ def test_without_a_database_none_is_made():
 
 
 def test_artifacts_are_read_and_near_names_are_offered(recorded, config):
-    plan = runs.read_artifact(config, recorded["first"], artifacts.PLAN.name)
+    plan = runs.read_artifact(config, recorded["first"], paths.PLAN.name)
     assert b"no such kernel" in plan
     assert runs.read_artifact(config, recorded["first"], "twins/partition_0.tflite") == b"twin"
     with pytest.raises(LowerdeckError, match=r"did you mean 'plan\.json'"):

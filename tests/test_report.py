@@ -7,14 +7,17 @@ import runpy
 from pathlib import Path
 
 import pytest
-from lowerdeck.report.build import read_build
 from rich.console import Console
 
-from lowerdeck import artifacts, figures
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.evaluation_results import read_confusion
+from lowerdeck.artifacts.files import write_json, write_table
+from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.pages import report
 from lowerdeck.provenance import lineage
-from lowerdeck.report import terminal
+from lowerdeck.report import summary, terminal
+from lowerdeck.report.build import read_build
 
 HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
@@ -84,7 +87,7 @@ class TestTerminal:
         assert "inputs" not in rows_of(printed())
         build = read_build()
         tensor = {"dtype": "int8", "shape": [1, 3, 64, 64], "is_dynamic": True}
-        rows = figures.rows(build.config, build.figures, build.manifest | {"inputs": [tensor]})
+        rows = summary.rows(build.config, build.figures, build.manifest | {"inputs": [tensor]})
         assert ("inputs", "int8 up to [1, 3, 64, 64]") in rows
 
     def test_intervals_and_lsb_errors_stand_beside_their_samples(self):
@@ -164,7 +167,7 @@ class TestTerminal:
     def test_what_was_not_recorded_is_said(self):
         config = write_build()
         assert "not recorded yet" in printed()
-        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        write_json(paths.LINEAGE, lineage.trace(config))
         assert "not recorded yet" not in printed()
         write_build(program=b"another")
         assert "not recorded yet" in printed()
@@ -173,7 +176,7 @@ class TestTerminal:
 class TestPage:
     def test_every_part_is_there(self):
         config = write_build()
-        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        write_json(paths.LINEAGE, lineage.trace(config))
         text = report.render(read_build())
         shown = Page(text).text
         for words in (
@@ -213,7 +216,7 @@ class TestPage:
             model={"name": evil, "options": {evil: evil}},
             dataset={"name": evil},
         )
-        artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+        write_json(paths.LINEAGE, lineage.trace(config))
         text = report.render(read_build())
         assert "<script" not in text
         assert evil in Page(text).text
@@ -242,7 +245,7 @@ class TestPage:
         places = [section.index(word) for word in words]
         assert places == sorted(places)
         assert "0.25 ... 0.5" in section
-        artifacts.write_quantization_report(())
+        write_quantization_report(())
         assert "representable" not in Page(report.render(read_build())).text
 
     def test_many_layers_are_folded_away(self):
@@ -265,7 +268,7 @@ class TestPage:
 class TestReadBuild:
     def test_a_missing_artifact_names_its_stage(self):
         write_build()
-        artifacts.METRICS.unlink()
+        paths.METRICS.unlink()
         with pytest.raises(LowerdeckError, match="dvc repro evaluate"):
             read_build()
 
@@ -279,22 +282,22 @@ class TestReadBuild:
 class TestFigures:
     @pytest.mark.parametrize("measured", [{"float_accuracy": "not measured"}, {}])
     def test_what_is_not_measured_is_never_a_number(self, measured):
-        assert figures.accuracy(measured | {"num_samples": 360}, "float") == "not measured"
+        assert summary.accuracy(measured | {"num_samples": 360}, "float") == "not measured"
 
     def test_comparisons_show_shares_with_their_interval(self):
         name = "delegated_agreement_with_quantized"
         measured = {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, "delegated_against_quantized_sqnr_db": 40.0}
-        assert figures.comparisons(measured) == [
+        assert summary.comparisons(measured) == [
             ("delegated against quantized SQNR", "40.0 dB"),
             ("delegated agreement with quantized", "50.00 % (95 %: 25.0 to 75.0)"),
         ]
 
     def test_classes_are_in_the_order_of_numbers(self):
-        artifacts.write_table(artifacts.CONFUSION, ("actual", "predicted"), [(10, 9), (9, 9), (2, 10)])
-        confusion = figures.read_confusion(artifacts.CONFUSION)
+        write_table(paths.CONFUSION, ("actual", "predicted"), [(10, 9), (9, 9), (2, 10)])
+        confusion = read_confusion(paths.CONFUSION)
         assert confusion.labels == ("2", "9", "10")
         assert confusion.counts == ((0, 0, 1), (0, 1, 0), (0, 1, 0))
 
     def test_the_matrix_is_of_the_most_real_program(self):
-        assert "quantized" in figures.confusion_title({"delegated_accuracy": "not measured"})
-        assert "delegated" in figures.confusion_title({"delegated_accuracy": 0.5})
+        assert "quantized" in summary.confusion_title({"delegated_accuracy": "not measured"})
+        assert "delegated" in summary.confusion_title({"delegated_accuracy": 0.5})

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
 from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.runtime import open_program
@@ -241,7 +241,7 @@ class TestRefusals:
         build = lowered("ethos_u")
         with pytest.raises(LowerdeckError, match="twin"):
             run_program(build.program, beside=False)
-        manifest = json.loads((build.folder / artifacts.MANIFEST).read_text())
+        manifest = json.loads((build.folder / paths.MANIFEST).read_text())
         twin = manifest["partitions"][0]["twin"]
         with pytest.raises(LowerdeckError, match=twin):
             run_program(build.program, twins=tmp_path)

@@ -13,7 +13,9 @@ import pytest
 import torch
 import yaml
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.observers import write_observers
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.cli.main import main
 from lowerdeck.config.params import with_override
 from lowerdeck.config.quantization import quantization_scheme
@@ -53,11 +55,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             quantization={"weight_granularity": "per_tensor"},
             target={key: target[key] for key in ("name", "backend", "default_flavor", "device", "options")},
         )
-        artifacts.write_program(artifacts.EXPORTED, export(network, [[1, 8]]))
+        write_program(paths.EXPORTED, export(network, [[1, 8]]))
         quantizer = backend_for(target).quantizer(quantization_scheme(config.quantization))
         assert quantizer is not None
         samples = [(torch.from_numpy(inputs[row : row + 1]),) for row in range(64)]
-        artifacts.write_observers(calibrate(artifacts.read_program(artifacts.EXPORTED), quantizer, samples, 64))
+        write_observers(calibrate(read_program(paths.EXPORTED), quantizer, samples, 64))
     return folder
 
 
@@ -83,7 +85,7 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
     assert "interrupted after 1 layers" in output
     assert "first" in output
     assert "third" not in output
-    (kept,) = artifacts.SENSITIVITY.glob("*.json")
+    (kept,) = paths.SENSITIVITY.glob("*.json")
     before = json.loads(kept.read_text())
     assert len(before) == 4  # none, all, the first layer alone quantized and alone float
     monkeypatch.setattr(sensitivity, "sensitivities", whole)

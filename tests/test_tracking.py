@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_text
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import address, content, plots, store
@@ -44,7 +45,7 @@ def _in_new_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def _database(tmp_path, empty_database):
-    artifacts.write_bytes(tmp_path / "mlflow" / "mlflow.db", empty_database)
+    write_bytes(tmp_path / "mlflow" / "mlflow.db", empty_database)
 
 
 def client():
@@ -87,13 +88,13 @@ class TestLineage:
         assert links[0]["calibration"]["num_samples"] == 2
         assert links[0]["evaluation"]["num_samples"] == 4
         assert links[-1]["converter"]["caveat"] == "reference flavor: runs on the host only, not on the NPU"
-        assert links[-1]["sha256"] == artifacts.sha256(artifacts.PROGRAM)
+        assert links[-1]["sha256"] == sha256(paths.PROGRAM)
 
     def test_weights_are_the_checkpoint_or_say_that_they_are_random(self, tmp_path):
         assert lineage.trace(write_build())["links"][1]["what"] == "random, seed 3"
         Path("w.safetensors").write_bytes(b"weights")
         link = lineage.trace(write_build(model={"weights": "w.safetensors"}))["links"][1]
-        assert (link["what"], link["sha256"]) == ("w.safetensors", artifacts.sha256(Path("w.safetensors")))
+        assert (link["what"], link["sha256"]) == ("w.safetensors", sha256(Path("w.safetensors")))
         assert lineage.trace(write_build(model={"weights": "IMAGENET1K_V1"}))["links"][1]["what"] == "IMAGENET1K_V1"
 
     def test_the_same_build_gives_the_same_lineage_anywhere(self, tmp_path, monkeypatch):
@@ -113,13 +114,13 @@ class TestLineage:
 
     def test_the_build_key_does_not_change_with_where_it_is_recorded(self):
         config = write_build()
-        manifest = artifacts.read_json(artifacts.MANIFEST)
+        manifest = read_json(paths.MANIFEST)
         elsewhere = write_config(tracking={"uri": "sqlite:///other.db", "experiment": "other"})
         assert lineage.build_key(config, manifest) == lineage.build_key(elsewhere, manifest)
 
     def test_the_build_key_changes_with_converter_and_versions(self):
         config = write_build()
-        manifest = artifacts.read_json(artifacts.MANIFEST)
+        manifest = read_json(paths.MANIFEST)
         keys = {lineage.build_key(config, manifest)}
         keys.add(lineage.build_key(config, manifest | {"converter": manifest["converter"] | {"version": "8"}}))
         keys.add(lineage.build_key(config, manifest | {"versions": manifest["versions"] | {"torch": "0"}}))
@@ -127,7 +128,7 @@ class TestLineage:
 
     def test_a_program_that_is_not_the_manifests_is_refused(self):
         config = write_build()
-        artifacts.write_bytes(artifacts.PROGRAM, b"another")
+        write_bytes(paths.PROGRAM, b"another")
         with pytest.raises(LowerdeckError, match="dvc repro -f convert"):
             lineage.trace(config)
 
@@ -154,7 +155,7 @@ class TestRun:
             "plots/confusion_matrix.png", "plots/layers.png",
             "program.pte", "quantization/report.json", "reports/README.txt", "twins/partition_0.tflite",
         ]  # fmt: skip
-        assert (folder / "program.pte").read_bytes() == artifacts.PROGRAM.read_bytes()
+        assert (folder / "program.pte").read_bytes() == paths.PROGRAM.read_bytes()
 
     @staticmethod
     def check_values(run):
@@ -271,7 +272,7 @@ class TestRun:
 
     def test_a_run_that_broke_off_is_marked_and_repaired(self, monkeypatch):
         config = write_build()
-        twin = artifacts.QUANTIZATION_REPORT
+        twin = paths.QUANTIZATION_REPORT
         content_before = twin.read_bytes()
         twin.unlink()
         with pytest.raises(LowerdeckError, match=r"report\.json is missing"):
@@ -318,22 +319,22 @@ class TestStage:
         assert [process.returncode for process in processes] == [0, 0], answers
         assert len(runs()) == 1
         assert sorted("new run" in output for output, _ in answers) == [False, True]
-        written = json.loads(artifacts.LINEAGE.read_text())
+        written = json.loads(paths.LINEAGE.read_text())
         assert written["build_key"] == runs()[0].data.tags[store.BUILD_KEY_TAG]
         stored = Path(runs()[0].info.artifact_uri.removeprefix("file://")) / "lineage.json"
-        assert stored.read_bytes() == artifacts.LINEAGE.read_bytes()
+        assert stored.read_bytes() == paths.LINEAGE.read_bytes()
 
     def test_without_tracking_only_the_lineage_is_written(self):
         write_build(tracking={"enabled": False})
         done = run_stage()
         assert done.returncode == 0, done.stderr
-        assert artifacts.LINEAGE.is_file()
+        assert paths.LINEAGE.is_file()
         assert not Path("mlflow").exists()
 
     @pytest.mark.parametrize("answers", [False, True], ids=["closed port", "black hole"])
     def test_a_server_that_is_down_fails_soon_and_keeps_everything(self, answers):
         write_build()
-        artifacts.write_text(artifacts.LINEAGE, "the previous one")
+        write_text(paths.LINEAGE, "the previous one")
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             if answers:
@@ -347,7 +348,7 @@ class TestStage:
         assert "secret" not in done.stderr
         for words in ("127.0.0.1", "MLFLOW_TRACKING_URI", "is kept", "only this stage", "tracking: none"):
             assert words in done.stderr
-        assert artifacts.LINEAGE.read_text() == "the previous one"
+        assert paths.LINEAGE.read_text() == "the previous one"
 
 
 class TestAddress:
@@ -382,7 +383,7 @@ def test_the_plot_of_layers_has_the_same_bytes_every_time():
 
 
 def test_the_confusion_plot_has_the_same_bytes_every_time():
-    from lowerdeck.figures import Confusion
+    from lowerdeck.artifacts.evaluation_results import Confusion
 
     confusion = Confusion(labels=("0", "1"), counts=((5, 1), (0, 4)))
     picture = plots.confusion_png(confusion, "title")

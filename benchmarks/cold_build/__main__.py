@@ -133,7 +133,7 @@ def stage_memory_mib(clone: Path) -> dict[str, float]:
 
 def stop_preloading() -> None:
     """End preloading servers: the next build has to start its own."""
-    subprocess.run(["pkill", "-f", "pipeline/lowerdeck/preload.py"], check=False)
+    subprocess.run(["pkill", "-f", "pipeline/lowerdeck/execution/preload.py"], check=False)
     time.sleep(1.0)
 
 

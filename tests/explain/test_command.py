@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_json
+from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.cli.main import main
 from lowerdeck.contracts import ReasonCode
 from tests.project import SOURCES
@@ -26,7 +28,7 @@ def _in_new_folder(tmp_path, monkeypatch):
 
 
 def write(name, given):
-    artifacts.write_json(Path(name), dataclasses.asdict(given))
+    write_json(Path(name), dataclasses.asdict(given))
     return name
 
 
@@ -50,7 +52,7 @@ def told(explain):
 
 class TestGroups:
     def test_those_with_most_macs_come_first_each_with_its_hint(self, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         text = explain()
         codes = re.findall(r"^(\w+): .*node", text, flags=re.MULTILINE)
         assert codes == ["neutron", "target_constraint", "no_converter", "boundary", "neighbour"]
@@ -59,12 +61,12 @@ class TestGroups:
         assert "hint: pad the 6 output channels to 8" in text
 
     def test_nodes_of_one_operator_and_reason_share_a_row(self, told):
-        artifacts.write_plan(network())
+        write_plan(network())
         (row,) = next(group for group in told()["groups"] if group["code"] == "no_converter")["rows"]
         assert (row["nodes"], row["modules"]) == (["hardswish", "hardswish_1"], ["body.1", "body.2"])
 
     def test_json_has_shares_words_values_and_figures(self, told):
-        artifacts.write_plan(network())
+        write_plan(network())
         shown = told()
         (row,) = shown["groups"][0]["rows"]
         assert row["macs_share"] == pytest.approx(110592 / (110592 + 12288 + 8192))
@@ -73,28 +75,28 @@ class TestGroups:
         assert shown["coverage"]["undelegated_macs"] == 110592
 
     def test_one_reason(self, told, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         assert [group["code"] for group in told("--reason", "boundary")["groups"]] == ["boundary"]
         assert "no_converter" not in explain("--reason", "boundary")
 
     def test_a_reason_that_no_node_has_names_those_there_are(self, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         assert "for others: boundary, neighbour, no_converter, target_constraint" in explain("--reason", "dtype")
 
     def test_an_unknown_reason_lists_all_there_are(self, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         message = explain("--reason", "constrain", status=1)
         assert all(code.value in message for code in ReasonCode)
 
     def test_a_plan_that_delegates_everything_says_so(self, explain):
-        artifacts.write_plan(plan(node("add", "aten.add.Tensor", partition="p")))
+        write_plan(plan(node("add", "aten.add.Tensor", partition="p")))
         first, *others = explain().splitlines()
         assert first == "neutron: 1 of 1 compute nodes delegated in 1 partition"
         assert others == ["", "the whole graph: build/explain.html; for Model Explorer: build/model_explorer.json"]
 
     def test_into_a_pipe_lines_are_whole_and_without_colours(self):
         words = "a very long reason " * 20
-        artifacts.write_plan(plan(node("add", "aten.add.Tensor", reason=because("constraint", words.strip()))))
+        write_plan(plan(node("add", "aten.add.Tensor", reason=because("constraint", words.strip()))))
         command = [sys.executable, "-m", "lowerdeck.cli", "explain"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=_with_project())
         assert words.strip() in done.stdout
@@ -103,8 +105,8 @@ class TestGroups:
     def test_writes_the_page_and_the_graph_for_model_explorer(self, explain):
         write_build(nodes=network().nodes)
         explain()
-        assert "tiny on neutron_imxrt700" in artifacts.EXPLANATION.read_text()
-        assert json.loads(artifacts.MODEL_EXPLORER.read_text())["graphs"]
+        assert "tiny on neutron_imxrt700" in paths.EXPLANATION.read_text()
+        assert json.loads(paths.MODEL_EXPLORER.read_text())["graphs"]
 
     def test_without_a_build_says_how_to_get_one(self, explain):
         assert "dvc repro partition" in explain(status=1)
@@ -116,13 +118,13 @@ class TestGroups:
 
 class TestNode:
     def test_shows_all_fields_and_neighbours(self, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         text = explain("--node", "conv_0")
         for expected in ("stem.conv", "net.py:7", "110,592", "dq_in float32 [1 x 8 x 16 x 16]", "conv_1 (tag0)", "pad"):
             assert expected in text
 
     def test_a_glob_selects_several(self, told):
-        artifacts.write_plan(network())
+        write_plan(network())
         nodes = told("--node", "conv*")["nodes"]
         assert [(entry["name"], entry["users"]) for entry in nodes] == [
             ("conv_0", ["conv_1"]),
@@ -130,7 +132,7 @@ class TestNode:
         ]
 
     def test_a_name_that_is_not_there_gets_those_near_it(self, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         assert "did you mean one of these: conv_1, conv_0?" in explain("--node", "conv_2", status=1)
 
 
@@ -140,7 +142,7 @@ class TestAgainst:
         before = network(
             conv_1={"partition": None, "reason": excluded}, hardswish={"partition": "tag9", "reason": None}
         )
-        artifacts.write_plan(network())
+        write_plan(network())
         shown = told("--against", write("before.json", before))
         (gained,), (lost,) = shown["gained"], shown["lost"]
         assert (gained["after"]["name"], gained["before"]["reason"]["code"]) == ("conv_1", "excluded")
@@ -151,16 +153,16 @@ class TestAgainst:
 
     def test_tags_may_differ_where_the_nodes_do_not(self, explain):
         renamed = network(conv_1={"partition": "other0"}, linear={"partition": "other1"})
-        artifacts.write_plan(network())
+        write_plan(network())
         assert "the same nodes in the same partitions" in explain("--against", write("before.json", renamed))
 
     def test_merged_partitions(self, told):
-        artifacts.write_plan(network(conv_1={"partition": "all"}, linear={"partition": "all"}))
+        write_plan(network(conv_1={"partition": "all"}, linear={"partition": "all"}))
         (change,) = told("--against", write("before.json", network()))["partitions"]
         assert (change["kind"], change["before"], change["after"]) == ("merged", ["tag0", "tag1"], ["all"])
 
     def test_another_reason(self, told):
-        artifacts.write_plan(network())
+        write_plan(network())
         before = network(hardswish={"reason": because("not_quantized", "in no cluster")})
         (pair,) = told("--against", write("before.json", before))["other_reason"]
         assert [pair[side]["reason"]["code"] for side in ("before", "after")] == ["not_quantized", "no_converter"]
@@ -177,13 +179,13 @@ class TestAgainst:
                 )
             )
 
-        artifacts.write_plan(convolutions("new", "a", "b"))
+        write_plan(convolutions("new", "a", "b"))
         shown = told("--against", write("before.json", convolutions("a", "b")))
         assert [entry["module"] for entry in shown["only_after"]] == ["new"]
         assert shown["only_before"] == shown["gained"] == shown["lost"] == []
 
     def test_prints_what_changed(self, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         text = explain("--against", write("before.json", network(hardswish_1=None, linear={"partition": None,
                        "reason": because("dtype", "int64")})))  # fmt: skip
         assert "gained: delegated now, and not before (1)" in text
@@ -191,7 +193,7 @@ class TestAgainst:
         assert "only in the program now (1)" in text
 
     def test_something_else_says_what_is_taken(self, explain):
-        artifacts.write_plan(network())
+        write_plan(network())
         assert "no plan file" in explain("--against", "nothing.json", status=1)
 
     def test_does_not_go_together_with_node(self, explain):

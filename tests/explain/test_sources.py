@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.files import write_json
+from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.cli.main import main
 
 TESTS = Path(__file__).parents[1]
@@ -42,7 +43,7 @@ def repository(tmp_path_factory):
         Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"partition": stage}}))
         refused = network(linear={"partition": None, "reason": because("not_quantized", "in no cluster")})
         for tag, plan in (("first", refused), ("second", network())):
-            artifacts.write_json(Path("source.json"), dataclasses.asdict(plan))
+            write_json(Path("source.json"), dataclasses.asdict(plan))
             call(sys.executable, "-m", "dvc", "repro", "--quiet")
             call("git", "add", "--all")
             call("git", "commit", "--quiet", "--message", tag)
@@ -99,7 +100,7 @@ class TestRun:
             monkeypatch.delenv(name)
         config = write_build(nodes=network(hardswish={"partition": "tag9", "reason": None}).nodes)
         name = record(config, lineage.trace(config)).run_name
-        artifacts.write_plan(network())
+        write_plan(network())
         (lost,) = json.loads(explain("--against", name, "--json"))["lost"]
         assert lost["after"]["name"] == "hardswish"
         message = explain("--against", "no such thing", status=1)

@@ -19,7 +19,10 @@ import pytest
 import torch
 import yaml
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json
+from lowerdeck.artifacts.firmware_bundle import write_firmware
+from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts import LowerdeckError, Sample
 from lowerdeck.firmware import Placement, Target, bundle
@@ -52,10 +55,10 @@ class Bundled:
 def bundled(base: Lowered, folder: Path, **changes: Any) -> dict[str, bytes]:
     """The bundle of the build in `folder`."""
     with chdir(folder):
-        vector = execute(artifacts.open_program("reference"), base.samples[0], "ab" * 32)
+        vector = execute(open_converted_program("reference"), base.samples[0], "ab" * 32)
         target = Target(**{name: base.target[name] for name in ("name", "backend", "device", "options")})
         options = {"target": target, "placement": PLACEMENT} | changes
-        return bundle(artifacts.PROGRAM.read_bytes(), artifacts.read_json(artifacts.MANIFEST), vector, **options)
+        return bundle(paths.PROGRAM.read_bytes(), read_json(paths.MANIFEST), vector, **options)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def made(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFac
             _, converted = build(base.quantized(), Flagged(base.backend(), inputs=True, outputs=True), folder)
             files = bundled(base, folder)
             with chdir(folder):
-                artifacts.write_firmware(files)
+                write_firmware(files)
             known[target] = Bundled(base, folder, converted, files)
         return known[target]
 
@@ -82,10 +85,10 @@ class TestEveryTarget:
         self, made: Any, tmp_path: Path, target: str
     ) -> None:
         it = made(target)
-        folder = it.folder / artifacts.FIRMWARE
+        folder = it.folder / paths.FIRMWARE
         expected = to_program(it.base.samples[0][0], it.converted.inputs[0])
         assert np.array_equal(np.load(folder / "input_0.npy"), expected.numpy())
-        manifest, twins = it.folder / artifacts.MANIFEST, it.folder / artifacts.TWINS
+        manifest, twins = it.folder / paths.MANIFEST, it.folder / paths.TWINS
         for suffix in ("bin", "npy"):
             out = tmp_path / suffix
             run_program(folder / "program.pte", [folder / f"input_0.{suffix}"], out, manifest=manifest, twins=twins)
@@ -149,7 +152,7 @@ def test_executorchs_runtime_verifies_the_bundled_program(made: Any) -> None:
         "forward", 0, 0.0, 0.0
     )
     with chdir(it.folder):
-        vector = execute(artifacts.open_program("reference"), it.base.samples[0], "ab" * 32)
+        vector = execute(open_converted_program("reference"), it.base.samples[0], "ab" * 32)
     wrong = dataclasses.replace(vector, outputs=(vector.outputs[0] + 1,))
     spoilt = _C._load_bundled_program_from_buffer(bundled_program(it.files["program.pte"], wrong))
     with pytest.raises(RuntimeError, match="verification failed"):
@@ -159,7 +162,7 @@ def test_executorchs_runtime_verifies_the_bundled_program(made: Any) -> None:
 def test_firmware_gets_the_expected_output_from_the_header(made: Any) -> None:
     """With ExecuTorch's C++ runtime, the memory that metadata.json names, and some more for the delegate."""
     it = made("xnnpack_cpu")
-    folder, memory = it.folder / artifacts.FIRMWARE, it.metadata["memory"]
+    folder, memory = it.folder / paths.FIRMWARE, it.metadata["memory"]
     flags = [
         f"-I{folder}",
         f"-DPLANNED_BYTES={memory['planned_bytes']['1']}",
@@ -229,11 +232,11 @@ def test_the_same_build_gives_the_same_bytes_anywhere(made: Any, tmp_path: Path)
     it = made("ethos_u55_128")
     (tmp_path / "elsewhere").mkdir()
     with chdir(it.folder):
-        before = artifacts.FIRMWARE_ZIP.read_bytes()
+        before = paths.FIRMWARE_ZIP.read_bytes()
     files = bundled(it.base, it.folder)
     with chdir(tmp_path / "elsewhere"):
-        artifacts.write_firmware(dict(reversed(files.items())))
-        assert artifacts.FIRMWARE_ZIP.read_bytes() == before
+        write_firmware(dict(reversed(files.items())))
+        assert paths.FIRMWARE_ZIP.read_bytes() == before
     with zipfile.ZipFile(BytesIO(before)) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert archive.namelist() == sorted(f"firmware/{name}" for name in files)
@@ -242,13 +245,13 @@ def test_the_same_build_gives_the_same_bytes_anywhere(made: Any, tmp_path: Path)
 
 def test_a_bundle_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
     with chdir(tmp_path):
-        artifacts.write_firmware({"a": b"1"})
-        before = artifacts.FIRMWARE_ZIP.read_bytes()
+        write_firmware({"a": b"1"})
+        before = paths.FIRMWARE_ZIP.read_bytes()
         with pytest.raises(TypeError):
-            artifacts.write_firmware({"a": b"2", "b": None})  # type: ignore[dict-item]
-        assert (artifacts.FIRMWARE / "a").read_bytes() == b"1"
-        assert artifacts.FIRMWARE_ZIP.read_bytes() == before
-        assert sorted(path.name for path in artifacts.BUILD.iterdir()) == ["firmware", "firmware.zip"]
+            write_firmware({"a": b"2", "b": None})  # type: ignore[dict-item]
+        assert (paths.FIRMWARE / "a").read_bytes() == b"1"
+        assert paths.FIRMWARE_ZIP.read_bytes() == before
+        assert sorted(path.name for path in paths.BUILD.iterdir()) == ["firmware", "firmware.zip"]
 
 
 class Split:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, sha256, write_json
 from lowerdeck.cli.main import main
 from lowerdeck.config.load import config_of
 from lowerdeck.contracts import DelegationPlan
@@ -61,7 +62,7 @@ def commit() -> None:
 def built(figures: dict[str, Any] | None = None, **sections: Any) -> None:
     """A build that came to its end."""
     config = write_build(FIGURES | (figures or {}), **sections)
-    artifacts.write_json(artifacts.LINEAGE, lineage.trace(config))
+    write_json(paths.LINEAGE, lineage.trace(config))
 
 
 def ledger(*arguments: str) -> int:
@@ -85,9 +86,9 @@ def test_an_entry_says_what_the_build_is_worth_and_what_it_was_made_of(capsys: p
     assert "delegated_accuracy_low" not in entry["figures"]
     assert entry["intervals"]["delegated_accuracy"] == [0.85, 0.95]
     assert entry["caveat"] == "reference flavor: runs on the host only, not on the NPU"
-    assert entry["hashes"]["program"] == artifacts.sha256(artifacts.PROGRAM)
-    assert entry["hashes"]["build_key"] == artifacts.read_json(artifacts.LINEAGE)["build_key"]
-    manifest = artifacts.read_json(artifacts.MANIFEST)
+    assert entry["hashes"]["program"] == sha256(paths.PROGRAM)
+    assert entry["hashes"]["build_key"] == read_json(paths.LINEAGE)["build_key"]
+    manifest = read_json(paths.MANIFEST)
     assert entry["versions"] == manifest["versions"] | {"test-converter": "7.1"}
 
 
@@ -221,7 +222,7 @@ def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str
 
     for name, sections in {"a": {}, "b": {"quantization": {"name": "other"}}, "c": {"build": {"seed": 4}}}.items():
         built({"delegated_accuracy": 0.5}, **sections)
-        recorded = record(read_config(artifacts.CONFIG), artifacts.read_json(artifacts.LINEAGE))
+        recorded = record(read_config(paths.CONFIG), read_json(paths.LINEAGE))
         assert recorded.new, name
     assert ledger("update", "params.`build.seed` = '3'") == 0
     assert set(entries()) == {ENTRY, "neutron_imxrt700 / reference / other"}
@@ -239,8 +240,8 @@ def test_the_ledger_of_the_repository_has_the_build_of_its_commit() -> None:
         shown = ["git", "show", f"HEAD:{path.as_posix()}"]
         return subprocess.run(shown, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
 
-    config = config_of(committed(artifacts.CONFIG))
-    metrics, chain = (json.loads(committed(path)) for path in (artifacts.METRICS, artifacts.LINEAGE))
+    config = config_of(committed(paths.CONFIG))
+    metrics, chain = (json.loads(committed(path)) for path in (paths.METRICS, paths.LINEAGE))
     entry = entry_of(config, metrics, chain)
     path = LEDGER / file_name(config.model.name)
     assert parsed({path.as_posix(): committed(path)})[config.model.name][entry.name] == entry

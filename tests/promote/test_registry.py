@@ -19,7 +19,8 @@ from mlflow.tracking import MlflowClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts import LowerdeckError
@@ -101,7 +102,7 @@ def loaded(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathF
         (folder / "build").unlink(missing_ok=True)
         (folder / "build").symlink_to(lowered(target).folder / "build")
         with chdir(folder):
-            required |= set(registry.requirements(artifacts.read_json(artifacts.MANIFEST)))
+            required |= set(registry.requirements(read_json(paths.MANIFEST)))
             with opened(TRACKING) as store:
                 runs[target] = find_or_create_run(store, TRACKING, target, target, {})[0].info.run_id
             registered = registry.register(TRACKING, f"small {target}", runs[target], KEY, "candidate")
@@ -128,7 +129,7 @@ def loaded(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathF
 def test_a_loaded_program_answers_as_lowerdeck_run_does(
     target: str, loaded: Loaded, lowered: Callable[[str], Lowered], tmp_path: Path
 ) -> None:
-    run_program(lowered(target).folder / artifacts.PROGRAM, [loaded.folder / "input.npy"], tmp_path)
+    run_program(lowered(target).folder / paths.PROGRAM, [loaded.folder / "input.npy"], tmp_path)
     expected = np.load(tmp_path / "output_0.npy")
     assert expected.std() > 0
     np.testing.assert_array_equal(np.load(loaded.folder / f"{target}.npy"), expected, strict=True)
@@ -154,7 +155,7 @@ def test_requirements_name_what_executes_each_delegate(lowered: Callable[[str], 
     needed = {}
     for target in TARGETS:
         with chdir(lowered(target).folder):
-            texts = registry.requirements(artifacts.read_json(artifacts.MANIFEST))
+            texts = registry.requirements(read_json(paths.MANIFEST))
         assert all(metadata.version(name).startswith(version) for name, version in (text.split("==") for text in texts))
         needed[target] = {text.partition("==")[0] for text in texts}
     common = {"executorch", "mlflow", "numpy", "torch"}

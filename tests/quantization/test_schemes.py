@@ -12,7 +12,12 @@ import pytest
 import torch
 import yaml
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.host_programs import open_converted_program
+from lowerdeck.artifacts.observers import read_observers, write_observers
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
 from lowerdeck.contracts import (
     Backend,
@@ -150,8 +155,8 @@ def build(target: str, scheme: QuantizationScheme, folder: Path) -> Build:
     tensors: tuple[QuantizedTensor, ...] = ()
     network = Schemed().eval()
     with chdir(folder):
-        artifacts.write_program(artifacts.EXPORTED, export(network, [SCHEMED_SHAPE]))
-        program = artifacts.read_program(artifacts.EXPORTED)
+        write_program(paths.EXPORTED, export(network, [SCHEMED_SHAPE]))
+        program = read_program(paths.EXPORTED)
         if scheme.rebuilds_model:
             program, tensors = quantize_model(network, program, scheme)
         elif scheme.is_quantized:
@@ -159,22 +164,20 @@ def build(target: str, scheme: QuantizationScheme, folder: Path) -> Build:
             assert observing is not None
             assert converting is not None
             seen = samples if scheme.observes_samples else []
-            artifacts.write_observers(calibrate(program, observing, seen, len(seen)))
-            program, tensors = quantize(
-                artifacts.read_program(artifacts.EXPORTED), converting, artifacts.read_observers()
-            )
-        artifacts.write_program(artifacts.QUANTIZED, program)
-        quantized = artifacts.read_program(artifacts.QUANTIZED)
-        artifacts.write_program(Path("again.pt2"), quantized)
-        partitioned = partition(artifacts.read_program(artifacts.QUANTIZED), backend)
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        with artifacts.converter_folder() as workdir:
-            converted = convert(artifacts.read_edge_program(), partitioned.plan, backend, workdir)
-        artifacts.write_converted(converted, backend.converter())
+            write_observers(calibrate(program, observing, seen, len(seen)))
+            program, tensors = quantize(read_program(paths.EXPORTED), converting, read_observers())
+        write_program(paths.QUANTIZED, program)
+        quantized = read_program(paths.QUANTIZED)
+        write_program(Path("again.pt2"), quantized)
+        partitioned = partition(read_program(paths.QUANTIZED), backend)
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        with converter_folder() as workdir:
+            converted = convert(read_edge_program(), partitioned.plan, backend, workdir)
+        write_converted(converted, backend.converter())
         return Build(
-            exported=artifacts.read_program(artifacts.EXPORTED),
+            exported=read_program(paths.EXPORTED),
             quantized=quantized,
-            rewritten=Path("again.pt2").read_bytes() == artifacts.QUANTIZED.read_bytes(),
+            rewritten=Path("again.pt2").read_bytes() == paths.QUANTIZED.read_bytes(),
             tensors=tensors,
             plan=partitioned.plan,
             converted=converted,
@@ -197,7 +200,7 @@ def test_the_pte_made_through_files_is_the_one_made_without(
 ) -> None:
     build = built(name)
     with chdir(build.folder):
-        quantized = artifacts.read_program(artifacts.QUANTIZED)
+        quantized = read_program(paths.QUANTIZED)
     assert build.converted.program == one_process_pte(quantized, build.backend, tmp_path / "work")
 
 
@@ -225,7 +228,7 @@ def test_the_pte_executes_as_exactly_as_the_scheme_promises(
     build = built(name)
     assert least <= build.error(torch_program(build.quantized)) <= most
     with chdir(build.folder):
-        host = artifacts.open_program("reference")
+        host = open_converted_program("reference")
 
     def delegated(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         answer: torch.Tensor = host(*inputs)[0]
@@ -280,7 +283,7 @@ def test_four_bit_weights_share_scales_in_groups(built: Callable[[str], Build]) 
 def test_no_pickle_of_weights_is_stored(built: Callable[[str], Build]) -> None:
     import zipfile
 
-    with zipfile.ZipFile(built("int4").folder / artifacts.QUANTIZED) as archive:
+    with zipfile.ZipFile(built("int4").folder / paths.QUANTIZED) as archive:
         assert b'"use_pickle": true' not in archive.read("archive/data/weights/model_weights_config.json")
 
 

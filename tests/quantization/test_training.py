@@ -12,7 +12,10 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.observers import read_observers, write_observers
+from lowerdeck.artifacts.training_checkpoints import TrainingCheckpoints, remove_checkpoints
 from lowerdeck.contracts import LowerdeckError, ModuleRule, ObserverState, QuantizationScheme, Sample
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
@@ -111,8 +114,8 @@ def test_the_quantized_program_has_learned_and_is_lowered_like_any_other(
     build = lowered(target)
     state = trained(build)
     with chdir(tmp_path):
-        artifacts.write_observers(state)
-        state = artifacts.read_observers()
+        write_observers(state)
+        state = read_observers()
     program = quantized(build, SCHEME, state)
     before = build.quantized()
     assert accuracy(before) <= 0.75  # the network's weights are random
@@ -126,8 +129,8 @@ def test_the_quantized_program_has_learned_and_is_lowered_like_any_other(
     workdir = tmp_path / "converter"
     workdir.mkdir()
     with chdir(tmp_path):
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        converted = convert(artifacts.read_edge_program(), partitioned.plan, build.backend(), workdir)
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        converted = convert(read_edge_program(), partitioned.plan, build.backend(), workdir)
     assert converted.delegates == build.converted.delegates
     assert converted.program != build.converted.program
 
@@ -138,7 +141,7 @@ def test_a_stopped_training_that_goes_on_gives_the_same_bytes(
     build = lowered("xnnpack_cpu")
     expected = trained(build)
 
-    class Stopped(artifacts.TrainingCheckpoints):
+    class Stopped(TrainingCheckpoints):
         def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
             super().save(epochs, tensors)
             raise KeyboardInterrupt
@@ -146,26 +149,26 @@ def test_a_stopped_training_that_goes_on_gives_the_same_bytes(
     with chdir(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             trained(build, Stopped("key"))
-        files = sorted(path.name for path in artifacts.TRAINING.iterdir())
+        files = sorted(path.name for path in paths.TRAINING.iterdir())
         assert files == ["checkpoint.json", "epoch_1.safetensors"]
-        resumed = trained(build, artifacts.TrainingCheckpoints("key"))
-        assert sorted(path.name for path in artifacts.TRAINING.iterdir()) == ["checkpoint.json", "epoch_2.safetensors"]
-        artifacts.remove_checkpoints()
-        assert not artifacts.TRAINING.exists()
+        resumed = trained(build, TrainingCheckpoints("key"))
+        assert sorted(path.name for path in paths.TRAINING.iterdir()) == ["checkpoint.json", "epoch_2.safetensors"]
+        remove_checkpoints()
+        assert not paths.TRAINING.exists()
     assert as_bytes(resumed) == as_bytes(expected)
     assert resumed.ranges == expected.ranges
 
 
 def test_only_a_sound_checkpoint_of_the_same_training_is_taken_up(tmp_path: Path) -> None:
     with chdir(tmp_path):
-        artifacts.TrainingCheckpoints("one").save(1, {"a": torch.tensor([1.0])})
-        found = artifacts.TrainingCheckpoints("one").load()
+        TrainingCheckpoints("one").save(1, {"a": torch.tensor([1.0])})
+        found = TrainingCheckpoints("one").load()
         assert found is not None
         assert (found[0], found[1]["a"].tolist()) == (1, [1.0])
-        assert artifacts.TrainingCheckpoints("other").load() is None
-        path = artifacts.TRAINING / "epoch_1.safetensors"
+        assert TrainingCheckpoints("other").load() is None
+        path = paths.TRAINING / "epoch_1.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"\1")
-        assert artifacts.TrainingCheckpoints("one").load() is None
+        assert TrainingCheckpoints("one").load() is None
 
 
 def test_recipe_seed_and_rate_change_the_weights(lowered: Callable[[str], Lowered]) -> None:

@@ -12,7 +12,11 @@ from typing import Any
 
 import torch
 
-from lowerdeck import artifacts, backends
+from lowerdeck import backends
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.contracts import Backend, DelegationPlan, QuantizationScheme
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.program import HostProgram
@@ -43,11 +47,11 @@ class Lowered:
 
     @property
     def program(self) -> Path:
-        return self.folder / artifacts.PROGRAM
+        return self.folder / paths.PROGRAM
 
     def open(self, **options: Any) -> HostProgram:
         return open_program(
-            self.program, manifest=self.folder / artifacts.MANIFEST, twins=self.folder / artifacts.TWINS, **options
+            self.program, manifest=self.folder / paths.MANIFEST, twins=self.folder / paths.TWINS, **options
         )
 
 
@@ -89,17 +93,17 @@ def lower(
     folder.mkdir(parents=True)
     # Through files, as between stages: preparing leaves marks on program and quantizer.
     with _inside(folder):
-        artifacts.write_program(artifacts.EXPORTED, exported)
-        state = calibrate(artifacts.read_program(artifacts.EXPORTED), backend.quantizer(scheme), samples, len(samples))
-        quantized, _ = quantize(artifacts.read_program(artifacts.EXPORTED), backend.quantizer(scheme), state)
+        write_program(paths.EXPORTED, exported)
+        state = calibrate(read_program(paths.EXPORTED), backend.quantizer(scheme), samples, len(samples))
+        quantized, _ = quantize(read_program(paths.EXPORTED), backend.quantizer(scheme), state)
     if transform is not None:
         backend = Finished(backend, transform)
     with _inside(folder):
         partitioned = partition(quantized, backend)
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        with artifacts.converter_folder() as workdir:
-            converted = convert(artifacts.read_edge_program(), partitioned.plan, backend, workdir)
-        artifacts.write_converted(converted, backend.converter())
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        with converter_folder() as workdir:
+            converted = convert(read_edge_program(), partitioned.plan, backend, workdir)
+        write_converted(converted, backend.converter())
     return Lowered(folder, quantized.module(check_guards=False), samples, partitioned.plan)
 
 

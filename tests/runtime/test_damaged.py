@@ -80,7 +80,7 @@ def test_damaged_xnnpack_programs(lowered: Callable[..., Lowered], tmp_path: Pat
 
 
 def test_damage_of_any_kind_shows_against_the_manifest(lowered: Callable[..., Lowered], tmp_path: Path) -> None:
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
     from lowerdeck.contracts import LowerdeckError
     from lowerdeck.runtime import open_program
 
@@ -90,4 +90,4 @@ def test_damage_of_any_kind_shows_against_the_manifest(lowered: Callable[..., Lo
     for number in range(NUM_FILES):
         path.write_bytes(spoil(content, number))
         with pytest.raises(LowerdeckError, match="the file was altered"):
-            open_program(path, manifest=build.folder / artifacts.MANIFEST)
+            open_program(path, manifest=build.folder / paths.MANIFEST)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.runtime import open_program
 from tests.runtime.lowering import Lowered
@@ -22,7 +22,7 @@ def copied(lowered: Callable[..., Lowered], tmp_path: Path) -> Callable[[str], L
 
     def copy(target: str) -> Lowered:
         build = lowered(target, "plain")
-        shutil.copytree(build.folder / artifacts.CONVERTED, tmp_path / artifacts.CONVERTED)
+        shutil.copytree(build.folder / paths.CONVERTED, tmp_path / paths.CONVERTED)
         return Lowered(tmp_path, build.quantized, build.samples, build.plan)
 
     return copy
@@ -41,14 +41,14 @@ def test_ethos_u_needs_manifest_and_twins(lowered: Callable[..., Lowered]) -> No
 
 def test_missing_twin(copied: Callable[[str], Lowered]) -> None:
     build = copied("ethos_u")
-    (build.folder / artifacts.TWINS / "partition_0.tosa").unlink()
+    (build.folder / paths.TWINS / "partition_0.tosa").unlink()
     with pytest.raises(LowerdeckError, match=r"partition_0\.tosa cannot be read.*dvc repro convert"):
         build.open()
 
 
 def test_altered_twin(copied: Callable[[str], Lowered]) -> None:
     build = copied("ethos_u")
-    twin = build.folder / artifacts.TWINS / "partition_0.tosa"
+    twin = build.folder / paths.TWINS / "partition_0.tosa"
     twin.write_bytes(twin.read_bytes()[:-1] + b"!")
     with pytest.raises(LowerdeckError, match=r"the manifest expects .* altered or belongs to another build"):
         build.open()
@@ -63,18 +63,18 @@ def test_manifest_of_another_program(copied: Callable[[str], Lowered]) -> None:
 
 def test_manifest_without_the_payload(copied: Callable[[str], Lowered]) -> None:
     build = copied("ethos_u")
-    manifest = json.loads((build.folder / artifacts.MANIFEST).read_text())
+    manifest = json.loads((build.folder / paths.MANIFEST).read_text())
     manifest["partitions"][0]["payload_sha256"] = "0" * 64
-    (build.folder / artifacts.MANIFEST).write_text(json.dumps(manifest))
+    (build.folder / paths.MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(LowerdeckError, match="no twin in the manifest, which has twins for 000000000000"):
         build.open()
 
 
 def test_manifest_cannot_point_elsewhere(copied: Callable[[str], Lowered]) -> None:
     build = copied("ethos_u")
-    manifest = json.loads((build.folder / artifacts.MANIFEST).read_text())
+    manifest = json.loads((build.folder / paths.MANIFEST).read_text())
     manifest["partitions"][0]["twin"] = "../twins/partition_0.tosa"
-    (build.folder / artifacts.MANIFEST).write_text(json.dumps(manifest))
+    (build.folder / paths.MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(LowerdeckError, match=r"a file name that ends in \.tosa is expected"):
         build.open()
 
@@ -82,7 +82,7 @@ def test_manifest_cannot_point_elsewhere(copied: Callable[[str], Lowered]) -> No
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"program": {"sha256": 1}, "partitions": 3}'])
 def test_no_manifest(copied: Callable[[str], Lowered], content: str) -> None:
     build = copied("neutron")
-    (build.folder / artifacts.MANIFEST).write_text(content)
+    (build.folder / paths.MANIFEST).write_text(content)
     with pytest.raises(LowerdeckError, match="is no manifest"):
         build.open()
 
@@ -104,11 +104,11 @@ def test_stored_twin_serves_microcode_of_nxps_converter(copied: Callable[[str], 
     build = copied("neutron")
     expected = build.open()(*build.samples[0])[0]
     build.program.write_bytes(build.program.read_bytes().replace(b"LDNEUREF", b"\x11" * 8))
-    manifest = json.loads((build.folder / artifacts.MANIFEST).read_text())
+    manifest = json.loads((build.folder / paths.MANIFEST).read_text())
     payload = read_pte(build.program.read_bytes())[0].delegates[0].payload
     manifest["program"]["sha256"] = sha256(build.program.read_bytes()).hexdigest()
     manifest["partitions"][0]["payload_sha256"] = sha256(payload).hexdigest()
-    (build.folder / artifacts.MANIFEST).write_text(json.dumps(manifest))
+    (build.folder / paths.MANIFEST).write_text(json.dumps(manifest))
     assert torch.equal(build.open()(*build.samples[0])[0], expected)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
 from lowerdeck.sweep.edges import Edges
 
 CONFIG: dict[str, Any] = {"target": {"backend": "xnnpack", "device": {}}, "flavor": {"name": "reference"}}
 
 
 def make(workspace: Path, content: str) -> None:
-    for path in (artifacts.EDGE, artifacts.EDGE_RECEIPT):
+    for path in (paths.EDGE, paths.EDGE_RECEIPT):
         (workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace / path).write_text(content)
 
@@ -20,19 +20,19 @@ def make(workspace: Path, content: str) -> None:
 def test_the_next_point_of_the_same_quantized_program_finds_the_edge_program(tmp_path: Path) -> None:
     edges, first, second, other = Edges(tmp_path / "edges"), tmp_path / "1", tmp_path / "2", tmp_path / "3"
     with edges.lent(first, CONFIG, "quantized"):
-        assert not (first / artifacts.EDGE).exists()
+        assert not (first / paths.EDGE).exists()
         assert edges.are_awaited(CONFIG, "quantized")
         assert not edges.are_awaited(CONFIG, "another")
         make(first, "made")
     assert not edges.are_awaited(CONFIG, "quantized")
     with edges.lent(second, CONFIG, "quantized"):
-        assert (second / artifacts.EDGE).read_text() == (second / artifacts.EDGE_RECEIPT).read_text() == "made"
+        assert (second / paths.EDGE).read_text() == (second / paths.EDGE_RECEIPT).read_text() == "made"
         make(second, "made anew")
     with edges.lent(other, CONFIG | {"flavor": {"name": "vela"}}, "quantized"):
-        assert not (other / artifacts.EDGE).exists()
+        assert not (other / paths.EDGE).exists()
         make(other, "other")
     with edges.lent(first, CONFIG, "quantized"):
-        assert (first / artifacts.EDGE).read_text() == "made anew"
+        assert (first / paths.EDGE).read_text() == "made anew"
 
 
 def test_a_stage_that_fails_keeps_nothing_and_breaks_nothing(tmp_path: Path) -> None:
@@ -41,5 +41,5 @@ def test_a_stage_that_fails_keeps_nothing_and_breaks_nothing(tmp_path: Path) -> 
         pass
     assert not edges.are_awaited(CONFIG, "quantized")
     with edges.lent(tmp_path / "2", CONFIG, "quantized"):
-        assert not (tmp_path / "2" / artifacts.EDGE).exists()
+        assert not (tmp_path / "2" / paths.EDGE).exists()
         make(tmp_path / "2", "made")

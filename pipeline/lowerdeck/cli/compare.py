@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     """Compare, print, write the page, and keep both in MLflow."""
     if options.json == options.csv == STANDARD_OUTPUT:
         raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
     from lowerdeck.comparison import exports
     from lowerdeck.comparison.comparison import compare
     from lowerdeck.pages.comparison import page
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     title, builds = _builds(tracking, options.selectors)
     answers = _paired(tracking, builds)
     comparison = compare(builds, objectives=options.objectives, sort=options.sort, paired=answers)
-    output = options.output or artifacts.COMPARISON
+    output = options.output or paths.COMPARISON
     texts = {"compare.html": page.render(comparison, title, output.parent)}
     texts |= {"compare.json": exports.as_json(comparison), "compare.csv": exports.as_csv(comparison)}
     _write(output, texts["compare.html"])
@@ -176,16 +176,14 @@ def _revision(selector: str) -> str | None:
 
 def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[str, bool]:
     """Paired tests of the builds that are hard to tell from the best, where their confusion pairs were kept."""
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
     from lowerdeck.comparison import paired, sources
     from lowerdeck.tracking.runs import read_artifacts
 
     answers: dict[str, bool] = {}
     for column, near in paired.candidates(builds):
         by_run = {build.run_id: build.label for build in near if build.run_id is not None}
-        kept = {
-            by_run[run]: data for run, data in read_artifacts(tracking, list(by_run), artifacts.CONFUSION.name).items()
-        }
+        kept = {by_run[run]: data for run, data in read_artifacts(tracking, list(by_run), paths.CONFUSION.name).items()}
         kept |= {build.label: data for build in near if (data := sources.confusion(build)) is not None}
         hits = {label: paired.read_hits(data.decode()) for label, data in kept.items()}
         answers |= paired.tests(column, hits, near)
@@ -205,10 +203,10 @@ def _print(options: argparse.Namespace, comparison: Comparison, output: Path) ->
 
 
 def _write(path: Path, text: str) -> None:
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts.files import write_text
 
     try:
-        artifacts.write_text(path, text)
+        write_text(path, text)
     except OSError as error:
         raise LowerdeckError(f"{path} cannot be written: {error.strerror}") from error
 

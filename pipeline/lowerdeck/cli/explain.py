@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     """Print what was asked for; the build's own plan gets its page as well."""
     from rich.console import Console
 
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts.plans import read_plan
     from lowerdeck.cli.plans import named_plan
     from lowerdeck.explain.graph import PlanGraph
     from lowerdeck.explain.groups import groups, reason_code
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     if sum(value is not None for value in (options.node, options.reason, options.against)) > 1:
         raise LowerdeckError("--node, --reason and --against do not go together: give one of them")
     code = None if options.reason is None else reason_code(options.reason)
-    plan = artifacts.read_plan() if options.plan is None else named_plan(options.plan)[0]
+    plan = read_plan() if options.plan is None else named_plan(options.plan)[0]
     console, graph = Console(), PlanGraph(plan)
     if options.against is not None:
         _against(console, plan, options)
@@ -56,7 +56,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options: argparse.Namespace) -> None:
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import write_text
     from lowerdeck.config import load
     from lowerdeck.delegation.coverage import coverage
     from lowerdeck.explain import groups, terminal
@@ -77,11 +78,11 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
         there = ", ".join(sorted(name.removeprefix("reasons.") for name in figures if name.startswith("reasons.")))
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
     if options.plan is None:
-        config = load.read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else None
+        config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
         for name, text in files.render(graph.plan, config).items():
-            artifacts.write_text(artifacts.BUILD / name, text)
+            write_text(paths.BUILD / name, text)
         console.print(
-            f"\nthe whole graph: {artifacts.EXPLANATION}; for Model Explorer: {artifacts.MODEL_EXPLORER}",
+            f"\nthe whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}",
             soft_wrap=True,
         )
 

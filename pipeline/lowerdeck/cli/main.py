@@ -115,13 +115,14 @@ def _run(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import write_text
     from lowerdeck.pages import report
     from lowerdeck.report import terminal
     from lowerdeck.report.build import read_build
 
     build = read_build()
-    artifacts.write_text(artifacts.REPORT, report.render(build))
+    write_text(paths.REPORT, report.render(build))
     terminal.print_table(build, Console())
 
 

@@ -65,7 +65,7 @@ def _operators(options: argparse.Namespace) -> None:
 
 
 def _measure(backend: str, only: str) -> Page:
-    from lowerdeck.stage import quiet_libraries
+    from lowerdeck.execution.environment import quiet_libraries
 
     quiet_libraries()  # before torch is imported
     import torch
@@ -88,7 +88,7 @@ def _measure(backend: str, only: str) -> Page:
 
 
 def _update(fresh: Page, *, is_whole: bool) -> None:
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts.files import write_text
     from lowerdeck.operators import page, rows
 
     whole = (
@@ -96,7 +96,7 @@ def _update(fresh: Page, *, is_whole: bool) -> None:
     )
     rows.write(whole)
     text = rows.path(fresh.backend).with_suffix(".md")
-    artifacts.write_text(text, page.markdown(whole))
+    write_text(text, page.markdown(whole))
     print(f"{rows.path(fresh.backend)} and {text.name} have {len(whole.rows)} rows: {page.summary(whole.rows)}")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.plans import plan_of
 from lowerdeck.contracts import DelegationPlan, LowerdeckError
 
 
@@ -21,16 +22,16 @@ def named_plan(name: str) -> tuple[DelegationPlan, str]:
     """
     path = Path(name)
     if path.is_file():
-        return artifacts.plan_of(_text(path.read_bytes(), name), name), name
+        return plan_of(_text(path.read_bytes(), name), name), name
     if path.is_dir() or path.suffix == ".json":
-        raise LowerdeckError(f"{name} is no plan file: a build has one at {artifacts.PLAN}")
+        raise LowerdeckError(f"{name} is no plan file: a build has one at {paths.PLAN}")
     commit = _commit(name)
     if commit is not None:
         words = f"revision {name} ({commit[:10]})"
-        return artifacts.plan_of(_of_revision(name), f"the plan of {words}"), words
+        return plan_of(_of_revision(name), f"the plan of {words}"), words
     run_id, run_name = _run(name)
     words = f"run {run_name!r} ({run_id[:8]})"
-    return artifacts.plan_of(_of_run(run_id), f"the plan of {words}"), words
+    return plan_of(_of_run(run_id), f"the plan of {words}"), words
 
 
 def _text(content: bytes, where: str) -> str:
@@ -63,12 +64,12 @@ def _of_revision(revision: str) -> str:
     from dvc.scm import SCMError
 
     try:
-        text: str = dvc.api.read(artifacts.PLAN.as_posix(), rev=revision, mode="r")
+        text: str = dvc.api.read(paths.PLAN.as_posix(), rev=revision, mode="r")
     except (DvcException, SCMError, OSError) as error:
         raise LowerdeckError(
             f"the plan of revision {revision} is not to be had here: {' '.join(str(error).split())}\n"
             "git keeps its digest in dvc.lock, and DVC's cache the file. `dvc fetch` gets it from a remote; else check "
-            f"{revision} out in another folder, `dvc repro partition` there, and give the path of {artifacts.PLAN}."
+            f"{revision} out in another folder, `dvc repro partition` there, and give the path of {paths.PLAN}."
         ) from None
     return text
 
@@ -98,4 +99,4 @@ def _of_run(run_id: str) -> str:
     from lowerdeck.tracking.runs import read_artifact
 
     tracking = recorded_build.where()
-    return _text(read_artifact(tracking, run_id, artifacts.PLAN.name), f"plan.json of run {run_id}")
+    return _text(read_artifact(tracking, run_id, paths.PLAN.name), f"plan.json of run {run_id}")

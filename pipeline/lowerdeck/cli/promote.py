@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write, build, check, register."""
     _refuse_unfit(options)
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
     from lowerdeck.tracking import recorded_build
 
     tracking = recorded_build.where()
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         return
     if options.no_build:
-        print(f"`dvc repro convert` builds it; {artifacts.PROGRAM} has to have SHA-256 {build.program_sha256}")
+        print(f"`dvc repro convert` builds it; {paths.PROGRAM} has to have SHA-256 {build.program_sha256}")
         return
     _build_and_check(build)
     if options.register:
@@ -121,7 +121,7 @@ def _tell_differences(options: argparse.Namespace, build: RecordedBuild, selecte
 
 def _write(options: argparse.Namespace, selected: Selected) -> None:
     """Show how params.yaml changes, and change it."""
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.params import with_values
     from lowerdeck.release.promotion.workspace import refuse_unsaved
 
@@ -135,27 +135,28 @@ def _write(options: argparse.Namespace, selected: Selected) -> None:
         return
     if not options.force:
         refuse_unsaved(PARAMS)
-    artifacts.write_text(PARAMS, after)
+    write_text(PARAMS, after)
 
 
 def _build_and_check(build: RecordedBuild) -> None:
     """Build through convert, and hold the program's SHA-256 against the run's."""
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import sha256
     from lowerdeck.config.load import read_config
     from lowerdeck.release.promotion import workspace
     from lowerdeck.release.promotion.check import ingredients, table
 
     workspace.build()
-    here = artifacts.sha256(artifacts.PROGRAM)
+    here = sha256(paths.PROGRAM)
     if here == build.program_sha256:
-        print(f"the same program: {artifacts.PROGRAM} has the SHA-256 of the run, {here}")
+        print(f"the same program: {paths.PROGRAM} has the SHA-256 of the run, {here}")
         return
-    listed = "\n".join(table(list(ingredients(build, read_config(artifacts.CONFIG)))))
+    listed = "\n".join(table(list(ingredients(build, read_config(paths.CONFIG)))))
     commit = build.run.tags.get("git.commit", "none")
     dirty = " with changes in no commit" if build.run.tags.get("git.dirty") == "true" else ""
     code = "" if commit == "none" else f"\nThe code was that of commit {commit[:12]}{dirty}."
     raise LowerdeckError(
-        f"another program than the run's: {artifacts.PROGRAM} has SHA-256 {here}, the run's has "
+        f"another program than the run's: {paths.PROGRAM} has SHA-256 {here}, the run's has "
         f"{build.program_sha256}.\nWhat went into it, in the order of making; the first difference is the cause, and "
         f"what follows comes of it:\n{listed}{code}\n"
         f"{PARAMS} stays as it was written; `git checkout {PARAMS}` brings back what it said."

@@ -23,12 +23,14 @@ def run(options: argparse.Namespace) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from lowerdeck import artifacts
-    from lowerdeck.figures import read_layers
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.baseline import read_layers
+    from lowerdeck.artifacts.files import existing
+    from lowerdeck.artifacts.quantization_report import read_quantization_report
     from lowerdeck.report.quantization import HEADER, tensor_rows
 
-    layers = read_layers(artifacts.existing(artifacts.LAYERS)) if artifacts.LAYERS.is_file() else []
-    rows = tensor_rows(artifacts.read_quantization_report(), layers)[: options.top]
+    layers = read_layers(existing(paths.LAYERS)) if paths.LAYERS.is_file() else []
+    rows = tensor_rows(read_quantization_report(), layers)[: options.top]
     if options.json:
         print(json.dumps([dataclasses.asdict(row.tensor) | {"sqnr_db": row.sqnr_db} for row in rows], indent=2))
         return

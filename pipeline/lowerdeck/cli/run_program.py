@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import artifacts, runtime
+from lowerdeck import runtime
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_bytes
 from lowerdeck.cli.program_inputs import Normalization, Run, read_runs
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.runtime.twins import read_manifest
@@ -124,7 +126,7 @@ def describe(program: Path, executed: Executed) -> list[str]:
 
 def _beside(program: Path, manifest: Path | None, twins: Path | None) -> tuple[Path | None, Path | None]:
     """Manifest and twins as convert leaves them beside a program, in place of those not given."""
-    found = program.parent / artifacts.MANIFEST.name, program.parent / artifacts.TWINS.name
+    found = program.parent / paths.MANIFEST.name, program.parent / paths.TWINS.name
     return (
         manifest or (found[0] if found[0].is_file() else None),
         twins or (found[1] if found[1].is_dir() else None),
@@ -151,8 +153,8 @@ def _write(folder: Path, answers: Sequence[Any], outputs: Sequence[ValueInfo]) -
         raw = in_memory.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         path = folder / f"output_{info.index}"
         try:
-            artifacts.write_bytes(path.with_suffix(".npy"), _npy(tensor))
-            artifacts.write_bytes(path.with_suffix(".bin"), raw)
+            write_bytes(path.with_suffix(".npy"), _npy(tensor))
+            write_bytes(path.with_suffix(".bin"), raw)
         except OSError as error:
             raise LowerdeckError(f"{folder} cannot be written to: {error.strerror}") from error
         written += [path.with_suffix(".npy"), path.with_suffix(".bin")]

@@ -77,42 +77,50 @@ def run(options: argparse.Namespace) -> None:
 
 def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     """What measures the build in build/, with what was measured before, and the number of samples."""
-    from lowerdeck import artifacts, stage
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.observers import read_observers
+    from lowerdeck.artifacts.programs import read_program
+    from lowerdeck.artifacts.sensitivity_measurements import Measurements
     from lowerdeck.datasets.choice import stratified
     from lowerdeck.datasets.overlap import check_disjoint
+    from lowerdeck.execution.arithmetic import fix_arithmetic
+    from lowerdeck.execution.chosen.dataset import chosen_dataset
+    from lowerdeck.execution.chosen.quantization import chosen_quantizer
     from lowerdeck.graph.memory_formats import laid_out, memory_format_of
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.quantization.sensitivity import Trials
 
-    build, quantizer = stage.fix_arithmetic(), stage.quantizer()
+    build, quantizer = fix_arithmetic(), chosen_quantizer()
     if quantizer is None:
         raise LowerdeckError("the build quantizes no layer by observers; choose e.g. `quantization: int8`")
-    dataset = stage.dataset(build.seed)
+    dataset = chosen_dataset(build.seed)
     split = getattr(dataset, options.split, None)
     if split is None:
         raise LowerdeckError(f"the dataset has no {options.split} split; use --split calibration")
     check_disjoint(split, dataset.evaluation, options.split)
     indices = stratified(split, options.samples or len(split), build.seed)
-    program = artifacts.read_program(artifacts.EXPORTED)
+    program = read_program(paths.EXPORTED)
     layout, samples = memory_format_of(program), [split[index] for index in indices]
     samples = [dataclasses.replace(sample, inputs=laid_out(sample.inputs, layout)) for sample in samples]
     if dataset.structural:  # labels of random data mean nothing
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
     prepared = prepare(program, quantizer)
-    restore_observers(prepared, artifacts.read_observers())
-    return Trials(prepared, samples, artifacts.Measurements(_key(options.split, samples))), len(samples)
+    restore_observers(prepared, read_observers())
+    return Trials(prepared, samples, Measurements(_key(options.split, samples))), len(samples)
 
 
 def _key(split: str, samples: Sequence[Sample]) -> str:
     """SHA-256 over all that the measurements depend on."""
     import importlib.metadata
 
-    from lowerdeck import artifacts, stage
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import sha256
+    from lowerdeck.execution.resolved_config import whole_config
 
-    config = stage.whole_config()
+    config = whole_config()
     parts = {
-        "exported": artifacts.sha256(artifacts.EXPORTED),
-        "observers": artifacts.sha256(artifacts.OBSERVERS),
+        "exported": sha256(paths.EXPORTED),
+        "observers": sha256(paths.OBSERVERS),
         "sections": [dataclasses.asdict(part) for part in (config.build, config.dataset, config.quantization)],
         "device": [config.target.backend, config.target.device],
         "samples": [split, [(sample.digest, sample.label) for sample in samples]],
@@ -181,11 +189,12 @@ def _show(
 
 def _use(options: argparse.Namespace, found: OptOut, floats: Measured) -> None:
     """Say which layers to leave float, and write them where that was asked for."""
-    from lowerdeck import artifacts, stage
+    from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.params import with_override
     from lowerdeck.config.schema import QuantizationConfig
+    from lowerdeck.execution.resolved_config import section
 
-    kept = [*stage.section(QuantizationConfig).keep_float, *found.layers]
+    kept = [*section(QuantizationConfig).keep_float, *found.layers]
     if not found.reached:
         raise LowerdeckError(
             f"the wanted accuracy was not reached: the best found is {100 * found.accuracy:.2f} % with "
@@ -198,7 +207,7 @@ def _use(options: argparse.Namespace, found: OptOut, floats: Measured) -> None:
         _say(options, f"{100 * found.accuracy:.2f} % is reached with (write it with --write):")
         _say(options, f"overrides: {{quantization: {{keep_float: [{', '.join(kept)}]}}}}")
     else:
-        artifacts.write_text(PARAMS, with_override(PARAMS, ("quantization", "keep_float"), kept))
+        write_text(PARAMS, with_override(PARAMS, ("quantization", "keep_float"), kept))
         _say(options, f"{100 * found.accuracy:.2f} % is reached with {', '.join(found.layers)} float")
         _say(options, f"wrote quantization.keep_float into {PARAMS}; `dvc repro` builds and evaluates it")
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts, figures
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import sha256
 from lowerdeck.comparison.builds import ComparedBuild, State, finite
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.report import summary
 from lowerdeck.tracking.content import flat_params
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
 
@@ -18,8 +20,8 @@ WORKSPACE = "workspace"
 """Selects the build in build/, committed or not; DVC's word."""
 LABEL_CHARACTERS = 8
 _OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
-_REVISION_FILES = (artifacts.METRICS, artifacts.CONFIG, artifacts.LINEAGE)
-_LINKED = {"plan": artifacts.PLAN.name, "program": artifacts.PROGRAM.name, "configuration": artifacts.CONFIG.name}
+_REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE)
+_LINKED = {"plan": paths.PLAN.name, "program": paths.PROGRAM.name, "configuration": paths.CONFIG.name}
 
 
 def of_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:
@@ -102,7 +104,7 @@ def of_revision(revision: str) -> ComparedBuild:
         LowerdeckError: the commit holds none.
     """
     found = {path: _git("show", f"{revision}:./{path.as_posix()}") for path in _REVISION_FILES}
-    missing = [path.as_posix() for path in (artifacts.METRICS, artifacts.CONFIG) if found[path] is None]
+    missing = [path.as_posix() for path in (paths.METRICS, paths.CONFIG) if found[path] is None]
     if missing:
         raise LowerdeckError(
             f"the git revision {revision!r} holds no build: {' and '.join(missing)} is not committed there. `dvc "
@@ -116,8 +118,8 @@ def confusion(build: ComparedBuild) -> bytes | None:
     if build.run_id is not None:
         return None
     if build.label == WORKSPACE:
-        return artifacts.CONFUSION.read_bytes() if artifacts.CONFUSION.is_file() else None
-    text = _git("show", f"{build.label}:./{artifacts.CONFUSION.as_posix()}")
+        return paths.CONFUSION.read_bytes() if paths.CONFUSION.is_file() else None
+    text = _git("show", f"{build.label}:./{paths.CONFUSION.as_posix()}")
     return None if text is None else text.encode()
 
 
@@ -127,34 +129,34 @@ def of_workspace() -> ComparedBuild:
     Raises:
         LowerdeckError: nothing was built yet.
     """
-    for path in (artifacts.METRICS, artifacts.CONFIG):
+    for path in (paths.METRICS, paths.CONFIG):
         if not path.is_file():
             raise LowerdeckError(f"{path} is missing: `dvc repro` builds")
     files = {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()}
-    if artifacts.LINEAGE in files and not _is_of_program(files[artifacts.LINEAGE]):
-        del files[artifacts.LINEAGE]  # of the build before: this one was not recorded yet
+    if paths.LINEAGE in files and not _is_of_program(files[paths.LINEAGE]):
+        del files[paths.LINEAGE]  # of the build before: this one was not recorded yet
     return _of_files(WORKSPACE, files)
 
 
 def _is_of_program(lineage: str) -> bool:
     """Whether the lineage ends in the program that lies in build/."""
     programs = [link["sha256"] for link in json.loads(lineage)["links"] if link["name"] == "program"]
-    return artifacts.PROGRAM.is_file() and programs == [artifacts.sha256(artifacts.PROGRAM)]
+    return paths.PROGRAM.is_file() and programs == [sha256(paths.PROGRAM)]
 
 
 def _of_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
     import yaml
 
     try:
-        measured = json.loads(files[artifacts.METRICS])
-        config = yaml.safe_load(files[artifacts.CONFIG])
-        lineage = json.loads(files.get(artifacts.LINEAGE, "{}"))
+        measured = json.loads(files[paths.METRICS])
+        config = yaml.safe_load(files[paths.CONFIG])
+        lineage = json.loads(files.get(paths.LINEAGE, "{}"))
         converter = _converter(lineage)
         name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
     except (ValueError, yaml.YAMLError, KeyError, TypeError) as error:
         raise LowerdeckError(f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}") from error
     config.pop("tracking", None)
-    texts = {key: str(value) for key, value in measured.items() if not figures.is_number(value)}
+    texts = {key: str(value) for key, value in measured.items() if not summary.is_number(value)}
     return ComparedBuild(
         label=label,
         name=name,

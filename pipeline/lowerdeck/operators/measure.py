@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from lowerdeck import artifacts, backends
+from lowerdeck import backends
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts import (
     Backend,
@@ -223,10 +226,10 @@ def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> S
 
 def _converted(partitioned: Partitioned, backend: Backend) -> Converted:
     """Convert in the current folder, with the edge program stored between and the files written that a build has."""
-    artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-    with artifacts.converter_folder() as workdir:
-        converted = convert(artifacts.read_edge_program(), partitioned.plan, backend, workdir.absolute())
-    artifacts.write_converted(converted, backend.converter())
+    write_edge_program(partitioned.program, partitioned.edge_config)
+    with converter_folder() as workdir:
+        converted = convert(read_edge_program(), partitioned.plan, backend, workdir.absolute())
+    write_converted(converted, backend.converter())
     return converted
 
 
@@ -242,7 +245,7 @@ def _inputs(case: Case, scheme: QuantizationScheme) -> tuple[torch.Tensor, ...]:
 
 
 def _run(inputs: tuple[torch.Tensor, ...]) -> tuple[str, tuple[Any, ...]]:
-    host = artifacts.open_program("reference").program
+    host = open_converted_program("reference").program
     return host.executor, host(*inputs)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.files import write_json
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.operators import cases, claims
 from lowerdeck.operators.case import Case
@@ -272,4 +272,4 @@ def read(backend: str) -> Page:
 
 def write(page: Page) -> None:
     """Keep the table; the same rows give the same bytes."""
-    artifacts.write_json(path(page.backend), TypeAdapter(Page).dump_python(page, mode="json"))
+    write_json(path(page.backend), TypeAdapter(Page).dump_python(page, mode="json"))

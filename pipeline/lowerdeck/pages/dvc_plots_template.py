@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.files import write_text
 from lowerdeck.contracts import LowerdeckError
 
 TEMPLATE = Path(".dvc") / "tmp" / "lowerdeck_plots.html"
@@ -44,7 +44,7 @@ def install() -> Path:
     """
     if not Path(".dvc").is_dir():
         raise LowerdeckError("there is no .dvc folder here; run this command in the folder of the repository")
-    artifacts.write_text(TEMPLATE, page(vega_scripts()))
+    write_text(TEMPLATE, page(vega_scripts()))
     # In the clone's own configuration: where the file does not exist, DVC would take its path for the template itself.
     setting = ["config", "--local", "plots.html_template", TEMPLATE.relative_to(".dvc").as_posix()]
     done = subprocess.run([sys.executable, "-m", "dvc", *setting], capture_output=True, text=True, check=False)

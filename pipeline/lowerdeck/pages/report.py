@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from lowerdeck import figures
+from lowerdeck.artifacts.evaluation_results import Confusion
 from lowerdeck.contracts import DelegationPlan, PlannedNode
-from lowerdeck.figures import Confusion
 from lowerdeck.pages.parts import Markup, page_head, section, table
+from lowerdeck.report import summary
 from lowerdeck.report.build import Build
 from lowerdeck.report.quantization import HEADER, tensor_rows
 
@@ -34,7 +34,7 @@ def render(build: Build) -> str:
         f'<header><p class="kind">Lowerdeck build report</p><h1>{escape(title)}</h1></header>',
         f'<p class="caveat" role="note">{escape(caveat)}</p>' if caveat else "",
         section("Figures", _figures(build)),
-        section(figures.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
+        section(summary.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
         section("Classes", _classes(build)) if build.classes else "",
         section("Layers", _layers(build)) if build.layers else "",
         section("Quantization", _quantization(build)) if build.tensors else "",
@@ -51,9 +51,9 @@ def _figures(build: Build) -> str:
         f'<div class="tile"><h3>{escape(name)}</h3><b>{escape(large)}</b><span>{escape(small)}</span></div>'
         for name, large, small in _tiles(build.figures)
     )
-    rows = figures.rows(build.config, build.figures, build.manifest)
-    rows += figures.estimates(build.figures, build.manifest["converter"]["flavor"])
-    rows += [*figures.comparisons(build.figures), ("executed by", str(build.figures.get("executed_by", "unknown")))]
+    rows = summary.rows(build.config, build.figures, build.manifest)
+    rows += summary.estimates(build.figures, build.manifest["converter"]["flavor"])
+    rows += [*summary.comparisons(build.figures), ("executed by", str(build.figures.get("executed_by", "unknown")))]
     shown = {name for name, _, _ in _tiles(build.figures)}
     unique = dict(row for row in rows if row[0] not in shown)
     return f'<div class="tiles">{tiles}</div>' + table((), list(unique.items()), "pairs")
@@ -63,9 +63,9 @@ def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The figures that are looked for first, each as (name, what is set large, what is set small below it)."""
     tiles = []
     for program in ("float", "quantized", "delegated"):
-        large, of, small = figures.accuracy(measured, program).partition(" of ")
+        large, of, small = summary.accuracy(measured, program).partition(" of ")
         tiles.append((f"{program} accuracy", large, (of + small).strip()))
-    nodes, _, partitions = figures.delegation(measured).partition(" in ")
+    nodes, _, partitions = summary.delegation(measured).partition(" in ")
     size_bytes = measured["program_bytes"]
     tiles.append(("delegated nodes", nodes, f"in {partitions}"))
     tiles.append(("size", f"{size_bytes / 1024:,.1f} KiB", f"{size_bytes:,} bytes"))

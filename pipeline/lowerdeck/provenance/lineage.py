@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import LowerdeckError
 
@@ -71,7 +72,7 @@ def trace(config: Config) -> dict[str, Any]:
     Raises:
         LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
     """
-    manifest = artifacts.read_json(artifacts.MANIFEST)
+    manifest = read_json(paths.MANIFEST)
     return {
         "build_key": build_key(config, manifest),
         "upstream_key": upstream_key(config, manifest),
@@ -86,32 +87,32 @@ def made_links(config: Config) -> list[dict[str, Any]]:
     Raises:
         LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
     """
-    manifest = artifacts.read_json(artifacts.MANIFEST)
-    program = _file_link("program", artifacts.PROGRAM, "convert", ["quantized", "plan"])
+    manifest = read_json(paths.MANIFEST)
+    program = _file_link("program", paths.PROGRAM, "convert", ["quantized", "plan"])
     if program["sha256"] != manifest["program"]["sha256"]:
         raise LowerdeckError(
-            f"{artifacts.PROGRAM} is not the program that {artifacts.MANIFEST} describes; `dvc repro -f convert` makes "
+            f"{paths.PROGRAM} is not the program that {paths.MANIFEST} describes; `dvc repro -f convert` makes "
             "both anew"
         )
     return [
         _weights_link(config, manifest),
-        _file_link("exported", artifacts.EXPORTED, "export", ["weights"]),
-        _file_link("observers", artifacts.OBSERVERS, "calibrate", ["dataset", "exported"]),
-        _file_link("quantized", artifacts.QUANTIZED, "quantize", ["exported", "observers"]),
-        _file_link("plan", artifacts.PLAN, "partition", ["quantized"]),
+        _file_link("exported", paths.EXPORTED, "export", ["weights"]),
+        _file_link("observers", paths.OBSERVERS, "calibrate", ["dataset", "exported"]),
+        _file_link("quantized", paths.QUANTIZED, "quantize", ["exported", "observers"]),
+        _file_link("plan", paths.PLAN, "partition", ["quantized"]),
         program | {"converter": manifest["converter"]},
     ]
 
 
 def _file_link(name: str, path: Path, stage: str, sources: list[str]) -> dict[str, Any]:
-    return {"name": name, "what": path.as_posix(), "sha256": artifacts.sha256(path), "made_by": stage, "from": sources}
+    return {"name": name, "what": path.as_posix(), "sha256": sha256(path), "made_by": stage, "from": sources}
 
 
 def _dataset_link(config: Config) -> dict[str, Any]:
     """The dataset by the samples that were really used; its fingerprint covers all that its source could read."""
     samples = {
-        "calibration": samples_used(artifacts.CALIBRATION_SAMPLES),
-        "evaluation": samples_used(artifacts.EVALUATION_SAMPLES),
+        "calibration": samples_used(paths.CALIBRATION_SAMPLES),
+        "evaluation": samples_used(paths.EVALUATION_SAMPLES),
     }
     return {
         "name": "dataset",
@@ -126,7 +127,7 @@ def _dataset_link(config: Config) -> dict[str, Any]:
 
 def samples_used(path: Path) -> dict[str, Any]:
     """How many samples a stage listed at `path`, and SHA-256 over their digests in order."""
-    digests = artifacts.read_json(path)
+    digests = read_json(path)
     return {"num_samples": len(digests), "sha256": digest(digests)}
 
 
@@ -136,7 +137,7 @@ def _weights_link(config: Config, manifest: Mapping[str, Any]) -> dict[str, Any]
     link: dict[str, Any] = {"name": "weights", "from": [], "fingerprint": model.fingerprint}
     if model.weights is not None and Path(model.weights).is_file():
         path = Path(model.weights)
-        return link | {"what": path.as_posix(), "sha256": artifacts.sha256(path), "made_by": GIVEN}
+        return link | {"what": path.as_posix(), "sha256": sha256(path), "made_by": GIVEN}
     if model.weights is not None:
         return link | {"what": model.weights, "sha256": digest([model.weights, model.fingerprint]), "made_by": GIVEN}
     # Random weights are in no file: what decides them is the model, the seed and PyTorch's generator.

@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.baseline import read_layers
+from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, read_classes, read_confusion
+from lowerdeck.artifacts.files import existing, read_json
+from lowerdeck.artifacts.plans import read_plan
+from lowerdeck.artifacts.quantization_report import read_quantization_report
 from lowerdeck.config import load
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import DelegationPlan, LayerFigures, LowerdeckError, QuantizedTensor
-from lowerdeck.figures import ClassAccuracies, Confusion, read_classes, read_confusion, read_layers
 from lowerdeck.provenance.lineage import build_key
 
 
@@ -41,12 +45,12 @@ def read_build() -> Build:
     Raises:
         LowerdeckError: something is missing, or build/ holds parts of different builds.
     """
-    config, manifest = load.read_config(artifacts.CONFIG), artifacts.read_json(artifacts.MANIFEST)
-    plan, figures = artifacts.read_plan(), artifacts.read_json(artifacts.METRICS)
+    config, manifest = load.read_config(paths.CONFIG), read_json(paths.MANIFEST)
+    plan, figures = read_plan(), read_json(paths.METRICS)
     converted = (plan.backend, manifest["converter"]["flavor"], manifest["program"]["bytes"])
     if converted != (config.target.backend, config.flavor.name, figures["program_bytes"]):
         raise LowerdeckError(
-            f"{artifacts.BUILD} holds parts of different builds: the configuration is for {config.target.backend} with "
+            f"{paths.BUILD} holds parts of different builds: the configuration is for {config.target.backend} with "
             f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
             f"{manifest['converter']['flavor']}, or it was not evaluated yet. `dvc repro` completes the build."
         )
@@ -55,18 +59,18 @@ def read_build() -> Build:
         figures=figures,
         manifest=manifest,
         plan=plan,
-        confusion=read_confusion(artifacts.existing(artifacts.CONFUSION)),
-        classes=read_classes(artifacts.existing(artifacts.CLASSES)),
-        layers=read_layers(artifacts.existing(artifacts.LAYERS)),
-        tensors=artifacts.read_quantization_report(),
+        confusion=read_confusion(existing(paths.CONFUSION)),
+        classes=read_classes(existing(paths.CLASSES)),
+        layers=read_layers(existing(paths.LAYERS)),
+        tensors=read_quantization_report(),
         lineage=_current_lineage(config, manifest),
     )
 
 
 def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if not artifacts.LINEAGE.is_file():
+    if not paths.LINEAGE.is_file():
         return None
-    lineage: Mapping[str, Any] = artifacts.read_json(artifacts.LINEAGE)
+    lineage: Mapping[str, Any] = read_json(paths.LINEAGE)
     programs = [link["sha256"] for link in lineage["links"] if link["name"] == "program"]
     current = lineage["build_key"] == build_key(config, manifest) and programs == [manifest["program"]["sha256"]]
     return lineage if current else None

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lowerdeck import artifacts, figures
+from lowerdeck.artifacts import paths
+from lowerdeck.report import summary
 from lowerdeck.report.build import Build
 
 
@@ -18,7 +19,7 @@ def print_table(build: Build, console: Console) -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for what, value in figures.rows(build.config, build.figures, build.manifest):
+    for what, value in summary.rows(build.config, build.figures, build.manifest):
         table.add_row(Text(what), Text(value))
     console.print()
     console.print(table)
@@ -26,8 +27,8 @@ def print_table(build: Build, console: Console) -> None:
         console.print(Text(note, style="yellow"), soft_wrap=True)
     console.print()
     for what, where in (
-        ("the whole report:", str(artifacts.REPORT)),
-        ("for firmware:", str(artifacts.FIRMWARE_ZIP)),
+        ("the whole report:", str(paths.REPORT)),
+        ("for firmware:", str(paths.FIRMWARE_ZIP)),
         ("what is not delegated:", "lowerdeck explain"),
         ("all builds compared:", "lowerdeck compare, make ui"),
         ("against the last commit:", "dvc metrics diff"),

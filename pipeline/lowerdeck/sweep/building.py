@@ -12,7 +12,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_json, write_text
 from lowerdeck.config.compose import compose_params, render
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts import ConfigurationError
@@ -69,7 +70,7 @@ class PointBuild:
             return self._failed(failed)
         return PointRecord(
             point=point, overrides=overrides, status="built", stages=self._done,
-            program_sha256=self._digests[artifacts.PROGRAM.as_posix()], metrics=metrics,
+            program_sha256=self._digests[paths.PROGRAM.as_posix()], metrics=metrics,
         )  # fmt: skip
 
     def track(self, record: PointRecord) -> PointRecord:
@@ -88,14 +89,14 @@ class PointBuild:
     def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
         """Record a point whose figures miss a gate: they were measured, and a person wants to see by how much."""
         stage = self._shared.stages[TRACK]
-        made = (self._shared.maker[path] for path in (artifacts.CONFIG.as_posix(), *stage.inputs))
+        made = (self._shared.maker[path] for path in (paths.CONFIG.as_posix(), *stage.inputs))
         try:
             for earlier in dict.fromkeys(made):
                 if earlier.name != EVALUATE:
                     self._place(earlier)
             if measured != self._workspace:  # the store has nothing of a stage that failed
                 for path in _files_of(self._shared.stages[EVALUATE], measured):
-                    artifacts.write_bytes(self._workspace / path, (measured / path).read_bytes())
+                    write_bytes(self._workspace / path, (measured / path).read_bytes())
             self._execute(stage, digest([self._keys[EVALUATE], TRACK]))
         except StageFailed as failed:
             return dataclasses.replace(record, reason=f"{record.reason}\n{failed.reason}\nlog: {failed.log}")
@@ -115,7 +116,7 @@ class PointBuild:
         return next((stage for stage in ready if not self._is_being_made(stage)), ready[0])
 
     def _is_being_made(self, stage: Stage) -> bool:
-        quantized = self._digests.get(artifacts.QUANTIZED.as_posix(), "")
+        quantized = self._digests.get(paths.QUANTIZED.as_posix(), "")
         awaited = stage.name == PARTITION and self._shared.edges.are_awaited(self._config, quantized)
         return awaited or self._shared.store.is_locked(self._key(stage))
 
@@ -136,7 +137,7 @@ class PointBuild:
         )
         if key not in self._shared.configured or not store.contains(key):
             self._shared.configured[key] = self._composed(key)
-        self._config, self._digests[artifacts.CONFIG.as_posix()] = self._shared.configured[key]
+        self._config, self._digests[paths.CONFIG.as_posix()] = self._shared.configured[key]
         return self._done.setdefault(COMPOSE, "shared") == "ran"
 
     def _composed(self, key: str) -> tuple[Mapping[str, Any], str]:
@@ -152,11 +153,11 @@ class PointBuild:
                 except ConfigurationError as error:
                     self._shared.refused[key] = error
                     raise
-                artifacts.write_text(folder / artifacts.CONFIG, render(config))
-                store.put(key, folder, [artifacts.CONFIG])
+                write_text(folder / paths.CONFIG, render(config))
+                store.put(key, folder, [paths.CONFIG])
                 self._done[COMPOSE] = "ran"
-            text = (folder / artifacts.CONFIG).read_text(encoding="utf-8")
-            return plain_values(text), artifacts.sha256(folder / artifacts.CONFIG)
+            text = (folder / paths.CONFIG).read_text(encoding="utf-8")
+            return plain_values(text), sha256(folder / paths.CONFIG)
 
     def _have(self, stage: Stage) -> None:
         """See to it that the store has the result of `stage`."""
@@ -186,7 +187,7 @@ class PointBuild:
             if (files := store.digests(key)) is not None:
                 self._done[stage.name] = "shared"
                 return files
-            for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
+            for path in (paths.CONFIG.as_posix(), *stage.inputs):
                 self._place(self._shared.maker[path])
             self._execute(stage, key)
             store.put(key, self._workspace, _files_of(stage, self._workspace), linked=True)
@@ -208,7 +209,7 @@ class PointBuild:
                 self.configure()
                 self._shared.store.get(self._keys[COMPOSE], self._workspace)
             else:
-                for path in (artifacts.CONFIG.as_posix(), *stage.inputs):
+                for path in (paths.CONFIG.as_posix(), *stage.inputs):
                     self._place(self._shared.maker[path])
                 self._execute(stage, self._keys[stage.name])
                 self._shared.store.put(
@@ -248,8 +249,8 @@ class PointBuild:
     def _aided(self, stage: Stage) -> Iterator[None]:
         """What a sweep gives to some stages beside their inputs."""
         if stage.name == TRACK:
-            artifacts.write_json(self._workspace / artifacts.SWEEP_TAGS, self._tags())
-        quantized = self._digests.get(artifacts.QUANTIZED.as_posix(), "")
+            write_json(self._workspace / paths.SWEEP_TAGS, self._tags())
+        quantized = self._digests.get(paths.QUANTIZED.as_posix(), "")
         lent = self._shared.edges.lent(self._workspace, self._config, quantized)
         with lent if stage.name == PARTITION else nullcontext():
             yield
@@ -280,8 +281,8 @@ def _files_of(stage: Stage, workspace: Path) -> list[Path]:
 
 def _figures(folder: Path) -> dict[str, Any]:
     """The figures of metrics.json below `folder`, none where it is not there."""
-    path = folder / artifacts.METRICS
-    metrics = artifacts.read_json(path) if path.is_file() else {}
+    path = folder / paths.METRICS
+    metrics = read_json(path) if path.is_file() else {}
     return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
 
 

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
 from lowerdeck.sweep.content import digest
 
 STAGE = "partition"
 _LOCK = ".lock"
-_FILES = (artifacts.EDGE, artifacts.EDGE_RECEIPT)  # the receipt last: one that does not fit its program is not believed
+_FILES = (paths.EDGE, paths.EDGE_RECEIPT)  # the receipt last: one that does not fit its program is not believed
 
 
 class Edges:
@@ -34,7 +34,7 @@ class Edges:
         from filelock import FileLock, Timeout
 
         kept = self._place(config, quantized)
-        if not kept.is_dir() or (kept / artifacts.EDGE_RECEIPT.name).is_file():
+        if not kept.is_dir() or (kept / paths.EDGE_RECEIPT.name).is_file():
             return False
         try:
             with FileLock(kept / _LOCK, timeout=0):
@@ -62,11 +62,11 @@ class Edges:
                 for file in _FILES:
                     _copy(kept / file.name, workspace / file)
                 lock.release()  # to read is no reason to wait
-                before = (kept / artifacts.EDGE_RECEIPT.name).read_bytes()
+                before = (kept / paths.EDGE_RECEIPT.name).read_bytes()
             else:
                 before = b""
             yield
-            receipt = workspace / artifacts.EDGE_RECEIPT
+            receipt = workspace / paths.EDGE_RECEIPT
             if receipt.is_file() and receipt.read_bytes() != before:  # a stage that failed may have left none
                 for file in _FILES:
                     _copy(workspace / file, kept / file.name)

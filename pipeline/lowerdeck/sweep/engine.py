@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.files import write_json
 from lowerdeck.config.compose import read_params
 from lowerdeck.contracts import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments, hydra_multirun, search, snapshot, warm
@@ -113,7 +113,7 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
         records = [record for record in prepared.folder.records() if record.session == session]
         summary = summarize(prepared, records, session)
         with suppress(OSError):  # a full disk has said so already
-            artifacts.write_json(prepared.folder.summary, summary)
+            write_json(prepared.folder.summary, summary)
     # Optuna's sweeper takes whatever a point raises for a trial that failed.
     broken = [event for event in prepared.folder.events() if event["event"] == BROKEN and event["session"] == session]
     if broken:

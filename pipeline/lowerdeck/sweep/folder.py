@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.files import write_json
 from lowerdeck.contracts import LowerdeckError
 
 
@@ -102,7 +102,7 @@ class Folder:
 
     def write(self, sweep: Sweep) -> None:
         """Write sweep.json."""
-        artifacts.write_json(self.path / "sweep.json", dataclasses.asdict(sweep))
+        write_json(self.path / "sweep.json", dataclasses.asdict(sweep))
 
     def read(self) -> Sweep:
         """What `write` wrote.

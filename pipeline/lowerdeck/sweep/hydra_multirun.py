@@ -66,16 +66,16 @@ def write_configuration(folder: Path, params: Mapping[str, Any], name: str, expe
         name: Of the named sweep, if any.
         experiment: Its content.
     """
-    from lowerdeck import artifacts
+    from lowerdeck.artifacts.files import write_json, write_text
 
-    artifacts.write_json(folder / "config.yaml", {"defaults": ["_self_", {arguments.EXPERIMENT: None}], **params})
+    write_json(folder / "config.yaml", {"defaults": ["_self_", {arguments.EXPERIMENT: None}], **params})
     if name:
         own = {key: value for key, value in experiment.items() if key != "sweep"}
         if _translated(experiment):
             own["hydra"] = {**own["hydra"], "sweeper": {**own["hydra"]["sweeper"], "params": _translated(experiment)}}
         place = folder / arguments.EXPERIMENT / f"{name}.yaml"
-        artifacts.write_json(place, own)
-        artifacts.write_text(place, "# @package _global_\n" + place.read_text(encoding="utf-8"))
+        write_json(place, own)
+        write_text(place, "# @package _global_\n" + place.read_text(encoding="utf-8"))
 
 
 def searches(experiment: Mapping[str, Any], given: Sequence[str]) -> bool:

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowerdeck import preload, stage
+from lowerdeck.execution import preload
+from lowerdeck.execution.environment import fixed_environment, quiet_libraries
 
 IDLE_S = 30.0
 PATIENCE_S = 180.0
@@ -68,7 +69,7 @@ LOWERING = Room(
     name="lowering",
     libraries=preload.LOWERING,
     project=(
-        *("lowerdeck.artifacts", "lowerdeck.formats.pt2", "lowerdeck.config.load", "lowerdeck.config.quantization"),
+        *("lowerdeck.artifacts.programs", "lowerdeck.formats.pt2", "lowerdeck.config.load", "lowerdeck.config.quantization"),
         *(
             "lowerdeck.steps.export",
             "lowerdeck.steps.calibrate",
@@ -132,7 +133,7 @@ def start_beside(code: Path) -> None:
 
 def serve(name: str, place: str) -> None:
     """Be the room `name` that listens at `place`."""
-    stage.quiet_libraries()
+    quiet_libraries()
     import pydantic
 
     pydantic.TypeAdapter(int)  # the first one looks for plugins in all that is installed
@@ -174,4 +175,4 @@ def environment(code: Path) -> Mapping[str, str]:
     """Environment of the warm process and of its stages: as a stage under DVC has it, with the sweep's code first."""
     own = (str(code.resolve() / "pipeline"), str(code.resolve()))
     path = os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH"))))
-    return {**preload.TRACKING.environment, **os.environ, **stage.fixed_environment(), "PYTHONPATH": path}
+    return {**preload.TRACKING.environment, **os.environ, **fixed_environment(), "PYTHONPATH": path}

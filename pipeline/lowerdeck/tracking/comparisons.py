@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.files import write_text
 from lowerdeck.provenance.lineage import digest
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS
 from lowerdeck.tracking.runs import KIND_TAG
@@ -51,7 +51,7 @@ def log_comparison(
             store.client.set_tag(run_id, tag, value)
         with patient_uploads():
             for file, content in files.items():
-                artifacts.write_text(Path(temporary, file), content)
+                write_text(Path(temporary, file), content)
                 store.client.log_artifact(run_id, str(Path(temporary, file)))
         store.client.set_terminated(run_id, "FINISHED")
     return run_id

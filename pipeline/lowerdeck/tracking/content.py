@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck import artifacts, figures
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json
 from lowerdeck.config.schema import Config
 from lowerdeck.evaluation import gates
+from lowerdeck.report import summary
 from lowerdeck.tracking.address import shown, tracking_uri
 
 UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
@@ -44,12 +46,12 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
         config: Resolved configuration.
         lineage: As `lineage.trace` gives it.
     """
-    measured, manifest = artifacts.read_json(artifacts.METRICS), artifacts.read_json(artifacts.MANIFEST)
+    measured, manifest = read_json(paths.METRICS), read_json(paths.MANIFEST)
     configuration = dataclasses.asdict(config)
     del configuration["tracking"]
     params, cut = flat_params(configuration)
     flat = dict(_flat(measured))
-    tags = {key: str(value) for key, value in flat.items() if not figures.is_number(value)}
+    tags = {key: str(value) for key, value in flat.items() if not summary.is_number(value)}
     tags |= _tags(config, measured, manifest) | _sample_tags(lineage)
     tags[UPSTREAM_KEY_TAG] = lineage["upstream_key"]
     if cut:
@@ -57,7 +59,7 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
     return Content(
         run_name=" ".join((config.model.name, config.target.name, config.quantization.name, config.flavor.name)),
         params=params,
-        metrics={_key(key): float(value) for key, value in flat.items() if figures.is_number(value)},
+        metrics={_key(key): float(value) for key, value in flat.items() if summary.is_number(value)},
         tags={_key(key): value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
         datasets=_datasets(config, lineage),
     )
@@ -106,7 +108,7 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
         **{f"converter.target.{name}": str(value) for name, value in converter["target"].items()},
         "lowerdeck.flavor": converter["flavor"],
         "lowerdeck.model": config.model.name,
-        "delegated_accuracy": "measured" if figures.is_number(delegated) else str(delegated),
+        "delegated_accuracy": "measured" if summary.is_number(delegated) else str(delegated),
         **_gates(config, measured),
         "mlflow.source.name": "stages/track.py",
         "mlflow.source.type": "LOCAL",
@@ -152,7 +154,7 @@ def _note(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
     caveat = manifest["converter"]["caveat"]
     lines = [f"**{caveat}**", ""] if caveat else []
     lines += ["| | |", "| --- | --- |"]
-    for what, value in figures.rows(config, measured, manifest):
+    for what, value in summary.rows(config, measured, manifest):
         lines.append(f"| {what} | {value.replace('|', chr(92) + '|')} |")
     return "\n".join(lines)
 

@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lowerdeck.artifacts.evaluation_results import Confusion
 from lowerdeck.contracts import LayerFigures
-from lowerdeck.figures import Confusion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import artifacts, figures
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.baseline import read_layers
+from lowerdeck.artifacts.evaluation_results import read_confusion
+from lowerdeck.artifacts.files import read_json, write_bytes, write_json, write_text
+from lowerdeck.artifacts.sweep_tags import read_sweep_tags
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import LowerdeckError
+from lowerdeck.report import summary
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
 from lowerdeck.tracking.store import find_or_create_run, opened, patient_uploads
 
@@ -51,7 +56,7 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
     """
-    wanted, sweep_tags = content(config, lineage), artifacts.read_sweep_tags()
+    wanted, sweep_tags = content(config, lineage), read_sweep_tags()
     with opened(config.tracking) as store:
         run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name, sweep_tags)
         with _ending(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
@@ -136,23 +141,23 @@ def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float],
 
 def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pages: Mapping[str, str]) -> None:
     """Put the files of the build into the run; files of the same name are replaced."""
-    at_the_top = (artifacts.CONFIG, artifacts.PROGRAM, artifacts.MANIFEST, artifacts.PLAN, artifacts.METRICS)
-    tables = (artifacts.CONFUSION, artifacts.CLASSES, artifacts.LAYERS)
+    at_the_top = (paths.CONFIG, paths.PROGRAM, paths.MANIFEST, paths.PLAN, paths.METRICS)
+    tables = (paths.CONFUSION, paths.CLASSES, paths.LAYERS)
     files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
-    files.append((artifacts.QUANTIZATION_REPORT, "quantization"))
-    files.append((artifacts.FIRMWARE_ZIP, None))
-    for folder in (artifacts.TWINS, artifacts.REPORTS, artifacts.DATA_FILES):
+    files.append((paths.QUANTIZATION_REPORT, "quantization"))
+    files.append((paths.FIRMWARE_ZIP, None))
+    for folder in (paths.TWINS, paths.REPORTS, paths.DATA_FILES):
         found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-        files += [(path, path.parent.relative_to(artifacts.CONVERTED).as_posix()) for path in found]
+        files += [(path, path.parent.relative_to(paths.CONVERTED).as_posix()) for path in found]
     with tempfile.TemporaryDirectory() as temporary:
-        artifacts.write_json(Path(temporary, artifacts.LINEAGE.name), lineage)
-        files.append((Path(temporary, artifacts.LINEAGE.name), None))
+        write_json(Path(temporary, paths.LINEAGE.name), lineage)
+        files.append((Path(temporary, paths.LINEAGE.name), None))
         for path, _ in files:
             if not path.is_file():
                 raise LowerdeckError(f"{path} is missing; `dvc repro` makes it")
         files += [(path, "plots") for path in _plots(Path(temporary))]
         for name, text in pages.items():
-            artifacts.write_text(Path(temporary, name), text)
+            write_text(Path(temporary, name), text)
             files.append((Path(temporary, name), None))
         for path, place in files:
             client.log_artifact(run_id, str(path), place)
@@ -163,11 +168,11 @@ def _plots(folder: Path) -> list[Path]:
     from lowerdeck.tracking.plots import confusion_png, layers_png
 
     pictures = {}
-    if (confusion := figures.read_confusion(artifacts.CONFUSION)) is not None:
-        title = figures.confusion_title(artifacts.read_json(artifacts.METRICS))
+    if (confusion := read_confusion(paths.CONFUSION)) is not None:
+        title = summary.confusion_title(read_json(paths.METRICS))
         pictures["confusion_matrix.png"] = confusion_png(confusion, title)
-    if layers := figures.read_layers(artifacts.LAYERS):
+    if layers := read_layers(paths.LAYERS):
         pictures["layers.png"] = layers_png(layers)
     for name, picture in pictures.items():
-        artifacts.write_bytes(folder / name, picture)
+        write_bytes(folder / name, picture)
     return [folder / name for name in pictures]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
 from lowerdeck.config.compose import compose
 from lowerdeck.config.load import config_of, read_config
 from lowerdeck.config.schema import Config, TrackingConfig
@@ -52,7 +52,7 @@ def where() -> TrackingConfig:
     Raises:
         ConfigurationError: neither can be read.
     """
-    return (read_config(artifacts.CONFIG) if artifacts.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
+    return (read_config(paths.CONFIG) if paths.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
 
 
 def the_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
@@ -86,8 +86,8 @@ def read(tracking: TrackingConfig, run: RecordedRun) -> RecordedBuild:
     Raises:
         LowerdeckError: the run holds no whole build, or one of a version of the project that was configured otherwise.
     """
-    lineage = read_json(tracking, run, artifacts.LINEAGE.name)
-    text = read_artifact(tracking, run.run_id, artifacts.CONFIG.name).decode()
+    lineage = read_json(tracking, run, paths.LINEAGE.name)
+    text = read_artifact(tracking, run.run_id, paths.CONFIG.name).decode()
     try:
         config = config_of(text)
     except ConfigurationError as error:

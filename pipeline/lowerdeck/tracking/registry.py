@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.tracking.signature import signature
 from lowerdeck.tracking.store import BUILD_KEY_TAG, Store, lock, opened, patient_uploads
@@ -50,7 +51,7 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
     Raises:
         LowerdeckError: MLflow cannot be reached or refuses the name or the alias, or the program cannot be registered.
     """
-    manifest = artifacts.read_json(artifacts.MANIFEST)
+    manifest = read_json(paths.MANIFEST)
     with opened(config) as store:
         with lock(store.uri):
             version = _registered_before(store, name, build_key)
@@ -105,10 +106,10 @@ def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
 
     package = Path(__file__).parents[1]
     files = {
-        "program": artifacts.PROGRAM,
-        "manifest": artifacts.MANIFEST,
-        "twins": artifacts.TWINS,
-        "data": artifacts.DATA_FILES,
+        "program": paths.PROGRAM,
+        "manifest": paths.MANIFEST,
+        "twins": paths.TWINS,
+        "data": paths.DATA_FILES,
     }
     for path in files.values():
         if not path.exists():

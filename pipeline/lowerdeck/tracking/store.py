@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts import LowerdeckError
-from lowerdeck.preload import TRACKING
+from lowerdeck.execution.preload import TRACKING
 from lowerdeck.tracking.address import artifact_location, database_file, refusal, shown, tracking_uri
 from lowerdeck.tracking.probe import probe
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.conversion import converter_folder
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, ReasonCode
 from lowerdeck.graph.nodes import operator_name
 from lowerdeck.quantization.annotation import scheme_quantizer
@@ -76,11 +77,11 @@ def test_operators_are_kept_whole_in_the_stored_program_too(
     ]
     assert len(planned.plan.partitions) == 1
     with chdir(tmp_path):
-        artifacts.write_edge_program(planned.program, planned.edge_config)
-        stored = artifacts.read_edge_program()
+        write_edge_program(planned.program, planned.edge_config)
+        stored = read_edge_program()
         names = {operator_name(node) for node in stored.exported_program().graph.nodes if node.op == "call_function"}
         assert {"aten.hardswish.default", "aten.linear.default"} <= names
-        with artifacts.converter_folder() as workdir:
+        with converter_folder() as workdir:
             converted = convert(stored, planned.plan, backend, workdir)
     assert converted.estimates["cpu_operators"] == 0
     assert len(converted.partitions) == 1
@@ -95,9 +96,9 @@ def test_what_stays_on_the_cpu_is_decomposed(
     assert "aten.hardswish.default" not in off
     assert "aten.clamp.default" in off
     with chdir(tmp_path):
-        artifacts.write_edge_program(planned.program, planned.edge_config)
-        with artifacts.converter_folder() as workdir:
-            converted = convert(artifacts.read_edge_program(), planned.plan, backend, workdir)
+        write_edge_program(planned.program, planned.edge_config)
+        with converter_folder() as workdir:
+            converted = convert(read_edge_program(), planned.plan, backend, workdir)
     from executorch.extension.pybindings import portable_lib
 
     assert set(converted.operators) <= set(portable_lib._get_operator_names())  # so that the CPU can execute them

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck import artifacts, backends
+from lowerdeck import backends
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import write_converted
+from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.backends import ethos_u
 from lowerdeck.contracts import LowerdeckError, ReasonCode
 from lowerdeck.steps.convert import Converted, convert
@@ -152,13 +155,13 @@ def test_blocks_beside_the_program(lowered: Callable[[str], Lowered], tmp_path: 
     assert command_stream in compiled.data_files["commands.ptd"]
     assert command_stream not in compiled.program
     with chdir(tmp_path):
-        artifacts.write_converted(compiled, build.converter)
-        manifest = artifacts.read_json(artifacts.MANIFEST)
+        write_converted(compiled, build.converter)
+        manifest = read_json(paths.MANIFEST)
         for name, content in compiled.data_files.items():
-            stored = artifacts.DATA_FILES / name
+            stored = paths.DATA_FILES / name
             assert stored.read_bytes() == content
-            assert manifest["data_files"][name] == {"sha256": artifacts.sha256(stored), "bytes": len(content)}
-        assert (artifacts.REPORTS / "partition_0" / "vela.log").is_file()
+            assert manifest["data_files"][name] == {"sha256": sha256(stored), "bytes": len(content)}
+        assert (paths.REPORTS / "partition_0" / "vela.log").is_file()
 
 
 @pytest.mark.parametrize("target", [U55, U85])

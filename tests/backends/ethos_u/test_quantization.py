@@ -12,7 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck import artifacts, backends
+from lowerdeck import backends
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.backends import ethos_u
 from lowerdeck.contracts import Backend, BuildChoices, ConversionError, QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
@@ -51,10 +54,10 @@ def lower(program: torch.export.ExportedProgram, backend: Backend, folder: Path)
     planned = partition(program, backend)
     folder.mkdir()
     with chdir(folder):
-        artifacts.write_edge_program(planned.program, planned.edge_config)
-        with artifacts.converter_folder() as workdir:
-            converted = convert(artifacts.read_edge_program(), planned.plan, backend, workdir)
-        artifacts.write_converted(converted, backend.converter())
+        write_edge_program(planned.program, planned.edge_config)
+        with converter_folder() as workdir:
+            converted = convert(read_edge_program(), planned.plan, backend, workdir)
+        write_converted(converted, backend.converter())
     return converted
 
 
@@ -78,7 +81,7 @@ def test_every_family_has_16_bit_activations(
     assert [tensor.dtype for tensor in (*converted.inputs, *converted.outputs)] == ["int16", "int16"]
     assert converted.estimates["cpu_operators"] == 0
     with chdir(tmp_path / "build"):
-        (found,) = artifacts.open_program("reference")(*build.samples[0])
+        (found,) = open_converted_program("reference")(*build.samples[0])
     (expected,) = (program.module()(*build.samples[0]),)
     assert (found - expected).abs().max() <= 2 * (converted.output_steps[0] or 0)
 
@@ -120,7 +123,7 @@ def test_inputs_and_outputs_may_have_integers_of_their_own(
     assert [tensor.dtype for tensor in (*converted.inputs, *converted.outputs)] == [dtype, dtype]
     assert converted.operators == ()
     with chdir(tmp_path / "build"):
-        (found,) = artifacts.open_program("reference")(*build.samples[0])
+        (found,) = open_converted_program("reference")(*build.samples[0])
     assert torch.equal(found, program.module()(*build.samples[0]))
 
 

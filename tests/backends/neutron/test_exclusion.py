@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.conversion import write_converted
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.contracts import DelegationPlan, LowerdeckError, ReasonCode
 from lowerdeck.runtime.native import missing_operators
 from lowerdeck.steps.convert import convert
@@ -50,10 +52,10 @@ def test_an_operator_stays_on_the_cpu_and_its_namesakes_do_not(
 
     # The stored edge program knows nothing of the exclusion: convert finds the same nodes again.
     with chdir(tmp_path):
-        artifacts.write_edge_program(partitioned.program, partitioned.edge_config)
-        converted = convert(artifacts.read_edge_program(), plan, backend, tmp_path / "work")
-        artifacts.write_converted(converted, backend.converter())
-        program = artifacts.open_program("reference")
+        write_edge_program(partitioned.program, partitioned.edge_config)
+        converted = convert(read_edge_program(), plan, backend, tmp_path / "work")
+        write_converted(converted, backend.converter())
+        program = open_converted_program("reference")
         assert len(converted.partitions) == 2
         assert "aten::add.out" in converted.operators
         quantized = build.quantized().module()
@@ -122,9 +124,9 @@ def test_an_operator_that_the_cpu_has_no_kernel_for_is_decomposed_when_it_stays_
     assert missing_operators(parts.converted.operators) == []
     assert missing_operators(["aten::hardswish.out"]) == ["aten::hardswish.out"]
     with chdir(tmp_path):
-        artifacts.write_converted(parts.converted, neutron().converter())
+        write_converted(parts.converted, neutron().converter())
         x = torch.randn(1, 8, 8, 16)
-        (found,) = artifacts.open_program("reference")(x)
+        (found,) = open_converted_program("reference")(x)
     assert (found - program.module()(x)).abs().max() <= 2.01 * output_lsb(program)
 
 
@@ -136,7 +138,7 @@ def test_a_program_may_end_in_a_float_operator(tmp_path: Path) -> None:
     assert on_cpu(built.plan) == {"aten_view_copy_default", "aten_gt_scalar", "aten_mul_tensor", "aten_where_self"}
     assert missing_operators(built.converted.operators) == []
     with chdir(tmp_path):
-        artifacts.write_converted(built.converted, neutron().converter())
+        write_converted(built.converted, neutron().converter())
         x = torch.randn(1, 8, 8, 16)
-        (found,) = artifacts.open_program("reference")(x)
+        (found,) = open_converted_program("reference")(x)
     assert (found - program.module()(x)).abs().max() < 0.02

@@ -16,7 +16,11 @@ from ai_edge_litert import schema_py_generated as schema
 from executorch.exir._serialize import _deserialize_pte_binary
 from torch import nn
 
-from lowerdeck import artifacts, backends
+from lowerdeck import backends
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import converter_folder, write_converted
+from lowerdeck.artifacts.files import read_json, sha256
+from lowerdeck.artifacts.plans import read_plan, write_plan
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.contracts import Backend, ConversionError, DelegationPlan, LowerdeckError
 from lowerdeck.formats import pt2
@@ -93,7 +97,7 @@ def converted(
     pt2.save_edge(partitioned.program, partitioned.edge_config, buffer)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "edge.pt2").write_bytes(buffer.getvalue())
-    with chdir(folder), artifacts.converter_folder() as workdir:
+    with chdir(folder), converter_folder() as workdir:
         return convert(pt2.load_edge(folder / "edge.pt2"), plan or partitioned.plan, backend, workdir)
 
 
@@ -111,8 +115,8 @@ def test_two_releases_serve_two_builds_in_turn(
         partitioned = partition(program, backend)
         made = converted(partitioned, backend, tmp_path / name)
         with chdir(tmp_path / name):
-            artifacts.write_converted(made, backend.converter())
-            manifests[name] = artifacts.read_json(artifacts.MANIFEST)
+            write_converted(made, backend.converter())
+            manifests[name] = read_json(paths.MANIFEST)
         plans[name] = partitioned.plan
         payloads[name] = b"".join(
             bytes(item.data) for item in _deserialize_pte_binary(made.program).program.backend_delegate_data
@@ -156,8 +160,8 @@ def test_a_plan_keeps_its_converter_in_its_file(
 ) -> None:
     plan = partition(program, backend_of(release("3.0.0"))).plan
     with chdir(tmp_path):
-        artifacts.write_plan(plan)
-        assert artifacts.read_plan() == plan
+        write_plan(plan)
+        assert read_plan() == plan
     assert plan.converter is not None
     assert plan.converter.version == "3.0.0"
 
@@ -208,7 +212,7 @@ def test_a_failure_names_its_partition_and_keeps_its_files(
     (tag,) = partitioned.plan.partitions
     assert message.startswith(f"Partition {tag} was not converted. The converter tried ")
     assert said in message
-    kept = tmp_path / "build" / artifacts.CONVERTER_WORK / tag
+    kept = tmp_path / "build" / paths.CONVERTER_WORK / tag
     assert f"Its LiteRT model: {kept / 'model.tflite'}\n" in message
     assert "CONV_2D" in read_graph((kept / "model.tflite").read_bytes()).operators
     assert "noise" in (kept / "converter.log").read_text()
@@ -266,10 +270,10 @@ def test_kernel_selections_of_all_partitions_become_one(
     assert [b"CONV_2D x 1" in partition.reports["kernel_selection.c"] for partition in made.partitions] == [True, True]
     assert b"CONV_2D x 2" in made.reports["kernel_selection.c"]
     with chdir(tmp_path / "build"):
-        artifacts.write_converted(made, backend.converter())
-        assert artifacts.KERNEL_SELECTION.read_bytes() == made.reports["kernel_selection.c"]
-        listed = artifacts.read_json(artifacts.MANIFEST)["reports"]
-        assert listed == {"kernel_selection.c": artifacts.sha256(artifacts.KERNEL_SELECTION)}
+        write_converted(made, backend.converter())
+        assert paths.KERNEL_SELECTION.read_bytes() == made.reports["kernel_selection.c"]
+        listed = read_json(paths.MANIFEST)["reports"]
+        assert listed == {"kernel_selection.c": sha256(paths.KERNEL_SELECTION)}
 
     # A release that cannot merge them leaves them apart, and the build says so.
     other = release("3.0.0")

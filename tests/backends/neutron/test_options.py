@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.conversion import write_converted
 from lowerdeck.backends.neutron import Device, Options, check_build, files
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme, ReasonCode
@@ -128,8 +129,8 @@ def test_profiling_keeps_an_etrecord_of_the_program(
     assert default.converted.etrecord is None
     with monkeypatch.context() as patched:
         patched.chdir(tmp_path)
-        artifacts.write_converted(changed.converted, neutron().converter())
-        record = parse_etrecord(str(artifacts.REPORTS / "etrecord.bin"))
+        write_converted(changed.converted, neutron().converter())
+        record = parse_etrecord(str(paths.REPORTS / "etrecord.bin"))
     assert isinstance(record.edge_dialect_program, torch.export.ExportedProgram)
     nodes = [node.name for node in record.edge_dialect_program.graph.nodes if node.op == "call_function"]
     assert nodes == [node.name for node in changed.plan.nodes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import DelegationPlan
 from lowerdeck.explain import model_explorer
@@ -20,6 +20,6 @@ def render(plan: DelegationPlan, config: Config | None) -> dict[str, str]:
     """
     title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
     return {
-        artifacts.EXPLANATION.name: page.render(plan, title),
-        artifacts.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
+        paths.EXPLANATION.name: page.render(plan, title),
+        paths.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
     }

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts.files import write_text
 from lowerdeck.config.problems import raise_problems, validated
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts import LowerdeckError
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.figures import is_number
 from lowerdeck.provenance.lineage import build_key
+from lowerdeck.report import summary
 
 TOLERANCES_NAME = "tolerances.yaml"
 """The one file in the folder that holds no entries."""
@@ -85,7 +85,9 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
         quantization=config.quantization.name,
         dataset=config.dataset.name,
         caveat=converter["caveat"],
-        figures={name: _rounded(value) for name, value in flat.items() if is_number(value) and name not in ends},
+        figures={
+            name: _rounded(value) for name, value in flat.items() if summary.is_number(value) and name not in ends
+        },
         intervals={
             name: (_rounded(flat[name + LOW]), _rounded(flat[name + HIGH]))
             for name in flat
@@ -146,7 +148,7 @@ def update(folder: Path, builds: Iterable[tuple[str, Entry]]) -> Updated:
                 updated.added if name not in known else updated.unchanged if known[name] == entry else updated.changed
             )
             kind.append(f"{model}: {name}")
-        artifacts.write_text(folder / file_name(model), rendered(model, known | entries))
+        write_text(folder / file_name(model), rendered(model, known | entries))
     return updated
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck import artifacts
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json
 from lowerdeck.config.schema import Config
 from lowerdeck.provenance import lineage
 from lowerdeck.release.promotion.selection import FINGERPRINTED, Difference
@@ -63,12 +64,12 @@ def ingredients(recorded: RecordedBuild, config: Config) -> Iterator[Ingredient]
         recorded: The recorded build.
         config: The resolved configuration of build/, which was built through convert.
     """
-    links, versions = recorded.links, artifacts.read_json(artifacts.MANIFEST)["versions"]
+    links, versions = recorded.links, read_json(paths.MANIFEST)["versions"]
     for name, version in recorded.lineage["versions"].items():
         yield Ingredient(name=f"version of {name}", recorded=version, here=versions.get(name, "none"))
     dataset = links["dataset"]
     yield _compared("dataset", dataset["fingerprint"], config.dataset.fingerprint)
-    samples = lineage.samples_used(artifacts.CALIBRATION_SAMPLES)
+    samples = lineage.samples_used(paths.CALIBRATION_SAMPLES)
     yield _compared("calibration samples", dataset["calibration"]["sha256"], samples["sha256"])
     for link in lineage.made_links(config):
         if link["name"] == "program":

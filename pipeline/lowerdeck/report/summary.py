@@ -1,97 +1,25 @@
-"""What is said about a build, in words: the terminal, the HTML report and MLflow take it from here and so say the same.
+"""What is said about a build: the terminal, the report and MLflow take it from here and so say the same.
 
-Figures are those of metrics.json; the manifest is that of the converted program.
+Metrics are those of metrics.json; the manifest is that of the converted program.
 """
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from lowerdeck.contracts import LayerFigures
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.intervals import HIGH, LOW
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import Config
 
+
 _SPELLINGS = {"cpu": "CPU", "dram": "DRAM", "macs": "MACs", "npu": "NPU", "shram": "SHRAM", "sram": "SRAM"}
+
+
 _MOST_ASKED_FOR = ("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes")
 """How the compiler's estimates end that the short table has, in its order."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Confusion:
-    """How often which class was taken for which."""
-
-    labels: tuple[str, ...]
-    """Classes that occur, actual or predicted, in ascending order."""
-    counts: tuple[tuple[int, ...], ...]
-    """[actual][predicted], both in the order of `labels`."""
-
-
-def read_confusion(path: Path) -> Confusion | None:
-    """The confusion matrix of the pairs in the CSV at `path`, None where no sample had a label."""
-    with path.open(newline="") as file:
-        pairs = Counter((row["actual"], row["predicted"]) for row in csv.DictReader(file))
-    if not pairs:
-        return None
-    labels = sorted({label for pair in pairs for label in pair}, key=_numbers_first)
-    counts = tuple(tuple(pairs[actual, predicted] for predicted in labels) for actual in labels)
-    return Confusion(labels=tuple(labels), counts=counts)
-
-
-def read_layers(path: Path) -> list[LayerFigures]:
-    """The layers in the CSV at `path`, worst first; empty where nothing is quantized."""
-    with path.open(newline="") as file:
-        return [
-            LayerFigures(
-                node=row["node"],
-                operator=row["operator"],
-                module=row["module"],
-                lsb=float(row["lsb"]) if row["lsb"] else None,
-                num_samples=int(row["num_samples"]),
-                sqnr_db=float(row["sqnr_db"]),
-            )
-            for row in csv.DictReader(file)
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassAccuracies:
-    """How well each program recognizes one class: a row of classes.csv."""
-
-    label: str
-    num_samples: int
-    accuracies: Mapping[str, tuple[float, float, float]]
-    """Program -> accuracy and the ends of its 95 % interval, as fractions."""
-
-
-def read_classes(path: Path) -> list[ClassAccuracies]:
-    """The classes in the CSV at `path`; empty where no sample has a label."""
-    classes = []
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            programs = [name.removesuffix("_accuracy") for name in row if name.endswith("_accuracy")]
-            classes.append(
-                ClassAccuracies(
-                    label=row["class"],
-                    num_samples=int(row["num_samples"]),
-                    accuracies={
-                        program: (
-                            float(row[f"{program}_accuracy"]),
-                            float(row[f"{program}_accuracy_low"]),
-                            float(row[f"{program}_accuracy_high"]),
-                        )
-                        for program in programs
-                    },
-                )
-            )
-    return classes
 
 
 def confusion_title(figures: Mapping[str, Any]) -> str:
@@ -248,7 +176,3 @@ def _quantity(key: str, value: Any) -> str:
     if key.endswith("_ms"):
         return f"{value:,.3f} ms"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"
-
-
-def _numbers_first(label: str) -> tuple[bool, int, str]:
-    return (not label.isdecimal(), int(label) if label.isdecimal() else 0, label)

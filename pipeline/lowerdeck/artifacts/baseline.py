@@ -1,0 +1,69 @@
+"""Outputs of the float and the quantized program, and the table of layers."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import existing, write_bytes, write_table
+from lowerdeck.contracts import (
+    LayerFigures,
+    Outputs,
+)
+
+
+def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[LayerFigures]) -> None:
+    """What the `.pte` is held against: outputs of the float and the quantized program, and the table of layers.
+
+    Args:
+        outputs: Of both programs.
+        samples: Indices into the evaluation split, of the samples that they were executed on.
+        layers: Of the quantized program against the float program.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    tensors: dict[str, Any] = {f"logits.{name}": np.ascontiguousarray(array) for name, array in outputs.logits.items()}
+    tensors["samples"] = np.array(samples, dtype=np.int64)
+    if outputs.labels is not None:
+        tensors["labels"] = outputs.labels
+    about = {"structural": outputs.structural, "output_lsb": outputs.output_lsb}
+    write_bytes(paths.BASELINE, save(tensors, metadata={"about": json.dumps(about, sort_keys=True)}))
+    columns = [field.name for field in dataclasses.fields(LayerFigures)]
+    write_table(paths.LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
+
+
+def read_baseline() -> tuple[Outputs, list[int]]:
+    """The outputs that `write_baseline` wrote, and the samples that they belong to."""
+    from safetensors import safe_open
+
+    with safe_open(existing(paths.BASELINE), framework="numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(file.metadata()["about"])
+    outputs = Outputs(
+        labels=tensors.get("labels"),
+        logits={name.partition(".")[2]: array for name, array in tensors.items() if name.startswith("logits.")},
+        **about,
+    )
+    return outputs, [int(index) for index in tensors["samples"]]
+
+
+def read_layers(path: Path) -> list[LayerFigures]:
+    """The layers in the CSV at `path`, worst first; empty where nothing is quantized."""
+    with path.open(newline="") as file:
+        return [
+            LayerFigures(
+                node=row["node"],
+                operator=row["operator"],
+                module=row["module"],
+                lsb=float(row["lsb"]) if row["lsb"] else None,
+                num_samples=int(row["num_samples"]),
+                sqnr_db=float(row["sqnr_db"]),
+            )
+            for row in csv.DictReader(file)
+        ]

@@ -1,0 +1,106 @@
+"""What convert makes: the `.pte`, its data files, host twins, reports, and the manifest that binds them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import existing, read_json, replaced_folder, write_bytes, write_json, write_text
+from lowerdeck.contracts import (
+    Converter,
+)
+
+if TYPE_CHECKING:
+    from lowerdeck.steps.convert import Converted
+
+
+_TWIN_SUFFIXES = {"litert": ".tflite", "tosa": ".tosa"}
+
+
+@contextmanager
+def converter_folder() -> Iterator[Path]:
+    """An empty folder for converters to work in; it stays where the block fails, so that messages can point into it."""
+    shutil.rmtree(paths.CONVERTER_WORK, ignore_errors=True)
+    paths.CONVERTER_WORK.mkdir(parents=True)
+    yield paths.CONVERTER_WORK
+    shutil.rmtree(paths.CONVERTER_WORK)
+
+
+def write_converted(converted: Converted, converter: Converter) -> None:
+    """The program with its data files, reports and host twins, and the manifest that binds them by digest; it is
+    written last."""
+    partitions = []
+    with replaced_folder(paths.TWINS) as folder:
+        for index, partition in enumerate(converted.partitions):
+            twin = None
+            if partition.twin is not None and partition.twin_format is not None:
+                twin = f"partition_{index}{_TWIN_SUFFIXES[partition.twin_format]}"
+                write_bytes(folder / twin, partition.twin)
+            partitions.append(
+                {
+                    "payload_sha256": hashlib.sha256(partition.payload).hexdigest(),
+                    "payload_bytes": len(partition.payload),
+                    "twin": twin,
+                    "twin_sha256": hashlib.sha256(partition.twin).hexdigest() if partition.twin is not None else None,
+                    "estimates": dict(partition.estimates),
+                    "scratch_bytes": partition.scratch_bytes,
+                    "transposes": partition.transposes,
+                }
+            )
+        if not any(partition["twin"] for partition in partitions):
+            # DVC warns of an output that is an empty folder.
+            write_text(folder / "README.txt", "The partitions of this program have no host twins.\n")
+    _write_reports(converted)
+    with replaced_folder(paths.DATA_FILES) as folder:
+        for name, content in converted.data_files.items():
+            write_bytes(folder / name, content)
+        if not converted.data_files:
+            write_text(folder / "README.txt", "This program holds all of its data itself.\n")
+    write_bytes(paths.PROGRAM, converted.program)
+    write_json(
+        paths.MANIFEST,
+        {
+            "program": {"sha256": hashlib.sha256(converted.program).hexdigest(), "bytes": len(converted.program)},
+            "data_files": {
+                name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+                for name, content in converted.data_files.items()
+            },
+            "reports": {name: hashlib.sha256(content).hexdigest() for name, content in converted.reports.items()},
+            "converter": dataclasses.asdict(converter) | {"caveat": converter.caveat},
+            "delegates": list(converted.delegates),
+            "operators": list(converted.operators),
+            "planned_memory_bytes": converted.planned_memory_bytes,
+            "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],
+            "outputs": [dataclasses.asdict(tensor) for tensor in converted.outputs],
+            "output_steps": list(converted.output_steps),
+            "estimates": converted.estimates,
+            "partitions": partitions,
+            "versions": {name: importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")},
+        },
+    )
+
+
+def read_data_files() -> dict[str, bytes]:
+    """The files that the program of `write_converted` reads from beside it, by name."""
+    return {name: existing(paths.DATA_FILES / name).read_bytes() for name in read_json(paths.MANIFEST)["data_files"]}
+
+
+def _write_reports(converted: Converted) -> None:
+    """What the converter tells: a folder for each partition, and files on the whole program."""
+    with replaced_folder(paths.REPORTS) as folder:
+        for index, partition in enumerate(converted.partitions):
+            for name, content in partition.reports.items():
+                write_bytes(folder / f"partition_{index}" / name, content)
+        if converted.etrecord is not None:
+            write_bytes(folder / paths.ETRECORD_NAME, converted.etrecord)
+        for name, content in converted.reports.items():
+            write_bytes(folder / name, content)
+        if not any(folder.iterdir()):
+            write_text(folder / "README.txt", "The compiler of this program writes no reports.\n")

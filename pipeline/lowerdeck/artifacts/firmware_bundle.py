@@ -1,0 +1,28 @@
+"""The bundle for firmware, as a folder and as a zip file."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import replaced_folder, write_bytes
+
+
+def write_firmware(files: Mapping[str, bytes]) -> None:
+    """The bundle for firmware: its files by name as a folder, and the same as a zip file.
+
+    The files are stored and not compressed, as what a compressor writes depends on its version; and times, modes and
+    order are fixed. So the zip file too has the same bytes everywhere.
+    """
+    with replaced_folder(paths.FIRMWARE) as folder:
+        for name, content in files.items():
+            write_bytes(folder / name, content)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(f"{paths.FIRMWARE.name}/{name}", date_time=(1980, 1, 1, 0, 0, 0))
+            entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that all may read
+            archive.writestr(entry, content)
+    write_bytes(paths.FIRMWARE_ZIP, buffer.getvalue())

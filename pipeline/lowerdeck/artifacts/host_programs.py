@@ -1,0 +1,21 @@
+"""The converted program, ready to be executed on this host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import existing
+
+if TYPE_CHECKING:
+    from lowerdeck.runtime import Resolver
+    from lowerdeck.runtime.floats import FloatProgram
+
+
+def open_converted_program(resolver: Resolver) -> FloatProgram:
+    """The program that `write_converted` wrote, with its host twins, ready to be executed on float32 samples here."""
+    from lowerdeck import runtime
+
+    return runtime.open_float_program(
+        existing(paths.PROGRAM), manifest=existing(paths.MANIFEST), twins=paths.TWINS, resolver=resolver
+    )

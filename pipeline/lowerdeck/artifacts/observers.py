@@ -1,0 +1,36 @@
+"""What calibration found: the state of observers, and what they saw."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import existing, read_json, write_bytes, write_json
+from lowerdeck.contracts import (
+    ObservedRange,
+    ObserverState,
+)
+
+_TRAINED = "trained/"
+"""Begins the names of trained weights among the tensors of observers."""
+
+
+def write_observers(state: ObserverState) -> None:
+    """What calibration found: the buffers of observers, the layout that they belong to, and what they saw."""
+    from safetensors.torch import save
+
+    write_json(paths.OBSERVED_RANGES, {name: dataclasses.asdict(seen) for name, seen in state.ranges.items()})
+    tensors = state.tensors | {_TRAINED + name: tensor for name, tensor in state.trained.items()}
+    write_bytes(paths.OBSERVERS, save(dict(sorted(tensors.items())), metadata={"layout": state.layout}))
+
+
+def read_observers() -> ObserverState:
+    """The state that `write_observers` wrote."""
+    from safetensors import safe_open
+
+    ranges = {name: ObservedRange(**seen) for name, seen in read_json(paths.OBSERVED_RANGES).items()}
+    with safe_open(existing(paths.OBSERVERS), framework="pt") as file:
+        layout = (file.metadata() or {}).get("layout", "")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    trained = {name.removeprefix(_TRAINED): tensors.pop(name) for name in list(tensors) if name.startswith(_TRAINED)}
+    return ObserverState(tensors=tensors, layout=layout, ranges=ranges, trained=trained)

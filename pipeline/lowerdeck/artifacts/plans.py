@@ -1,0 +1,62 @@
+"""Delegation plans as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import existing, write_json
+from lowerdeck.contracts import (
+    Converter,
+    DelegationPlan,
+    LowerdeckError,
+    PlannedNode,
+    PlannedTensor,
+    Reason,
+    ReasonCode,
+)
+
+
+def write_plan(plan: DelegationPlan) -> None:
+    """The delegation plan."""
+    write_json(paths.PLAN, dataclasses.asdict(plan))
+
+
+def read_plan() -> DelegationPlan:
+    """The delegation plan that `write_plan` wrote."""
+    return plan_of(existing(paths.PLAN).read_text(encoding="utf-8"), str(paths.PLAN))
+
+
+def plan_of(text: str, where: str) -> DelegationPlan:
+    """The delegation plan that `text` holds, as `write_plan` writes it.
+
+    Args:
+        text: Content of a plan.json.
+        where: Where it comes from, for the message.
+
+    Raises:
+        LowerdeckError: it is no plan, or one of another version of the project.
+    """
+    try:
+        stored = json.loads(text)
+        converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
+        nodes = tuple(_planned_node(node) for node in stored["nodes"])
+        outputs = tuple(stored["outputs"])
+        return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LowerdeckError(
+            f"{where} holds no delegation plan of this version ({type(error).__name__}: {error}); "
+            "`dvc repro partition` makes one"
+        ) from None
+
+
+def _planned_node(stored: Mapping[str, Any]) -> PlannedNode:
+    given = dict(stored)
+    for name in ("inputs", "outputs"):
+        given[name] = tuple(PlannedTensor(**tensor | {"shape": tuple(tensor["shape"])}) for tensor in given[name])
+    if given["reason"] is not None:
+        given["reason"] = Reason(**given["reason"] | {"code": ReasonCode(given["reason"]["code"])})
+    return PlannedNode(**given)

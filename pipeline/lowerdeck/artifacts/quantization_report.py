@@ -1,0 +1,36 @@
+"""The tensors of a program that are held in integers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, write_json
+from lowerdeck.contracts import (
+    ObservedRange,
+    QuantizedTensor,
+)
+
+
+def write_quantization_report(tensors: Sequence[QuantizedTensor]) -> None:
+    """All tensors that are held in integers, with what their scales and ranges come to."""
+    report = []
+    for tensor in tensors:
+        seen = tensor.observed
+        derived = {"representable": tensor.representable, "clipped_share": seen.clipped_share if seen else None}
+        report.append(dataclasses.asdict(tensor) | derived)
+    write_json(paths.QUANTIZATION_REPORT, report)
+
+
+def read_quantization_report() -> list[QuantizedTensor]:
+    """The tensors that `write_quantization_report` wrote; empty where nothing is quantized."""
+    names = [field.name for field in dataclasses.fields(QuantizedTensor)]
+    tensors = []
+    for entry in read_json(paths.QUANTIZATION_REPORT):
+        values = {name: entry[name] for name in names}
+        values["observed"] = ObservedRange(**entry["observed"]) if entry["observed"] else None
+        for name in ("scales", "zero_points"):
+            values[name] = tuple(entry[name])
+        tensors.append(QuantizedTensor(**values))
+    return tensors

@@ -1,0 +1,35 @@
+"""What `lowerdeck sensitivity` has measured so far."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from typing import TYPE_CHECKING
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from lowerdeck.quantization.sensitivity import Measured
+
+
+class Measurements(UserDict[str, "Measured"]):
+    """What `lowerdeck sensitivity` has measured so far, written with every measurement, so that none is made twice."""
+
+    def __init__(self, key: str) -> None:
+        """`key` is a digest of all that the measurements depend on; those of the same key are read."""
+        super().__init__()
+        self._path = paths.SENSITIVITY / f"{key[:32]}.json"
+        if self._path.is_file():
+            from lowerdeck.quantization.sensitivity import Measured
+
+            for name, entry in read_json(self._path).items():
+                hits = None if entry["hits"] is None else tuple(bit == "1" for bit in entry["hits"])
+                self.data[name] = Measured(hits=hits, sqnr_db=entry["sqnr_db"])
+
+    def __setitem__(self, name: str, measured: Measured) -> None:
+        super().__setitem__(name, measured)
+        entries = {}
+        for known, entry in self.data.items():
+            hits = None if entry.hits is None else "".join("01"[hit] for hit in entry.hits)
+            entries[known] = {"hits": hits, "sqnr_db": entry.sqnr_db}
+        write_json(self._path, entries)

@@ -1,0 +1,1 @@
+"""What every stage entry does around its work."""

@@ -1,0 +1,1 @@
+"""What the configuration chooses, made for the step that uses it."""

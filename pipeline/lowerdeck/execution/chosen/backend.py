@@ -1,0 +1,43 @@
+"""The backend that the configuration chooses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowerdeck.execution.resolved_config import section
+
+if TYPE_CHECKING:
+    from lowerdeck.contracts import Backend
+
+
+def quantizing_backend() -> Backend:
+    """The backend of the chosen target, for its quantizer: depends on the device and not on compiler options."""
+    from lowerdeck import backends
+    from lowerdeck.config.schema import TargetConfig
+
+    target = section(TargetConfig)
+    return backends.create(target.backend, device=target.device)
+
+
+def lowering_backend() -> Backend:
+    """The backend of the chosen target with its options and its converter flavor.
+
+    Raises:
+        LowerdeckError: the flavor is of another version than configured, or cannot say its version.
+    """
+    from lowerdeck import backends
+    from lowerdeck.config.schema import FlavorConfig, TargetConfig
+
+    target, flavor = section(TargetConfig), section(FlavorConfig)
+    backend = backends.create(
+        target.backend,
+        device=target.device,
+        options=target.options,
+        flavor=flavor.name,
+        converter_name=flavor.converter,
+        flavor_options=flavor.options,
+        timeout_s=flavor.timeout_s,
+    )
+    if flavor.version is not None:
+        backend.converter().held_to(flavor.version)
+    return backend

@@ -1,0 +1,28 @@
+"""What the configuration says of firmware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowerdeck.execution.resolved_config import section
+
+if TYPE_CHECKING:
+    from lowerdeck.firmware import Placement, Target
+
+
+def firmware_target() -> Target:
+    """What firmware is told about the chosen target."""
+    from lowerdeck.config.schema import TargetConfig
+    from lowerdeck.firmware import Target
+
+    target = section(TargetConfig)
+    return Target(name=target.name, backend=target.backend, device=target.device, options=target.options)
+
+
+def firmware_placement() -> Placement:
+    """Where the array of the C header goes."""
+    from lowerdeck.config.schema import FirmwareConfig
+    from lowerdeck.firmware import Placement
+
+    config = section(FirmwareConfig)
+    return Placement(array_name=config.array_name, alignment_bytes=config.alignment_bytes, section=config.section)

@@ -1,0 +1,20 @@
+"""The model that the configuration chooses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowerdeck.execution.resolved_config import section
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+
+def chosen_model() -> Module:
+    """The chosen model with its weights, in eval mode."""
+    from lowerdeck import models
+    from lowerdeck.config.schema import ModelConfig
+
+    config = section(ModelConfig)
+    source = models.source(config.source)
+    return source.build(source.Options(**config.options), config.weights)
