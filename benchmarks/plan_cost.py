@@ -30,7 +30,8 @@ from torch.export import ExportedProgram
 
 from lowerdeck import backends
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import Backend, QuantizationScheme
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.graph import io_boundary
 from lowerdeck.steps.calibrate import calibrate

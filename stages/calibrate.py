@@ -16,7 +16,7 @@ def main() -> None:
     from lowerdeck.artifacts.programs import read_program
     from lowerdeck.artifacts.training_checkpoints import remove_checkpoints
     from lowerdeck.config.schema import QuantizationConfig
-    from lowerdeck.contracts import ObserverState
+    from lowerdeck.contracts.quantization import ObserverState
     from lowerdeck.datasets.choice import ChosenInputs, choose
     from lowerdeck.datasets.overlap import check_disjoint
 

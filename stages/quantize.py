@@ -12,7 +12,7 @@ def main() -> None:
     from lowerdeck.artifacts.observers import read_observers
     from lowerdeck.artifacts.programs import read_program, write_program
     from lowerdeck.artifacts.quantization_report import write_quantization_report
-    from lowerdeck.contracts import QuantizedTensor
+    from lowerdeck.contracts.quantization import QuantizedTensor
 
     scheme, quantizer = chosen_scheme(), chosen_quantizer()
     program = read_program(paths.EXPORTED)

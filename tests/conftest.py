@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
-    from lowerdeck.contracts import Backend, Converter, DelegationPlan, ObserverState
+    from lowerdeck.contracts.backends import Backend
+    from lowerdeck.contracts.converter import Converter
+    from lowerdeck.contracts.plan import DelegationPlan
+    from lowerdeck.contracts.quantization import ObserverState
     from lowerdeck.steps.convert import Converted
 
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
@@ -154,7 +157,7 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
     from lowerdeck.artifacts.observers import read_observers, write_observers
     from lowerdeck.artifacts.plans import read_plan, write_plan
     from lowerdeck.artifacts.programs import read_program, write_program
-    from lowerdeck.contracts import QuantizationScheme
+    from lowerdeck.contracts.quantization import QuantizationScheme
     from lowerdeck.steps.calibrate import calibrate
     from lowerdeck.steps.convert import convert
     from lowerdeck.steps.partition import partition

@@ -17,20 +17,11 @@ from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.config.compose import render
 from lowerdeck.config.load import read_config
-from lowerdeck.contracts import (
-    ClassFigures,
-    CompiledPartition,
-    Converter,
-    DelegationPlan,
-    LayerFigures,
-    ObservedRange,
-    Outputs,
-    PlannedNode,
-    ProgramTensor,
-    QuantizedTensor,
-    Reason,
-    ReasonCode,
-)
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.evaluation import ClassFigures, LayerFigures, Outputs
+from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, Reason, ReasonCode
+from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
 
 CONFIG = {
     "build": {"seed": 3, "num_threads": 1, "plugins": []},

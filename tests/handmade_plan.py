@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from lowerdeck.contracts import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"

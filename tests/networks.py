@@ -13,7 +13,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from lowerdeck.artifacts.conversion import converter_folder
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
-from lowerdeck.contracts import Backend, QuantizationScheme
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export

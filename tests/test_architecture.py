@@ -64,7 +64,7 @@ def test_declaring_a_backend_imports_nothing_heavy(name: str) -> None:
 
 
 def test_the_front_of_a_stage_imports_the_standard_library_alone() -> None:
-    imported = imported_by("from lowerdeck import preload, stage")
+    imported = imported_by("from lowerdeck.execution import preload, stage_entry")
     assert imported & {*HEAVY, "numpy", "yaml", "pydantic", "omegaconf", "hydra"} == set()
 
 

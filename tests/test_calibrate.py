@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from lowerdeck.contracts import ObserverState, QuantizationScheme
+from lowerdeck.contracts.quantization import ObserverState, QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from tests.conftest import TARGETS, Lowered
 

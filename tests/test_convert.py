@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lowerdeck.backends.ethos_u.backend import EthosU
-from lowerdeck.contracts import CompiledPartition, ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.steps.convert import Converted, convert
 from tests.conftest import TARGETS, Lowered
 

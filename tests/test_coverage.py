@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lowerdeck.contracts import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
 
 

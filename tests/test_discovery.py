@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.registry import components
 
 

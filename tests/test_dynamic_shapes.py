@@ -21,15 +21,11 @@ from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.artifacts.plans import read_plan, write_plan
 from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.cli.run_program import describe, run_program
-from lowerdeck.contracts import (
-    Backend,
-    DelegationPlan,
-    DynamicDimension,
-    LowerdeckError,
-    QuantizationScheme,
-    Sample,
-    Split,
-)
+from lowerdeck.contracts.backends import Backend, DynamicDimension
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.models.networks.resnet8 import ResNet8

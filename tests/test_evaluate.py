@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from lowerdeck import metrics
-from lowerdeck.contracts import DelegationPlan, LowerdeckError, Outputs, PlannedNode, Sample
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.evaluation import Outputs
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.steps.evaluate import (
     NOT_MEASURED,
     STRUCTURAL,

@@ -12,7 +12,10 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_baseline, write_baseline
 from lowerdeck.artifacts.evaluation_results import write_evaluation
 from lowerdeck.artifacts.programs import read_program, write_program
-from lowerdeck.contracts import DelegationPlan, Outputs, PlannedNode, QuantizationScheme, Sample
+from lowerdeck.contracts.evaluation import Outputs
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.intervals import share, wilson_interval
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb, sqnr_db
@@ -234,7 +237,7 @@ class TestLayers:
 def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
     from lowerdeck.artifacts.baseline import read_layers
     from lowerdeck.artifacts.evaluation_results import read_classes
-    from lowerdeck.contracts import LayerFigures
+    from lowerdeck.contracts.evaluation import LayerFigures
 
     monkeypatch.chdir(tmp_path)
     outputs = outputs_of([0, 0], float=[0, 0], quantized=[0, 1])

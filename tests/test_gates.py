@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowerdeck.config.schema import GatesConfig
-from lowerdeck.contracts import GateError
+from lowerdeck.contracts.errors import GateError
 from lowerdeck.evaluation.gates import bounds, hold_gates
 
 GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name != "name"]

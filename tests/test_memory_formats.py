@@ -16,7 +16,8 @@ from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_prog
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.backends.neutron.reference.litert import read_graph
-from lowerdeck.contracts import DelegationPlan, QuantizationScheme
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.graph.memory_formats import laid_out, memory_format_of
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.graph.modules import known_modules, matches, refuse_unknown, with_outer_modules
 
 CLASSES = {"blocks.0": "my.models.Block", "blocks.0.fc": "torch.nn.modules.linear.Linear"}

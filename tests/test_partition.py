@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from lowerdeck import backends
-from lowerdeck.contracts import LowerdeckError, NothingDelegatedError, ReasonCode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import NothingDelegatedError, ReasonCode
 from lowerdeck.formats import pt2
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import Partitioned, kept_whole, partition, plan_again

@@ -16,7 +16,8 @@ from torch.fx import GraphModule
 
 from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.backend import Xnnpack
-from lowerdeck.contracts import LowerdeckError, Lowering
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.delegation.verification import hold_program
 from lowerdeck.steps.convert import convert

@@ -308,9 +308,11 @@ def test_a_folder_of_somebody_else_is_refused(host: Host) -> None:
 def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request: pytest.FixtureRequest) -> None:
     request.addfinalizer(lambda: end_servers(host.temporary))
     name = host.module("recorder", "import os, sys\nprint('mlflow.tracking' in sys.modules, 'torch' in sys.modules)\n")
-    start = "from lowerdeck import preload\npreload.start(preload.TRACKING)"
+    start = "from lowerdeck.execution import preload\npreload.start(preload.TRACKING)"
     subprocess.run([sys.executable, "-c", start], env=host.environment(), check=True)
-    client = f"import sys\nfrom lowerdeck import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
+    client = (
+        f"import sys\nfrom lowerdeck.execution import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
+    )
 
     def answered() -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime.parallel_map import in_order, num_processors
 
 

@@ -19,7 +19,8 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
-from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import Lowering, ProgramTensor
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.floats import FloatProgram, from_program, to_program
 from lowerdeck.steps.convert import convert

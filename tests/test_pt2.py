@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck.contracts import Backend
+from lowerdeck.contracts.backends import Backend
 from lowerdeck.formats import pt2
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.export import export
@@ -44,7 +44,7 @@ SAVE = """
 import hashlib, io, json
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge
-from lowerdeck import pt2
+from lowerdeck.formats import pt2
 from net import Net
 
 torch.manual_seed(0)
@@ -164,7 +164,7 @@ def test_a_quantized_program_loads_in_a_process_that_has_imported_nothing(
     build = lowered("xnnpack_cpu")
     torch.save(build.samples[0][0], tmp_path / "input.pt")
     script = (
-        "import sys, torch\nfrom pathlib import Path\nfrom lowerdeck import pt2\n"
+        "import sys, torch\nfrom pathlib import Path\nfrom lowerdeck.formats import pt2\n"
         "torch.save(pt2.load(Path(sys.argv[1])).module()(torch.load('input.pt')), 'output.pt')"
     )
     subprocess.run(

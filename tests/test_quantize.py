@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lowerdeck.contracts import LowerdeckError, QuantizationScheme
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered

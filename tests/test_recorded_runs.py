@@ -9,7 +9,7 @@ from mlflow.tracking import MlflowClient
 
 from lowerdeck.artifacts import paths
 from lowerdeck.config.schema import TrackingConfig
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import runs
 from lowerdeck.tracking.record import record

@@ -13,7 +13,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.evaluation_results import read_confusion
 from lowerdeck.artifacts.files import write_json, write_table
 from lowerdeck.artifacts.quantization_report import write_quantization_report
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.pages import report
 from lowerdeck.provenance import lineage
 from lowerdeck.report import summary, terminal

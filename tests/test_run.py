@@ -15,7 +15,7 @@ from torch import nn
 
 from lowerdeck.artifacts import paths
 from lowerdeck.cli.run_program import describe, run_program
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime import open_program
 from tests.project import SOURCES
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, Sample
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.intervals import paired_difference
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers

@@ -19,7 +19,7 @@ from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.cli.main import main
 from lowerdeck.config.params import with_override
 from lowerdeck.config.quantization import quantization_scheme
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.quantization import sensitivity
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import pytest
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.sweep.store.entries import StoredFile, entry_content
 from lowerdeck.sweep.store.result_store import LEFTOVER_AGE_S, Store
 from tests.project import SOURCES

@@ -12,7 +12,7 @@ from torch import nn
 from tosa import Op, TosaGraph
 
 from lowerdeck.backends.xnnpack.serialized import read_graph
-from lowerdeck.contracts import CompiledPartition
+from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.delegation.transposes import with_transposes
 from tests.conftest import Lowered
 from tests.networks import lowered_network

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from lowerdeck.contracts import Backend, DelegationPlan, Lowering, Reason, ReasonCode
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.lowering import Lowering
+from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode
 from lowerdeck.steps.partition import partition
 
 Again = Callable[[torch.fx.Node, Reason], bool | None]

@@ -14,7 +14,10 @@ from executorch.exir.backend.partitioner import Partitioner
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from lowerdeck import backends
-from lowerdeck.contracts import Backend, Lowering, QuantizationScheme, UnsupportedQuantizationError
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.errors import UnsupportedQuantizationError
+from lowerdeck.contracts.lowering import Lowering
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.quantize import quantize

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark
 from lowerdeck.steps.export import export
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lowerdeck.contracts import ReasonCode
+from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.delegation.rejections.rejection import refusal, refusal_at
 
 LARGEST = 4096

@@ -9,7 +9,7 @@ from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of
 from lowerdeck.comparison.comparison import compare
 from lowerdeck.comparison.marks import Mark
 from lowerdeck.comparison.parameters import differing
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.pages.comparison import page
 from lowerdeck.pages.comparison.plots import labelled_ticks, ticks

@@ -17,7 +17,7 @@ from PIL import Image
 from lowerdeck.config.compose import compose, render
 from lowerdeck.config.load import read_config
 from lowerdeck.config.schema import GROUPS, Config
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import TARGETS
 from tests.project import REPOSITORY, SELECTION, Project
 

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from lowerdeck import backends
 from lowerdeck.config.compose import compose, render
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import TARGETS
 from tests.project import CONFIG, SELECTION, Project
 

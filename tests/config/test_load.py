@@ -11,7 +11,7 @@ import yaml
 from lowerdeck.config.compose import compose, render
 from lowerdeck.config.load import read_config, read_section, section_name
 from lowerdeck.config.schema import Config, GatesConfig, ModelConfig, TargetConfig
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from tests.project import Project
 
 

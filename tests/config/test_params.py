@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lowerdeck.config.params import with_values
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 
 TEXT = """\
 # at the top

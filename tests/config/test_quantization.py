@@ -11,7 +11,7 @@ from lowerdeck import backends
 from lowerdeck.config.problems import validated
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import QuantizationConfig, TargetConfig
-from lowerdeck.contracts import ModuleRule
+from lowerdeck.contracts.quantization import ModuleRule
 from tests.project import REPOSITORY
 
 TARGETS = {"ethos_u": "ethos_u55_128", "neutron": "neutron_imxrt700", "xnnpack": "xnnpack_cpu"}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import inspect
+import pkgutil
 import textwrap
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
@@ -27,7 +29,8 @@ PLUG_POINTS = [
 ]
 VALUES = [
     value
-    for name, value in vars(contracts).items()
+    for module in pkgutil.iter_modules(contracts.__path__, "lowerdeck.contracts.")
+    for name, value in vars(importlib.import_module(module.name)).items()
     if dataclasses.is_dataclass(value) and isinstance(value, type) and not name.startswith("_")
 ]
 

@@ -12,7 +12,8 @@ import yaml
 from lowerdeck.config.compose import compose, render
 from lowerdeck.config.load import read_section
 from lowerdeck.config.schema import Config, ModelConfig
-from lowerdeck.contracts import ConfigurationError, DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.errors import ConfigurationError
 from tests.project import SELECTION, Project
 
 HEIGHT = {"dim": 2, "min": 16, "max": 64}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import random
 from lowerdeck.datasets.choice import choose
 from lowerdeck.datasets.splits import LoadedDataset

@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file
 
 from data import prepare_digits
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import digits
 from lowerdeck.datasets.overlap import check_disjoint
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import image_folder
 
 SHAPES = [[1, 3, 8, 8]]

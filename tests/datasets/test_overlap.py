@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lowerdeck.contracts import Sample, SampleOverlapError
+from lowerdeck.contracts.errors import SampleOverlapError
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets.overlap import check_disjoint
 from lowerdeck.datasets.splits import ArraySplit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.datasets import random
 
 SHAPES = [[1, 3, 4, 4], [1, 2]]

@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from data import prepare_digits
 from lowerdeck import datasets
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.datasets.overlap import check_disjoint
 
 SHAPES = [[1, 3, 32, 32]]

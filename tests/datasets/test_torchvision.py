@@ -15,7 +15,7 @@ import pytest
 import torch
 from torchvision import datasets as upstream
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import torchvision as source
 
 

@@ -14,7 +14,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.cli.main import main
-from lowerdeck.contracts import ReasonCode
+from lowerdeck.contracts.plan import ReasonCode
 from tests.project import SOURCES
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))

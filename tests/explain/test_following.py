@@ -6,7 +6,7 @@ import yaml
 from torch import nn
 
 from lowerdeck.backends import create
-from lowerdeck.contracts import QuantizationScheme
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
 from lowerdeck.steps.calibrate import calibrate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.contracts import ReasonCode
+from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS

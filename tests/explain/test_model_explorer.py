@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.cli.main import main
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.explain import model_explorer
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import groups

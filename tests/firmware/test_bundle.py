@@ -24,7 +24,8 @@ from lowerdeck.artifacts.files import read_json
 from lowerdeck.artifacts.firmware_bundle import write_firmware
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
-from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.firmware import Placement, Target, bundle
 from lowerdeck.firmware.metadata import RANDOM_CAVEAT
 from lowerdeck.firmware.readme import readme

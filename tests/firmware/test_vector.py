@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 import torch
 
-from lowerdeck.contracts import LowerdeckError, Sample, Split
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.firmware.vector import calibration_sample
 
 

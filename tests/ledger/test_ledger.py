@@ -18,7 +18,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_json
 from lowerdeck.cli.main import main
 from lowerdeck.config.load import config_of
-from lowerdeck.contracts import DelegationPlan
+from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.provenance import lineage
 from lowerdeck.release.ledger.difference import read_tolerances

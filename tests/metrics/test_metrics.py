@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lowerdeck import metrics
-from lowerdeck.contracts import Outputs
+from lowerdeck.contracts.evaluation import Outputs
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.models import factory
 
 RESNET8 = "lowerdeck.models.networks.resnet8:ResNet8"

@@ -16,7 +16,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter
 
 from lowerdeck import models
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 
 # Options that leave values to the user are composed with such values in tests/conf.
 CONF_FILES = sorted(path for path in Path("conf/model").glob("*.yaml") if "???" not in path.read_text())

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torchvision import models
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.models import torchvision as source
 
 

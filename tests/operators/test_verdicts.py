@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lowerdeck.cli.main import main
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.operators import agreement, cases, measure, rows
 from lowerdeck.operators.case import Case, function
 from lowerdeck.operators.cases import xnnpack

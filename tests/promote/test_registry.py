@@ -23,7 +23,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.config.schema import TrackingConfig
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking import registry, signature
 from lowerdeck.tracking.store import find_or_create_run, opened
 from tests.conftest import Lowered

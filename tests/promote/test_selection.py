@@ -14,7 +14,7 @@ import yaml
 from lowerdeck.config.compose import compose_params, render
 from lowerdeck.config.load import config_of
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.release.promotion.selection import Difference, differences, selection_of
 from tests.project import SELECTION, Project
 

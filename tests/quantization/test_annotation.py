@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowerdeck.contracts import Backend, ConfigurationError, ModuleRule, ObserverChoice, QuantizationScheme
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
 from lowerdeck.quantization.annotation import SchemeQuantizer, scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export

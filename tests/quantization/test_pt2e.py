@@ -9,7 +9,8 @@ import pytest
 import torch
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
-from lowerdeck.contracts import LowerdeckError, QuantizationScheme
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.quantization.pt2e import observer_state, prepare, restore_observers
 from lowerdeck.steps.export import export
 from tests.conftest import TARGETS, Lowered

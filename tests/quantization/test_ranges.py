@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lowerdeck.contracts import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
+from lowerdeck.contracts.quantization import ObservedRange, ObserverChoice, QuantizationScheme, QuantizedTensor
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.ranges import Grid
 from lowerdeck.steps.calibrate import calibrate

@@ -19,15 +19,11 @@ from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.artifacts.observers import read_observers, write_observers
 from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
-from lowerdeck.contracts import (
-    Backend,
-    DelegationPlan,
-    LayerFigures,
-    ModuleRule,
-    QuantizationScheme,
-    QuantizedTensor,
-    Sample,
-)
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme, QuantizedTensor
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.quantize_model import quantize_model

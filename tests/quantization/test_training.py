@@ -16,7 +16,9 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.observers import read_observers, write_observers
 from lowerdeck.artifacts.training_checkpoints import TrainingCheckpoints, remove_checkpoints
-from lowerdeck.contracts import LowerdeckError, ModuleRule, ObserverState, QuantizationScheme, Sample
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import ModuleRule, ObserverState, QuantizationScheme
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.training import Recipe, Training

@@ -17,7 +17,9 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.programs import read_program, write_program
-from lowerdeck.contracts import Backend, DelegationPlan, QuantizationScheme
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.program import HostProgram
 

@@ -19,7 +19,7 @@ CHILD = """
 import json, sys
 from pathlib import Path
 import torch
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime import open_program
 
 folder, intact, shapes = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
@@ -81,7 +81,7 @@ def test_damaged_xnnpack_programs(lowered: Callable[..., Lowered], tmp_path: Pat
 
 def test_damage_of_any_kind_shows_against_the_manifest(lowered: Callable[..., Lowered], tmp_path: Path) -> None:
     from lowerdeck.artifacts import paths
-    from lowerdeck.contracts import LowerdeckError
+    from lowerdeck.contracts.errors import LowerdeckError
     from lowerdeck.runtime import open_program
 
     build = lowered("neutron", "torn")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import read_pte
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.native import NativeEngine

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lowerdeck.artifacts import paths
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime import open_program
 from tests.runtime.lowering import Lowered
 

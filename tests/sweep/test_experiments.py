@@ -11,7 +11,7 @@ import yaml
 
 from lowerdeck.config.compose import compose_params
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.sweep import arguments, hydra_multirun
 from tests.project import REPOSITORY, SELECTION, Project
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments
 from lowerdeck.sweep.content import ABSENT, Files, tool_versions
 from lowerdeck.sweep.declaration import read_stages

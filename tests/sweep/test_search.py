@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments, search
 from lowerdeck.sweep.folder import PointRecord, Sweep
 from tests.project import Project, tail

@@ -11,10 +11,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import existing, write_bytes, write_table
-from lowerdeck.contracts import (
-    LayerFigures,
-    Outputs,
-)
+from lowerdeck.contracts.evaluation import LayerFigures, Outputs
 
 
 def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[LayerFigures]) -> None:

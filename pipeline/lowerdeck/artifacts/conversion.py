@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import existing, read_json, replaced_folder, write_bytes, write_json, write_text
-from lowerdeck.contracts import (
-    Converter,
-)
+from lowerdeck.contracts.converter import Converter
 
 if TYPE_CHECKING:
     from lowerdeck.steps.convert import Converted

@@ -11,10 +11,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_json, write_table
-from lowerdeck.contracts import (
-    ClassFigures,
-    Outputs,
-)
+from lowerdeck.contracts.evaluation import ClassFigures, Outputs
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 
 

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.contracts import (
-    LowerdeckError,
-)
+from lowerdeck.contracts.errors import LowerdeckError
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -6,10 +6,7 @@ import dataclasses
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import existing, read_json, write_bytes, write_json
-from lowerdeck.contracts import (
-    ObservedRange,
-    ObserverState,
-)
+from lowerdeck.contracts.quantization import ObservedRange, ObserverState
 
 _TRAINED = "trained/"
 """Begins the names of trained weights among the tensors of observers."""

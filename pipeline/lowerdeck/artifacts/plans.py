@@ -9,15 +9,9 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import existing, write_json
-from lowerdeck.contracts import (
-    Converter,
-    DelegationPlan,
-    LowerdeckError,
-    PlannedNode,
-    PlannedTensor,
-    Reason,
-    ReasonCode,
-)
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 
 
 def write_plan(plan: DelegationPlan) -> None:

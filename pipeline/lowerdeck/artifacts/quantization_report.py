@@ -7,10 +7,7 @@ from collections.abc import Sequence
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
-from lowerdeck.contracts import (
-    ObservedRange,
-    QuantizedTensor,
-)
+from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
 
 
 def write_quantization_report(tensors: Sequence[QuantizedTensor]) -> None:

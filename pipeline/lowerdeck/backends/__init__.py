@@ -8,7 +8,7 @@ import json
 import pkgutil
 from typing import Any
 
-from lowerdeck.contracts import Backend, BackendDeclaration, FlavorReport
+from lowerdeck.contracts.backends import Backend, BackendDeclaration, FlavorReport
 
 
 def available() -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import DelegationPlan, LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,7 +14,8 @@ from lowerdeck import backends
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.problems import Problem, validated
 from lowerdeck.config.schema import FlavorConfig
-from lowerdeck.contracts import FlavorReport, LowerdeckError
+from lowerdeck.contracts.backends import FlavorReport
+from lowerdeck.contracts.errors import LowerdeckError
 
 CONF = Path("conf")
 PARAMS = Path("params.yaml")

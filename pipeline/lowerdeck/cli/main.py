@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from lowerdeck.cli import compare, explain, flavors, ledger, operators, promote, quantization, sensitivity, sweep
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck import backends
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
     from lowerdeck.operators.rows import Page

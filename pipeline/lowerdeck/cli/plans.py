@@ -7,7 +7,8 @@ from pathlib import Path
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.plans import plan_of
-from lowerdeck.contracts import DelegationPlan, LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan
 
 
 def named_plan(name: str) -> tuple[DelegationPlan, str]:

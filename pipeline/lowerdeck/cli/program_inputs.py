@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lowerdeck.contracts import LowerdeckError, ProgramTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.runtime.floats import to_program
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
@@ -84,7 +84,7 @@ def _tell_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
 def _selected(build: RecordedBuild) -> Selected:
     """What params.yaml has to say."""
     from lowerdeck.config.compose import read_params
-    from lowerdeck.contracts import ConfigurationError
+    from lowerdeck.contracts.errors import ConfigurationError
     from lowerdeck.release.promotion.selection import selection_of
 
     try:

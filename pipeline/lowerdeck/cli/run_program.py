@@ -13,7 +13,7 @@ from lowerdeck import runtime
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes
 from lowerdeck.cli.program_inputs import Normalization, Run, read_runs
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime.twins import read_manifest
 
 if TYPE_CHECKING:

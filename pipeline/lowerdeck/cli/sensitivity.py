@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
-    from lowerdeck.contracts import Sample
+    from lowerdeck.contracts.samples import Sample
     from lowerdeck.quantization.sensitivity import Difference, LayerSensitivity, Measured, OptOut, Trials
 
 PARAMS = Path("params.yaml")

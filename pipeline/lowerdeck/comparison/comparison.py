@@ -12,7 +12,7 @@ from lowerdeck.comparison.effects import Effect, effects
 from lowerdeck.comparison.marks import Mark, marks
 from lowerdeck.comparison.parameters import Parameter, common, differing
 from lowerdeck.comparison.pareto import Objective, Standing, known_figure, parse_objectives, standings
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 
 @dataclass(frozen=True, kw_only=True)

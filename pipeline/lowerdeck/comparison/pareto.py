@@ -9,7 +9,7 @@ from enum import StrEnum
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import ALIASES, Column, Direction, direction_of, resolved
 from lowerdeck.comparison.marks import distinguishable, is_better
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
 
 DEFAULT_OBJECTIVES = ("accuracy", "coverage", "size")

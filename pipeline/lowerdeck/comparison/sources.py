@@ -11,7 +11,7 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import sha256
 from lowerdeck.comparison.builds import ComparedBuild, State, finite
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import flat_params
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun

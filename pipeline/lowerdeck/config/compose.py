@@ -20,7 +20,8 @@ from lowerdeck.config.problems import Problem, not_plain, raise_problems, valida
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.config.shapes import shape_problems
-from lowerdeck.contracts import BackendDeclaration, BuildChoices, ConfigurationError, LowerdeckError
+from lowerdeck.contracts.backends import BackendDeclaration, BuildChoices
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
 Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from lowerdeck.config.problems import Problem, validated
 from lowerdeck.config.schema import FlavorConfig
-from lowerdeck.contracts import BackendDeclaration
+from lowerdeck.contracts.backends import BackendDeclaration
 
 
 def completed(config: FlavorConfig, declaration: BackendDeclaration) -> tuple[FlavorConfig, list[Problem]]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from lowerdeck.config.problems import raise_problems, validated
 from lowerdeck.config.schema import Config
 from lowerdeck.config.yaml_text import plain_values
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 
 Section = TypeVar("Section")
 

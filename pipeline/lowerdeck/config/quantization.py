@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lowerdeck.config.problems import Problem, validated
 from lowerdeck.config.schema import ObserverConfig, QuantizationConfig, TargetConfig
-from lowerdeck.contracts import BackendDeclaration, ModuleRule, ObserverChoice, QuantizationScheme
+from lowerdeck.contracts.backends import BackendDeclaration
+from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
 from lowerdeck.quantization.observers import ACTIVATION_OBSERVERS, BACKEND_DEFAULT, PER_TENSOR_ONLY, WEIGHT_OBSERVERS
 
 _STATIC = ("int8", "int16x8")

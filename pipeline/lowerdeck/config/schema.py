@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from lowerdeck.contracts import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lowerdeck import backends
 from lowerdeck.config.problems import Problem
 from lowerdeck.config.schema import ModelConfig, TargetConfig
-from lowerdeck.contracts import BackendDeclaration, DynamicDimension
+from lowerdeck.contracts.backends import BackendDeclaration, DynamicDimension
 
 
 def shape_problems(model: ModelConfig, target: TargetConfig, declaration: BackendDeclaration) -> Iterator[Problem]:

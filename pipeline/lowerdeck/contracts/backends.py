@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from lowerdeck.contracts.lowering import CompiledPartition, Converter, Lowering
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.quantization import QuantizationScheme
 
 if TYPE_CHECKING:

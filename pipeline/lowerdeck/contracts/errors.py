@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lowerdeck.contracts.plan import DelegationPlan
 
 
 class LowerdeckError(Exception):
@@ -34,14 +30,6 @@ class UnsupportedQuantizationError(ConfigurationError):
 
 class ConversionError(LowerdeckError):
     """A converter crashed, ran out of time or returned something that is no compiled partition."""
-
-
-class NothingDelegatedError(LowerdeckError):
-    """A backend takes no node of a program at all; the message lists the reasons, and `plan` has them by node."""
-
-    def __init__(self, message: str, plan: DelegationPlan) -> None:
-        super().__init__(message)
-        self.plan = plan
 
 
 class SampleOverlapError(LowerdeckError):

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lowerdeck.contracts.lowering import Converter
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import LowerdeckError
 
 
 class ReasonCode(StrEnum):
@@ -159,3 +160,11 @@ class DelegationPlan:
         """One line for the terminal."""
         partitions = "1 partition" if len(self.partitions) == 1 else f"{len(self.partitions)} partitions"
         return f"{self.delegated_compute_nodes} of {self.compute_nodes} compute nodes delegated in {partitions}"
+
+
+class NothingDelegatedError(LowerdeckError):
+    """A backend takes no node of a program at all; the message lists the reasons, and `plan` has them by node."""
+
+    def __init__(self, message: str, plan: DelegationPlan) -> None:
+        super().__init__(message)
+        self.plan = plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from lowerdeck.contracts import DatasetSource
+from lowerdeck.contracts.samples import DatasetSource
 from lowerdeck.registry import components
 
 

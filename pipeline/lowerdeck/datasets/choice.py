@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from lowerdeck.contracts import Dataset, LowerdeckError, Split
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Dataset, Split
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 
 def file_digest(path: Path) -> str:

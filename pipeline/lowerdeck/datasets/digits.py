@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import content, preprocessing, splits
 
 MEND = "run `dvc repro data/dvc.yaml`"

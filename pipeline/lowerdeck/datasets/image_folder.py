@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import content, preprocessing, splits
 
 if TYPE_CHECKING:

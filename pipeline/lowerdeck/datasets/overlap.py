@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lowerdeck.contracts import SampleOverlapError, Split
+from lowerdeck.contracts.errors import SampleOverlapError
+from lowerdeck.contracts.samples import Split
 
 NUM_NAMED = 3
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from lowerdeck.contracts import Sample
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import content, preprocessing, splits
 
 GENERATOR = "normal/1"

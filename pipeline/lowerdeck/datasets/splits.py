@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.contracts import LowerdeckError, Sample, Split
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.datasets import content
 
 Arrays = tuple[npt.NDArray[np.generic], ...]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError, Sample
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import content, preprocessing, splits
 from lowerdeck.registry import components
 

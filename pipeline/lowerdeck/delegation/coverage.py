@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lowerdeck.contracts import DelegationPlan, PlannedNode, PlannedTensor
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor
 
 TRANSPOSES = (
     "aten.permute_copy.default",

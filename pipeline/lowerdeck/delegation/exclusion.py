@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.modules import matches, modules_of
 from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, origins
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch.exir.sym_util import eval_upper_bound
 
-from lowerdeck.contracts import LowerdeckError, PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.graph.macs import macs
 from lowerdeck.graph.modules import module_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from lowerdeck.contracts import CompiledPartition
+from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.formats.flatbuffer import root
 
 _TOSA_TRANSPOSE = 61

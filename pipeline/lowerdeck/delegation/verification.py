@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 
-from lowerdeck.contracts import Converter, DelegationPlan, LowerdeckError
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import GateError
+from lowerdeck.contracts.errors import GateError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

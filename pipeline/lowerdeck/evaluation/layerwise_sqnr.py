@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.contracts import LayerFigures, Split
+from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.modules import module_path

@@ -51,7 +51,7 @@ def run_stage(
 
 
 def _main(name: str, main: Callable[[], None]) -> int:
-    from lowerdeck.contracts import LowerdeckError
+    from lowerdeck.contracts.errors import LowerdeckError
 
     quiet_libraries()
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from lowerdeck.contracts import PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason, ReasonCode
 from lowerdeck.explain.graph import PlanGraph
 
 QUANTIZE = ("quantized_decomposed.quantize", "torchao.quantize")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lowerdeck.contracts import DelegationPlan, PlannedNode
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.graph import PlanGraph
 

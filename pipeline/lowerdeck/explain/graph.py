@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from lowerdeck.contracts import DelegationPlan, LowerdeckError, PlannedNode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 
 
 class PlanGraph:

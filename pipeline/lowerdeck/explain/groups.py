@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck.contracts import LowerdeckError, PlannedNode, Reason, ReasonCode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from lowerdeck.contracts import PlannedNode, ReasonCode
+from lowerdeck.contracts.plan import PlannedNode, ReasonCode
 from lowerdeck.explain.case import DEQUANTIZE, QUANTIZE, Case, Rule, next_multiple, shown
 from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph

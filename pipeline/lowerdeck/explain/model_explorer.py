@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lowerdeck.contracts import DelegationPlan, PlannedNode, PlannedTensor
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
 

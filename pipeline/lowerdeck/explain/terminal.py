@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lowerdeck.contracts import PlannedNode, PlannedTensor, Reason
+from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.difference import Difference, Pair
 from lowerdeck.explain.graph import PlanGraph

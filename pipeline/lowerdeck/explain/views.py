@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lowerdeck.contracts import PlannedNode
+from lowerdeck.contracts.plan import PlannedNode
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.layout import Edge
 

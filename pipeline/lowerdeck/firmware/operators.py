@@ -23,6 +23,7 @@ def selected_operators(program: bytes) -> bytes:
             sorted(set(gen_oplist._get_operators(str(path)))),
             listed,
             path.name,
-            gen_oplist._get_kernel_metadata_for_model(str(path)),
+            # In an order that varies from call to call.
+            {name: sorted(keys) for name, keys in gen_oplist._get_kernel_metadata_for_model(str(path)).items()},
         )
         return listed.read_bytes()

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lowerdeck.contracts import LowerdeckError, ProgramTensor, Sample, Split
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import ProgramTensor
+from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.tensors import strides_of
 

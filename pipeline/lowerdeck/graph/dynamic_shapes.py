@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.contracts import LowerdeckError, Lowering, ProgramTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import Lowering, ProgramTensor
 from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:

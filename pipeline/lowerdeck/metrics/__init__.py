@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import cast
 
-from lowerdeck.contracts import Metric
+from lowerdeck.contracts.evaluation import Metric
 
 
 def available() -> tuple[str, ...]:

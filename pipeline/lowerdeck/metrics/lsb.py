@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowerdeck.contracts import Outputs
+from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.evaluation.quantization_error import error_lsb
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lowerdeck.contracts import Outputs
+from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.evaluation.quantization_error import power, sqnr_db
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from lowerdeck.contracts import ModelSource
+from lowerdeck.contracts.samples import ModelSource
 from lowerdeck.registry import components
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.models import checkpoints
 from lowerdeck.registry import components, import_paths, signatures
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.models import checkpoints
 from lowerdeck.registry import components
 

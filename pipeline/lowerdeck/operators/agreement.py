@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from lowerdeck.contracts import LowerdeckError, QuantizationScheme
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
 
 LSB, RELATIVE, SHARE = "LSB", "of the largest value", "of the values differ"
 LIMITS = {

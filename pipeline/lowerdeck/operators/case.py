@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lowerdeck.contracts import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension
 
 OPERATOR = "operator"
 """Path of the submodule with the operator in a case's program."""

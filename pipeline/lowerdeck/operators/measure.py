@@ -20,16 +20,10 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import (
-    Backend,
-    DelegationPlan,
-    LowerdeckError,
-    NothingDelegatedError,
-    PlannedNode,
-    QuantizationScheme,
-    QuantizedTensor,
-    Reason,
-)
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason
+from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.operators.agreement import Agreement, agreement
 from lowerdeck.operators.case import OPERATOR, Case, program, samples
 from lowerdeck.operators.precisions import PRECISIONS

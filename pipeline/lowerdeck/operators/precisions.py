@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from lowerdeck.contracts import QuantizationScheme
+from lowerdeck.contracts.quantization import QuantizationScheme
 
 PRECISIONS: Mapping[str, QuantizationScheme] = MappingProxyType(
     {

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from lowerdeck.artifacts.files import write_json
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.operators import cases, claims
 from lowerdeck.operators.case import Case
 from lowerdeck.operators.measure import Measured, Outcome, Target, measure

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from lowerdeck.artifacts.files import write_text
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 TEMPLATE = Path(".dvc") / "tmp" / "lowerdeck_plots.html"
 

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from lowerdeck.artifacts.evaluation_results import Confusion
-from lowerdeck.contracts import DelegationPlan, PlannedNode
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.pages.parts import Markup, page_head, section, table
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build

@@ -15,7 +15,7 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 GIVEN = "given"
 """`made_by` of what no stage makes: the dataset, and weights that were trained elsewhere."""

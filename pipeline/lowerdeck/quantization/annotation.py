@@ -21,7 +21,8 @@ from torchao.quantization.pt2e.quantizer import (
 )
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.contracts import Backend, ModuleRule, ObserverChoice, QuantizationScheme
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
 from lowerdeck.graph.modules import known_modules, matches, modules_of, refuse_unknown
 from lowerdeck.quantization.observers import BACKEND_DEFAULT, observed_by
 

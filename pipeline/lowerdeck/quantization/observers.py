@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from lowerdeck.contracts import ObserverChoice
+from lowerdeck.contracts.quantization import ObserverChoice
 
 if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import QuantizationSpec

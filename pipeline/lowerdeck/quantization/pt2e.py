@@ -17,7 +17,8 @@ from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import LowerdeckError, ObserverState
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import ObserverState
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import LowerdeckError, QuantizationScheme, QuantizedTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.graph.modules import matches, refuse_unknown, with_outer_modules
 from lowerdeck.quantization.quantized_tensors import quantized_tensors

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.contracts import ObservedRange, QuantizedTensor
+from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node, observer_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.contracts import ObservedRange
+from lowerdeck.contracts.quantization import ObservedRange
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.modules import module_path
 

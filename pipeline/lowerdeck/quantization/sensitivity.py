@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lowerdeck.contracts import LowerdeckError, Sample
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.intervals import paired_difference
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.quantization.switches import SwitchedModel

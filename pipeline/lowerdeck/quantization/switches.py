@@ -15,7 +15,8 @@ import torch
 import torch.ao.quantization.fx._decomposed
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from lowerdeck.contracts import LowerdeckError, ModuleRule
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import ModuleRule
 from lowerdeck.graph.modules import modules_of
 from lowerdeck.quantization.annotation import rule_of_node
 from lowerdeck.quantization.ranges import constants, grid, observer_nodes

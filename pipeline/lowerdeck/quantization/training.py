@@ -21,7 +21,9 @@ from torchao.quantization.pt2e import HistogramObserver
 from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
 from tqdm import tqdm
 
-from lowerdeck.contracts import LowerdeckError, ObserverState, Split
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import ObserverState
+from lowerdeck.contracts.samples import Split
 from lowerdeck.graph.memory_formats import laid_out, memory_format_of
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
 from lowerdeck.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes

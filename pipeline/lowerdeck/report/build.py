@@ -14,7 +14,10 @@ from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import read_quantization_report
 from lowerdeck.config import load
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import DelegationPlan, LayerFigures, LowerdeckError, QuantizedTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.provenance.lineage import build_key
 
 

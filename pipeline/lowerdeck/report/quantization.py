@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowerdeck.contracts import LayerFigures, QuantizedTensor
+from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.quantization import QuantizedTensor
 
 HEADER = ("tensor", "SQNR", "module", "type", "scale", "zero point", "representable", "observed", "clipped")
 

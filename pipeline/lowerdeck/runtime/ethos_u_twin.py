@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.flatbuffer import Table, root
 from lowerdeck.formats.pte import TensorSpec
 from lowerdeck.runtime.messages import captured_messages

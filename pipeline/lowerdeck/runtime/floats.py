@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from lowerdeck.contracts import LowerdeckError, ProgramTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.runtime.parallel_map import num_processors
 from lowerdeck.runtime.program import HostProgram
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import (
     STATIC,
     Boxed,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import Method, TensorSpec
 from lowerdeck.runtime.messages import captured_messages
 from lowerdeck.runtime.tensors import dtype_of, strides_of

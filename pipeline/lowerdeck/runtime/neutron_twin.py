@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import TensorSpec
 from lowerdeck.runtime.tensors import dtype_of
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import STATIC, Method, TensorSpec
 from lowerdeck.runtime.tensors import dtype_of
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lowerdeck.contracts import LowerdeckError, ProgramTensor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.formats.pte import Delegate
 from lowerdeck.runtime.interpreter import Twin
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from tqdm import tqdm
 
-from lowerdeck.contracts import ObserverState
+from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import laid_out, memory_format_of
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges

@@ -13,7 +13,10 @@ import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import Backend, CompiledPartition, ConversionError, DelegationPlan, ProgramTensor
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.errors import ConversionError
+from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
+from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder

@@ -10,17 +10,10 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from lowerdeck.contracts import (
-    ClassFigures,
-    Dataset,
-    DelegationPlan,
-    LayerFigures,
-    LowerdeckError,
-    Metric,
-    Outputs,
-    Sample,
-    Split,
-)
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.evaluation import ClassFigures, LayerFigures, Metric, Outputs
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.samples import Dataset, Sample, Split
 from lowerdeck.datasets.choice import stratified
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
 from lowerdeck.graph.io_boundary import input_dtypes

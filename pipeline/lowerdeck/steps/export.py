@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import DynamicDimension, LowerdeckError
+from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
 from lowerdeck.graph.memory_formats import MemoryFormat, laid_out
 

@@ -11,7 +11,9 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import Backend, DelegationPlan, Lowering, NothingDelegatedError, Reason, ReasonCode
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.lowering import Lowering
+from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode
 from lowerdeck.delegation.plan_builder import TAG, planned_nodes
 from lowerdeck.graph import io_boundary
 

@@ -9,7 +9,7 @@ from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_p
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts import ObserverState, QuantizedTensor
+from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.quantized_tensors import quantized_tensors

@@ -16,7 +16,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_json, write_text
 from lowerdeck.config.compose import compose_params, render
 from lowerdeck.config.yaml_text import plain_values
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.sweep import snapshot, warm
 from lowerdeck.sweep.content import digest
 from lowerdeck.sweep.declaration import Stage

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.config.yaml_text import plain_values
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.config.compose import read_params
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments, hydra_multirun, search, snapshot, warm
 from lowerdeck.sweep.building import PointBuild
 from lowerdeck.sweep.content import FILES, digest, tool_versions

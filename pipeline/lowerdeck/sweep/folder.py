@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts.files import write_json
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 
 @dataclass(frozen=True, kw_only=True)

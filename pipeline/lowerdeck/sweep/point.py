@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.sweep import arguments
 from lowerdeck.sweep.building import PointBuild
 from lowerdeck.sweep.folder import Folder, PointRecord

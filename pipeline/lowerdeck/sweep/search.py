@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.registry import components
 from lowerdeck.sweep.arguments import OBJECTIVES, as_typed
 from lowerdeck.sweep.folder import PointRecord, Sweep

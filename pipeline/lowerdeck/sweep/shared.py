@@ -11,7 +11,7 @@ from typing import Any
 
 from lowerdeck.config.compose import Chosen
 from lowerdeck.config.schema import TrackingConfig
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import snapshot
 from lowerdeck.sweep.content import FILES, digest
 from lowerdeck.sweep.declaration import read_stages

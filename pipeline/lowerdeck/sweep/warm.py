@@ -69,7 +69,12 @@ LOWERING = Room(
     name="lowering",
     libraries=preload.LOWERING,
     project=(
-        *("lowerdeck.artifacts.programs", "lowerdeck.formats.pt2", "lowerdeck.config.load", "lowerdeck.config.quantization"),
+        *(
+            "lowerdeck.artifacts.programs",
+            "lowerdeck.formats.pt2",
+            "lowerdeck.config.load",
+            "lowerdeck.config.quantization",
+        ),
         *(
             "lowerdeck.steps.export",
             "lowerdeck.steps.calibrate",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts.evaluation_results import Confusion
-from lowerdeck.contracts import LayerFigures
+from lowerdeck.contracts.evaluation import LayerFigures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

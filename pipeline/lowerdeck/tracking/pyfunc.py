@@ -15,7 +15,7 @@ import mlflow
 import numpy as np
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking.signature import names
 
 if TYPE_CHECKING:

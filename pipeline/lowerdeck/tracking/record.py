@@ -17,7 +17,7 @@ from lowerdeck.artifacts.evaluation_results import read_confusion
 from lowerdeck.artifacts.files import read_json, write_bytes, write_json, write_text
 from lowerdeck.artifacts.sweep_tags import read_sweep_tags
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
 from lowerdeck.tracking.store import find_or_create_run, opened, patient_uploads

@@ -12,7 +12,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.config.compose import compose
 from lowerdeck.config.load import config_of, read_config
 from lowerdeck.config.schema import Config, TrackingConfig
-from lowerdeck.contracts import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.tracking.runs import find_runs, read_artifact
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking.signature import signature
 from lowerdeck.tracking.store import BUILD_KEY_TAG, Store, lock, opened, patient_uploads
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking.address import shown
 from lowerdeck.tracking.store import Store, opened, patient_uploads
 from lowerdeck.tracking.ui import locate

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.preload import TRACKING
 from lowerdeck.tracking.address import artifact_location, database_file, refusal, shown, tracking_uri
 from lowerdeck.tracking.probe import probe

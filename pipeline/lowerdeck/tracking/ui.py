@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking.address import database_file, is_server, shown, tracking_uri
 from lowerdeck.tracking.store import find_experiment, opened
 

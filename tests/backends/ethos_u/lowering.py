@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck import backends
-from lowerdeck.contracts import Backend, DelegationPlan
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import partition
 from tests.conftest import Lowered

@@ -12,7 +12,10 @@ import torch
 from torch import nn
 
 from lowerdeck.backends import ethos_u
-from lowerdeck.contracts import BuildChoices, ConfigurationError, LowerdeckError, QuantizationScheme, ReasonCode
+from lowerdeck.contracts.backends import BuildChoices
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.contracts.quantization import QuantizationScheme
 from tests.backends.ethos_u.lowering import U55, planned, with_options
 from tests.conftest import Lowered
 from tests.networks import lowered_network

@@ -11,7 +11,7 @@ import pytest
 
 from lowerdeck.config.compose import compose
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from tests.backends.ethos_u.test_options import BOARD
 from tests.project import REPOSITORY, SELECTION
 

@@ -13,7 +13,9 @@ from torch import nn
 
 from lowerdeck.artifacts.conversion import converter_folder
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
-from lowerdeck.contracts import LowerdeckError, ModuleRule, QuantizationScheme, ReasonCode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from lowerdeck.graph.nodes import operator_name
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate

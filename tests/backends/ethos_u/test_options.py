@@ -19,7 +19,8 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import write_converted
 from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.backends import ethos_u
-from lowerdeck.contracts import LowerdeckError, ReasonCode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import plan_again
 from tests.backends.ethos_u.lowering import U55, U85, converted, planned, with_options

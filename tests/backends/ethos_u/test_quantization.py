@@ -17,7 +17,9 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.backends import ethos_u
-from lowerdeck.contracts import Backend, BuildChoices, ConversionError, QuantizationScheme
+from lowerdeck.contracts.backends import Backend, BuildChoices
+from lowerdeck.contracts.errors import ConversionError
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export

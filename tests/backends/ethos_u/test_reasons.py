@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowerdeck.contracts import ModuleRule, QuantizationScheme, ReasonCode
+from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export

@@ -14,7 +14,7 @@ import pytest
 
 from lowerdeck.backends import ethos_u
 from lowerdeck.backends.ethos_u import vela_config
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import Lowered
 
 BOARD = """

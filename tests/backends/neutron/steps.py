@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from lowerdeck import backends
-from lowerdeck.contracts import Backend, DelegationPlan, ModuleRule, QuantizationScheme
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.steps.calibrate import calibrate

@@ -27,7 +27,7 @@ from lowerdeck.backends.neutron.converter import (
     describe,
 )
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 
 without_sdk = pytest.mark.skipif(
     importlib.machinery.PathFinder.find_spec(INSTALLED_SDK) is not None, reason="NXP's SDK is installed"
@@ -364,7 +364,7 @@ PROVIDE = """
 import sys
 from lowerdeck.backends.neutron import sdk
 from lowerdeck.backends.neutron.converter import REFERENCE, ConverterFlavor
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 try:
     sdk.provide_sdk(ConverterFlavor("eiq", "eiq_neutron_sdk"))
 except LowerdeckError as error:

@@ -20,7 +20,7 @@ from lowerdeck.backends.neutron.converter import (
 from lowerdeck.backends.neutron.flavor import converter_flavor
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.backends.neutron.reference.neutron_library_utils import getNeutronTargets
-from lowerdeck.contracts import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 from tests.backends.neutron.environments import RESULT_AS, Environment, make, replace_convert
 from tests.backends.neutron.test_converter import RELU
 

@@ -13,7 +13,8 @@ from torch import nn
 from lowerdeck.artifacts.conversion import write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
-from lowerdeck.contracts import DelegationPlan, LowerdeckError, ReasonCode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.runtime.native import missing_operators
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.partition import partition

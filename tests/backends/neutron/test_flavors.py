@@ -22,7 +22,9 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.artifacts.plans import read_plan, write_plan
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts import Backend, ConversionError, DelegationPlan, LowerdeckError
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.formats import pt2
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import Partitioned, partition

@@ -17,7 +17,10 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import write_converted
 from lowerdeck.backends.neutron import Device, Options, check_build, files
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts import BuildChoices, ConversionError, LowerdeckError, QuantizationScheme, ReasonCode
+from lowerdeck.contracts.backends import BuildChoices
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.partition import partition
 from tests.backends.neutron.steps import Built, build, neutron, quantized
 from tests.conftest import Lowered

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lowerdeck.contracts import QuantizationScheme, ReasonCode
+from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize

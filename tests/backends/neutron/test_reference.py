@@ -31,7 +31,7 @@ from lowerdeck.backends.neutron.reference import neutron_converter, neutron_libr
 from lowerdeck.backends.neutron.reference.kernel_selection import FILE_NAME
 from lowerdeck.backends.neutron.reference.litert import BUILTIN_OPERATORS, read_graph
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, pack_microcode, unpack_microcode
-from lowerdeck.contracts import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 
 PROJECT_ROOT = Path(reference.__file__).parents[4]
 

@@ -11,7 +11,9 @@ import yaml
 
 from lowerdeck.backends.xnnpack import Device, Options, check, check_build
 from lowerdeck.config.compose import compose
-from lowerdeck.contracts import BuildChoices, ConfigurationError, DynamicDimension, ModuleRule, QuantizationScheme
+from lowerdeck.contracts.backends import BuildChoices, DynamicDimension
+from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from tests.project import SELECTION, Project
 
 

@@ -18,7 +18,10 @@ from lowerdeck import backends
 from lowerdeck.backends.xnnpack.operator_configs import AdditionalConfig, DefaultConfig
 from lowerdeck.backends.xnnpack.partitioner import _WITHOUT_KERNEL
 from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
-from lowerdeck.contracts import Backend, DelegationPlan, LowerdeckError, QuantizationScheme
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.native import missing_operators
 from lowerdeck.steps.calibrate import calibrate

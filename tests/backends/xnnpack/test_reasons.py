@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lowerdeck import backends
-from lowerdeck.contracts import DelegationPlan, PlannedNode, Reason, ReasonCode
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, Reason, ReasonCode
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from tests.networks import quantized_mixed

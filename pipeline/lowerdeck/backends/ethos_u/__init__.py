@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lowerdeck.backends.ethos_u import vela_config, vela_flags
-from lowerdeck.contracts import (
-    Backend,
-    BackendDeclaration,
-    BuildChoices,
-    ConfigurationError,
-    Converter,
-    FlavorReport,
-    LowerdeckError,
-)
+from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildChoices, FlavorReport
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.delegation.exclusion import Exclusion
 from lowerdeck.registry import import_paths, signatures
 

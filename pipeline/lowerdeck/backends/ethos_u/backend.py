@@ -23,13 +23,10 @@ from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
 from lowerdeck.backends.ethos_u.partitioner import create_partitioner
 from lowerdeck.backends.ethos_u.payload import scratch_bytes
 from lowerdeck.backends.ethos_u.vela_config import VelaConfig
-from lowerdeck.contracts import (
-    CompiledPartition,
-    Converter,
-    Lowering,
-    QuantizationScheme,
-    UnsupportedQuantizationError,
-)
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import UnsupportedQuantizationError
+from lowerdeck.contracts.lowering import CompiledPartition, Lowering
+from lowerdeck.contracts.quantization import QuantizationScheme
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -12,7 +12,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from lowerdeck.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
 from lowerdeck.backends.ethos_u.reasons import Rejections
-from lowerdeck.contracts import ConfigurationError, LowerdeckError, Reason, ReasonCode
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark_before_partition, names_in_aten
 from lowerdeck.graph.nodes import operator_name
 from lowerdeck.registry import import_paths

@@ -24,7 +24,7 @@ from executorch.backends.arm.tosa import partitioner as arm_partitioner
 from executorch.exir.backend.utils import ReportRejected
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.rejections.rejection import Refusal, refusal, refusal_at
 from lowerdeck.graph.nodes import is_compute
 

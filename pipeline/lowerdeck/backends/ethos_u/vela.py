@@ -13,7 +13,7 @@ from executorch.backends.arm import arm_vela
 from executorch.backends.arm.arm_vela import VelaCompileResult, VelaExternalBlock
 
 from lowerdeck.backends.ethos_u.vela_config import STOCK, VelaConfig
-from lowerdeck.contracts import ConversionError
+from lowerdeck.contracts.errors import ConversionError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 
 STOCK = "Arm/vela.ini"
 """Vela's name for the file that comes with it."""

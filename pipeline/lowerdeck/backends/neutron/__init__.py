@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lowerdeck.contracts import Backend, BackendDeclaration, BuildChoices, ConfigurationError, FlavorReport
+from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildChoices, FlavorReport
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.delegation.exclusion import Exclusion, is_operator_name
 from lowerdeck.registry import import_paths, signatures
 

@@ -14,13 +14,10 @@ from lowerdeck.backends.neutron import DECLARATION, Device, FlavorOptions, Optio
 from lowerdeck.backends.neutron.converter import Conversion, ConverterFlavor, merge_kernel_selection
 from lowerdeck.backends.neutron.flavor import converter_flavor, converter_of
 from lowerdeck.backends.neutron.reference.litert import scratch_bytes
-from lowerdeck.contracts import (
-    CompiledPartition,
-    Converter,
-    Lowering,
-    QuantizationScheme,
-    UnsupportedQuantizationError,
-)
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import UnsupportedQuantizationError
+from lowerdeck.contracts.lowering import CompiledPartition, Lowering
+from lowerdeck.contracts.quantization import QuantizationScheme
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager

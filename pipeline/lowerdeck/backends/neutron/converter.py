@@ -15,7 +15,7 @@ from typing import Any
 from lowerdeck.backends.neutron import child, convert_worker
 from lowerdeck.backends.neutron.convert_worker import DEFAULT_OPTIONS
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 
 INSTALLED_SDK = "eiq_neutron_sdk"
 REFERENCE_SDK = "lowerdeck.backends.neutron.reference"

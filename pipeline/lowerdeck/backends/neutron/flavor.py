@@ -13,7 +13,8 @@ from lowerdeck.backends.neutron.converter import (
     SdkDescription,
     describe,
 )
-from lowerdeck.contracts import Converter, FlavorReport
+from lowerdeck.contracts.backends import FlavorReport
+from lowerdeck.contracts.converter import Converter
 
 
 def converter_flavor(name: str, converter: str, options: FlavorOptions, timeout_s: float) -> ConverterFlavor:

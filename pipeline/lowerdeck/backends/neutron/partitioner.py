@@ -21,7 +21,7 @@ from executorch.backends.nxp.neutron_partitioner import (
 from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 
 from lowerdeck.backends.neutron import CHECK, Device, Options, exclusion
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition
 from lowerdeck.graph.nodes import is_operator
 from lowerdeck.registry import import_paths

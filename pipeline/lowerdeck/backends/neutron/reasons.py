@@ -20,7 +20,7 @@ from executorch.backends.nxp.neutron_partitioner import (
     supported_ops,
 )
 
-from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.delegation.rejections.rejection import refusal
 from lowerdeck.graph.nodes import is_compute

@@ -29,7 +29,7 @@ from lowerdeck.backends.neutron.converter import (
     describe,
     failure_message,
 )
-from lowerdeck.contracts import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 
 # The one module of the backend that binds the SDK.
 _BACKEND_MODULE = "executorch.backends.nxp.backend.neutron_converter_manager"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from lowerdeck.backends.xnnpack.operator_configs import AdditionalConfig, AnyConfig, DefaultConfig
-from lowerdeck.contracts import Backend, BackendDeclaration, BuildChoices, Converter, FlavorReport
+from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildChoices, FlavorReport
+from lowerdeck.contracts.converter import Converter
 from lowerdeck.delegation.exclusion import Exclusion
 
 Precision = Literal["FP32", "STATIC_QUANT", "DYNAMIC_QUANT"]

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 
 from lowerdeck.backends.xnnpack import DECLARATION, Device, Options, exclusion
-from lowerdeck.contracts import (
-    CompiledPartition,
-    Converter,
-    Lowering,
-    QuantizationScheme,
-    Reason,
-    UnsupportedQuantizationError,
-)
+from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import UnsupportedQuantizationError
+from lowerdeck.contracts.lowering import CompiledPartition, Lowering
+from lowerdeck.contracts.plan import Reason
+from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.delegation.exclusion import mark_before_partition
 
 if TYPE_CHECKING:

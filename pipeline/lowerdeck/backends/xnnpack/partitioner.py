@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from lowerdeck.backends.xnnpack import Options, exclusion, logs
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.delegation.exclusion import excluded_by, names_in_aten
 from lowerdeck.graph.nodes import operator_name
 

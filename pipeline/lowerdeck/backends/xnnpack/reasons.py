@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 
 from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.logs import Refused
-from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.delegation.rejections.rejection import refusal
 from lowerdeck.graph.nodes import is_compute, operator_name

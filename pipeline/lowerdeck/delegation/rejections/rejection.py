@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from lowerdeck.contracts import Reason, ReasonCode
+from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.rejections.check_source import comment_at
 from lowerdeck.delegation.rejections.conditions import (
     Condition,

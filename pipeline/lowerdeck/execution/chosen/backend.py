@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
-    from lowerdeck.contracts import Backend
+    from lowerdeck.contracts.backends import Backend
 
 
 def quantizing_backend() -> Backend:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
-    from lowerdeck.contracts import Dataset
+    from lowerdeck.contracts.samples import Dataset
 
 
 def chosen_dataset(seed: int) -> Dataset:

@@ -10,7 +10,7 @@ from lowerdeck.execution.resolved_config import section
 if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-    from lowerdeck.contracts import QuantizationScheme
+    from lowerdeck.contracts.quantization import QuantizationScheme
 
 
 def chosen_scheme() -> QuantizationScheme:

@@ -8,7 +8,7 @@ from lowerdeck.execution.ingredients import training_ingredients
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
-    from lowerdeck.contracts import Dataset
+    from lowerdeck.contracts.samples import Dataset
     from lowerdeck.quantization.training import Training
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lowerdeck.contracts import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
 from lowerdeck.operators.measure import Target
 

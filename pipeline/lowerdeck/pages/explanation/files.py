@@ -6,7 +6,7 @@ import json
 
 from lowerdeck.artifacts import paths
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import DelegationPlan
+from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.explain import model_explorer
 from lowerdeck.pages.explanation import page
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from lowerdeck.contracts import DelegationPlan, PlannedNode
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, Row, groups, share

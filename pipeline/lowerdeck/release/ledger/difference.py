@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 from lowerdeck.config.problems import Problem, raise_problems, validated
 from lowerdeck.config.schema import NonNegative
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.release.ledger.entries import Entry, Ledger
 
 INGREDIENTS = ("dataset", "weights")

@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 from lowerdeck.artifacts.files import write_text
 from lowerdeck.config.problems import raise_problems, validated
 from lowerdeck.config.schema import Config
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.provenance.lineage import build_key
 from lowerdeck.report import summary

@@ -14,7 +14,7 @@ from typing import Any
 
 from lowerdeck.config.compose import compose_params, conf_values, options_of
 from lowerdeck.config.schema import GROUPS, Config
-from lowerdeck.contracts import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError
 
 NOT_OF_A_BUILD = ("tracking",)
 """Sections that say nothing of what is built: params.yaml keeps its own choice."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lowerdeck.contracts import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError
 
 CHECKED_STAGE = "convert"
 """The stage that makes the `.pte`; what comes after it says how good it is."""
