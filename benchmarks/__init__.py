@@ -1,1 +1,1 @@
-"""Measurements of the pipeline against a peer in the same run; docs/benchmarks.md has the figures."""
+"""Measurements of the pipeline against a peer in the same run; docs/benchmarks.md has the metrics."""

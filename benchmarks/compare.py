@@ -1,6 +1,6 @@
 """Time and peak memory of `lowerdeck compare` on a real MLflow database of many recorded builds.
 
-Every run has what a build's has: about a hundred parameters, figures with intervals, tags, and its files. The figures
+Every run has what a build's has: about a hundred parameters, metrics with intervals, tags, and its files. The metrics
 are drawn from the number of the point: they are there to be compared, and say nothing of any program. Recording takes
 far longer than comparing; `--folder` keeps the database, and another start with the same folder only compares.
 
@@ -41,7 +41,7 @@ QUANTIZATIONS = {"int8": 355, "int8_per_channel": 357, "int8_per_tensor": 341}
 
 
 def main() -> None:
-    """Print one JSON object with the figures."""
+    """Print one JSON object with the metrics."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000, help="recorded points (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="where the database lies (default: a folder that is removed again)")
@@ -68,17 +68,17 @@ def fill(folder: Path, num_runs: int) -> None:
     experiment = client.create_experiment("lowerdeck", (folder / "mlflow" / "artifacts").as_uri())
     committed = json.loads((REPOSITORY / paths.METRICS).read_text(encoding="utf-8"))
     for number in range(num_runs):
-        config, figures, tags = point(number, yaml.safe_load(text), committed)
+        config, metrics, tags = point(number, yaml.safe_load(text), committed)
         name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
         run = client.create_run(experiment, run_name=name, tags=tags)
         params, _ = flat_params({key: value for key, value in config.items() if key != "tracking"})
         entries = [Param(key, value) for key, value in params.items()]
         for start in range(0, len(entries), MAX_PER_BATCH):
             client.log_batch(run.info.run_id, params=entries[start : start + MAX_PER_BATCH])
-        metrics = [Metric(key, value, run.info.start_time, 0) for key, value in figures.items()]
+        run_metrics = [Metric(key, value, run.info.start_time, 0) for key, value in metrics.items()]
         versions = [RunTag(f"version.of_tool_{tool}", "1.2.3") for tool in range(30)]
-        client.log_batch(run.info.run_id, metrics=metrics, tags=versions)
-        for file, content in (("plan.json", "{}"), ("confusion.csv", confusion(figures))):
+        client.log_batch(run.info.run_id, metrics=run_metrics, tags=versions)
+        for file, content in (("plan.json", "{}"), ("confusion.csv", confusion(metrics))):
             path = folder / "mlflow" / "artifacts" / run.info.run_id / "artifacts" / file
             write_text(path, content)
         client.set_terminated(run.info.run_id, "FINISHED")
@@ -87,7 +87,7 @@ def fill(folder: Path, num_runs: int) -> None:
 def point(
     number: int, config: dict[str, Any], committed: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, float], dict[str, str]]:
-    """Configuration, figures and tags of one point."""
+    """Configuration, metrics and tags of one point."""
     draw = random.Random(number)
     target = list(TARGETS)[number % 4]
     quantization = list(QUANTIZATIONS)[number // 4 % 3]
@@ -96,13 +96,13 @@ def point(
     config["target"]["options"]["operators_not_to_delegate"] = ["aten::add", "aten::mean"][:kept]
     config["flavor"] |= {"name": TARGETS[target], "converter": TARGETS[target]}
     config["quantization"] |= {"name": quantization, "num_calibration_samples": number // 36 + 1}
-    figures = {key: float(value) for key, value in committed.items() if isinstance(value, (int, float))}
+    metrics = {key: float(value) for key, value in committed.items() if isinstance(value, (int, float))}
     for program in ("quantized", "delegated"):
         hits = QUANTIZATIONS[quantization] - draw.randrange(6)
         low, high = wilson_interval(hits, NUM_SAMPLES)
         ends = {f"{program}_accuracy_low": low, f"{program}_accuracy_high": high}
-        figures |= {f"{program}_accuracy": hits / NUM_SAMPLES, **ends}
-    figures |= {
+        metrics |= {f"{program}_accuracy": hits / NUM_SAMPLES, **ends}
+    metrics |= {
         "program_bytes": 110_000.0 + 9000 * (number % 4) + 2300 * kept + draw.randrange(500),
         "undelegated_macs": 120_000.0 * kept,
         "total_macs": 12_500_000.0,
@@ -110,25 +110,25 @@ def point(
     }
     if TARGETS[target] == "vela":
         cycles = (1_600_000 if "u55" in target else 550_000) + 90_000 * kept
-        figures |= {"estimated_total_cycles": float(cycles), "estimated_inference_time_ms": cycles / 500_000}
+        metrics |= {"estimated_total_cycles": float(cycles), "estimated_inference_time_ms": cycles / 500_000}
     tags = {
         "sweep.id": "5eedca5e", "sweep.name": "benchmark", "sweep.point": str(number), "target": target,
         "flavor": TARGETS[target], "converter": TARGETS[target], "converter_version": "1.0",
         "dataset.evaluation.sha256": "5" * 64,
         "sweep.overrides": json.dumps([f"target={target}", f"quantization={quantization}"]),
     }  # fmt: skip
-    return config, figures, tags
+    return config, metrics, tags
 
 
-def confusion(figures: dict[str, float]) -> str:
+def confusion(metrics: dict[str, float]) -> str:
     """Pairs of actual and predicted class that give the accuracy of the delegated program."""
-    hits = round(figures["delegated_accuracy"] * NUM_SAMPLES)
+    hits = round(metrics["delegated_accuracy"] * NUM_SAMPLES)
     return "actual,predicted\n" + "1,1\n" * hits + "1,0\n" * (NUM_SAMPLES - hits)
 
 
 def measure(folder: Path) -> dict[str, Any]:
     """Seconds and peak memory of the command as a process of its own, without and with keeping it in MLflow."""
-    figures: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for name, arguments in (("report", ["--no-log"]), ("report, kept in MLflow", [])):
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -142,10 +142,10 @@ def measure(folder: Path) -> dict[str, Any]:
             sys.exit(f"lowerdeck compare ended with status {os.waitstatus_to_exitcode(status)}")
         seconds = time.perf_counter() - start
         # Of Linux, in KiB.
-        figures[name] = {"seconds": round(seconds, 2), "peak_mib": round(usage.ru_maxrss / 1024)}
+        metrics[name] = {"seconds": round(seconds, 2), "peak_mib": round(usage.ru_maxrss / 1024)}
     rows = (folder / "builds.csv").read_text(encoding="utf-8").splitlines()
     page = folder / paths.COMPARISON
-    return figures | {"builds": len(rows) - 1, "page_bytes": page.stat().st_size}
+    return metrics | {"builds": len(rows) - 1, "page_bytes": page.stat().st_size}
 
 
 if __name__ == "__main__":

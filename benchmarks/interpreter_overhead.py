@@ -28,7 +28,7 @@ from lowerdeck.runtime.neutron_twin import RESOLVERS
 
 
 def main() -> None:
-    """Print one JSON object with the figures."""
+    """Print one JSON object with the metrics."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what convert wrote: program.pte, manifest.json, twins/")
     parser.add_argument("--resolver", choices=list(RESOLVERS), default="reference")

@@ -2,8 +2,8 @@
 
 Both make the edge program of the same quantized program with the backend's passes, and let the backend's partitioner
 decide. The step also describes every node and says why it is not delegated; the bare way drops the decision. Both work
-on graphs in the pipeline's quick way (pipeline/lowerdeck/compat/quick_graphs.py), so that the plan has to hide behind no saving. They
-are timed in turns, each on a program read anew, so that other work on the machine hits both.
+on graphs in the pipeline's quick way (pipeline/lowerdeck/compat/quick_graphs.py), so that the plan has to hide behind
+no saving. They are timed in turns, each on a program read anew, so that other work on the machine hits both.
 
     python -m benchmarks.plan_cost                                    # MobileNetV2 at 224x224, three targets
     python -m benchmarks.plan_cost xnnpack_cpu --model mobilenet_v3_small --size 64 --rounds 1
@@ -113,7 +113,7 @@ def compare(path: Path, backend: Backend, rounds: int) -> dict[str, Any]:
 def bare(program: ExportedProgram, backend: Backend) -> None:
     """to_edge with the backend's passes, and ExecuTorch's own partitioner, of whose decision nothing is kept."""
     lowering = backend.lowering(program)
-    io_boundary.keep_border(lowering)
+    io_boundary.keep_io_boundary_on_cpu(lowering)
     partitioner = lowering.partitioner
     vars(partitioner).pop("partition", None)  # what the backend has put before the partitioner's own method
     if backend.name == "xnnpack":

@@ -1,7 +1,7 @@
 """Trains the bundled ResNet-8 on the prepared digits, on the CPU.
 
 The stage `train` of data/dvc.yaml runs it. That stage is frozen, because weights that change by accident change every
-figure downstream; data/README.md says how to retrain.
+metric downstream; data/README.md says how to retrain.
 """
 
 from __future__ import annotations

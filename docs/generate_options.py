@@ -71,7 +71,7 @@ def _row(section: dict[str, Any], row: dict[str, Any]) -> str:
         return _cells(option, f"`{row['key']}: {row['value']}`", "", _comment(row["key"], str(row["value"])))
     cls, field = find(row["key"], (section["choose"] | row.get("choose", {})).get("target", "neutron_imxrt700"))
     hint = typing.get_type_hints(cls, include_extras=True)[field.name]
-    takes = f"{configuration.words(hint)}; {configuration.default(field)}"
+    takes = f"{configuration.type_description(hint)}; {configuration.default(field)}"
     return _cells(option, f"`{row['key']}`", takes, configuration.docstrings(cls)[field.name])
 
 

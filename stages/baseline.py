@@ -13,14 +13,14 @@ def main() -> None:
     from lowerdeck.artifacts.programs import read_program
     from lowerdeck.config.schema import EvaluationConfig
     from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
-    from lowerdeck.steps.evaluate import choose_samples, evaluate, spread, torch_program
+    from lowerdeck.steps.evaluate import choose_samples, evaluate, evenly_spaced, torch_program
 
     config, dataset = section(EvaluationConfig), chosen_dataset(build.seed)
     exported, quantized = read_program(paths.EXPORTED), read_program(paths.QUANTIZED)
     programs = {"float": torch_program(exported), "quantized": torch_program(quantized)}
     samples = choose_samples(dataset.evaluation, config.max_samples, build.seed)
     outputs = evaluate(programs, samples, dataset, output_lsb(quantized))
-    layers = compare_layers(exported, quantized, dataset.evaluation, spread(samples, config.layer_samples))
+    layers = compare_layers(exported, quantized, dataset.evaluation, evenly_spaced(samples, config.layer_samples))
     write_baseline(outputs, samples, layers)
 
 

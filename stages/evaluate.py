@@ -19,8 +19,8 @@ def main() -> None:
     from lowerdeck.artifacts.host_programs import open_converted_program
     from lowerdeck.artifacts.plans import read_plan
     from lowerdeck.config.schema import EvaluationConfig
-    from lowerdeck.evaluation.gates import hold_gates
-    from lowerdeck.steps.evaluate import class_figures, evaluate, summarize
+    from lowerdeck.evaluation.gates import check_gates
+    from lowerdeck.steps.evaluate import class_metrics, evaluate, summarize
 
     config, dataset = section(EvaluationConfig), chosen_dataset(build.seed)
     baseline, samples = read_baseline()
@@ -31,8 +31,8 @@ def main() -> None:
     plan, manifest = read_plan(), read_json(paths.MANIFEST)
     layers, metric_sources = read_layers(paths.LAYERS), [metrics.source(name) for name in config.metrics]
     measured = summarize(outputs, metric_sources, plan, manifest, layers) | {"executed_by": host.executor}
-    write_evaluation(measured, outputs, list(map(dataset.evaluation.digest, samples)), class_figures(outputs))
-    hold_gates(chosen_gates(), measured)  # last: what was measured stays, whether it is good enough or not
+    write_evaluation(measured, outputs, list(map(dataset.evaluation.digest, samples)), class_metrics(outputs))
+    check_gates(chosen_gates(), measured)  # last: what was measured stays, whether it is good enough or not
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -10,7 +10,7 @@ def main() -> None:
     build = fix_arithmetic()
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.conversion import read_data_files
-    from lowerdeck.artifacts.files import existing, read_json
+    from lowerdeck.artifacts.files import read_json, require_file
     from lowerdeck.artifacts.firmware_bundle import write_firmware
     from lowerdeck.artifacts.host_programs import open_converted_program
     from lowerdeck.firmware import bundle
@@ -19,7 +19,7 @@ def main() -> None:
     program, dataset = open_converted_program("reference"), chosen_dataset(build.seed)
     sample = calibration_sample(dataset.calibration, read_json(paths.CALIBRATION_SAMPLES))
     files = bundle(
-        existing(paths.PROGRAM).read_bytes(),
+        require_file(paths.PROGRAM).read_bytes(),
         read_json(paths.MANIFEST),
         execute(program, sample.inputs, sample.digest),
         firmware_target(),

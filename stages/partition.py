@@ -2,28 +2,28 @@
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen.backend import lowering_backend
-from lowerdeck.execution.ingredients import edge_ingredients
+from lowerdeck.execution.ingredients import edge_fingerprint
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
     fix_arithmetic()
     from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.edge_programs import read_edge_program_made_of, write_edge_program
+    from lowerdeck.artifacts.edge_programs import read_matching_edge_program, write_edge_program
     from lowerdeck.artifacts.plans import write_plan
     from lowerdeck.artifacts.programs import read_program
 
     backend, program = lowering_backend(), read_program(paths.QUANTIZED)
-    from lowerdeck.steps.partition import kept_whole, partition, plan_again
+    from lowerdeck.steps.partition import partition, preserved_ops, replan
 
     # The dear part of the stage is to make the edge program: one that was made of the same serves again.
-    made_of, options = edge_ingredients()
-    edge = read_edge_program_made_of(made_of, options, lambda: kept_whole(program, backend))
+    fingerprint, options = edge_fingerprint()
+    edge = read_matching_edge_program(fingerprint, options, lambda: preserved_ops(program, backend))
     if edge is not None:
-        plan = plan_again(edge, backend)
+        plan = replan(edge, backend)
     else:
         made = partition(program, backend)
-        write_edge_program(made.program, made.edge_config, made_of, options, made.kept_whole)
+        write_edge_program(made.program, made.edge_config, fingerprint, options, made.preserved_ops)
         plan = made.plan
     write_plan(plan)
     print(f"partition: {plan.summary}")

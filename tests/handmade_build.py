@@ -18,7 +18,7 @@ from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.config.compose import render
 from lowerdeck.config.load import read_config
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.evaluation import ClassFigures, LayerFigures, Outputs
+from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Outputs
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, Reason, ReasonCode
 from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
@@ -53,7 +53,7 @@ CONFIG = {
     "firmware": {"name": "cortex_m"},
     "tracking": {"name": "local"},
 }
-FIGURES = {
+METRICS = {
     "num_samples": 4,
     "float_accuracy": 1.0,
     "quantized_accuracy": 0.75,
@@ -91,15 +91,15 @@ NODES = (
         compute=True,
         partition=None,
         module="head",
-        reason=Reason(code=ReasonCode.NO_CONVERTER, words="no such kernel"),
+        reason=Reason(code=ReasonCode.NO_CONVERTER, message="no such kernel"),
     ),
     PlannedNode(name="getitem", operator="getitem", compute=False, partition=None, module=""),
 )
 LAYERS = (
-    LayerFigures(
+    LayerMetrics(
         node="conv2d", operator="aten.conv2d.default", module="features.0", lsb=0.5, num_samples=2, sqnr_db=9.25
     ),
-    LayerFigures(node="x", operator="input", module="", lsb=None, num_samples=2, sqnr_db=40.0),
+    LayerMetrics(node="x", operator="input", module="", lsb=None, num_samples=2, sqnr_db=40.0),
 )
 TENSORS = (
     QuantizedTensor(
@@ -130,22 +130,22 @@ def configuration(**sections):
 
 def write_config(**sections):
     """build/config.yaml alone, and what it holds."""
-    from lowerdeck.config.problems import validated
+    from lowerdeck.config.problems import validate
     from lowerdeck.config.schema import Config
 
-    config, problems = validated(Config, configuration(**sections))
+    config, problems = validate(Config, configuration(**sections))
     assert not problems, problems
     write_text(paths.CONFIG, render(config))
     return read_config(paths.CONFIG)
 
 
 def write_build(
-    figures=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 2), answers=(0, 1, 2, 1), layers=LAYERS, **sections
+    metrics=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 2), answers=(0, 1, 2, 1), layers=LAYERS, **sections
 ):
     """A whole build/ below the current folder; returns its configuration.
 
     Args:
-        figures: Figures in place of some of FIGURES; None as a value takes one out.
+        metrics: Figures in place of some of METRICS; None as a value takes one out.
         nodes: The delegation plan.
         program: First bytes of the `.pte`.
         labels: Actual classes of the evaluation samples, None for a dataset without labels.
@@ -165,7 +165,7 @@ def write_build(
     outputs = Outputs(
         labels=None if labels is None else np.array(labels), logits={"float": logits, "quantized": logits}
     )
-    merged = {key: value for key, value in (FIGURES | (figures or {})).items() if value is not None}
+    merged = {key: value for key, value in (METRICS | (metrics or {})).items() if value is not None}
     digests = [digest("evaluation", index) for index in range(len(answers))]
     write_baseline(outputs, range(len(answers)), layers)
     write_evaluation(merged, outputs, digests, classes_of(labels, answers))
@@ -176,7 +176,7 @@ def classes_of(labels, answers):
     pairs = list(zip(labels or (), answers, strict=False))
     correct = {label: sum(pair == (label, label) for pair in pairs) for label in sorted(set(labels or ()))}
     return [
-        ClassFigures(label=label, num_samples=labels.count(label), correct={"float": count, "quantized": count})
+        ClassMetrics(label=label, num_samples=labels.count(label), correct={"float": count, "quantized": count})
         for label, count in correct.items()
     ]
 
@@ -200,13 +200,13 @@ class Conversion:
     reports = MappingProxyType({})
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
-    output_steps = (0.5,)
+    output_scales = (0.5,)
     etrecord = None
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
     def __init__(self, program):
         self.estimates = {"inference_time_ms": 1.25}
-        self.program = program.ljust(FIGURES["program_bytes"], b"\0")
+        self.program = program.ljust(METRICS["program_bytes"], b"\0")
 
 
 def files_below(folder):

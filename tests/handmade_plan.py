@@ -22,8 +22,8 @@ def node(name, operator, takes=(), gives=(), **fields):
     return PlannedNode(name=name, operator=operator, inputs=tuple(takes), outputs=tuple(gives), **known | fields)
 
 
-def because(code, words="", **fields):
-    return Reason(code=ReasonCode(code), words=words, **fields)
+def make_reason(code, message="", **fields):
+    return Reason(code=ReasonCode(code), message=message, **fields)
 
 
 def plan(*nodes, backend="neutron", outputs=()):
@@ -38,20 +38,20 @@ def network(**changed):
     """
     shape = (1, 8, 16, 16)
     integers, no_hardswish = tensor("q_in", *shape, dtype="int8"), "no converter for aten.hardswish.default"
-    refused = because(
+    refused = make_reason(
         "target_constraint",
         "out_channels % num_macs != 0 with out_channels=6, num_macs=8",
         check="ConvolutionConverter._is_supported_on_target",
         values={"out_channels": 6, "num_macs": 8},
     )
     nodes = [
-        node("q_in", QUANTIZE, [tensor("x", *shape)], [integers], reason=because("boundary", "quantizes an input")),
+        node("q_in", QUANTIZE, [tensor("x", *shape)], [integers], reason=make_reason("boundary", "quantizes an input")),
         node(
             "dq_in",
             DEQUANTIZE,
             [integers],
             [tensor("dq_in", *shape)],
-            reason=because("neighbour", "dequantizes for conv_0", node="conv_0"),
+            reason=make_reason("neighbour", "dequantizes for conv_0", node="conv_0"),
         ),
         node(
             "conv_0",
@@ -81,7 +81,7 @@ def network(**changed):
             [tensor("conv_1", *shape)],
             [tensor("hardswish", *shape)],
             module="body.1",
-            reason=because("no_converter", no_hardswish),
+            reason=make_reason("no_converter", no_hardswish),
         ),
         node(
             "hardswish_1",
@@ -89,7 +89,7 @@ def network(**changed):
             [tensor("hardswish", *shape)],
             [tensor("hardswish_1", *shape)],
             module="body.2",
-            reason=because("no_converter", no_hardswish),
+            reason=make_reason("no_converter", no_hardswish),
         ),
         node(
             "linear",
@@ -106,7 +106,7 @@ def network(**changed):
             DEQUANTIZE,
             [tensor("linear", 1, 4, dtype="int8")],
             [tensor("dq_out", 1, 4)],
-            reason=because("boundary", "dequantizes an output"),
+            reason=make_reason("boundary", "dequantizes an output"),
         ),
     ]
     kept = [each for each in nodes if changed.get(each.name, {}) is not None]

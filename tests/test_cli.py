@@ -224,7 +224,7 @@ class TestFlavors:
             "converter": "lowerdeck-neutron-reference", "version": "reference-1", "targets": ["imxrt700"],
             "target": {"name": "imxrt700", "subsystem": False, "num_units": 1, "num_pipes": 8, "num_macs": 8,
                        "hw_version": 2, "assumed": []},
-            "host_only": True, "lacks": [], "problem": None,
+            "host_only": True, "missing_features": [], "problem": None,
         }  # fmt: skip
         assert found["vela"]["version"] == importlib.metadata.version("ethos-u-vela")
         assert "ethos-u85-2048" in found["vela"]["targets"]
@@ -245,7 +245,11 @@ class TestFlavors:
         started = time.monotonic()
         found = listed("--timeout", "2")
         assert time.monotonic() - started < 15
-        assert (found["good"]["installed"], found["good"]["version"], found["good"]["lacks"]) == (True, "3.1.3", [])
+        assert (found["good"]["installed"], found["good"]["version"], found["good"]["missing_features"]) == (
+            True,
+            "3.1.3",
+            [],
+        )
         said = {
             "crash": "was ended by signal SIGABRT",
             "hang": "was ended at its time limit of 2 s",

@@ -26,7 +26,7 @@ HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 EVIL = '<img src=x onerror="alert(1)">'
 
 
-def figures(hits, size, samples=200, **more):
+def metrics(hits, size, samples=200, **more):
     """Figures of a build that recognizes `hits` of `samples`."""
     low, high = wilson_interval(hits, samples)
     found = {"num_samples": samples, "program_bytes": size, "estimated_inference_time_ms": None}
@@ -39,7 +39,7 @@ def write(hits, size, seed=3, calibrated=None, estimated_ms=None, **sections):
     """A build in build/ of which the first `hits` of 200 samples are recognized."""
     answers = [1 if sample < hits else 0 for sample in range(200)]
     return HANDMADE["write_build"](
-        figures=figures(hits, size, estimated_inference_time_ms=estimated_ms),
+        metrics=metrics(hits, size, estimated_inference_time_ms=estimated_ms),
         labels=(1,) * 200,
         answers=tuple(answers),
         build={"seed": seed},
@@ -120,7 +120,7 @@ def test_a_sweep_that_lost_all_its_points_says_why(project, capsys):
 def test_builds_within_noise_of_the_best_are_marked_alike(capsys):
     """190 and 189 of the same 200 samples cannot be told apart, 150 can."""
     builds = as_json("precision", capsys=capsys)["builds"]
-    marks = {round(found["figures"]["quantized_accuracy"], 3): found["marks"] for found in builds}
+    marks = {round(found["metrics"]["quantized_accuracy"], 3): found["marks"] for found in builds}
     assert marks[0.95]["quantized_accuracy"] == marks[0.945]["quantized_accuracy"]
     assert "quantized_accuracy" not in marks[0.75]
     assert marks[0.75]["program_bytes"] == "best"
@@ -128,7 +128,7 @@ def test_builds_within_noise_of_the_best_are_marked_alike(capsys):
 
 def test_pareto_optimality_by_noise_is_said(capsys):
     standings = {
-        round(found["figures"]["quantized_accuracy"], 3): found["pareto"]
+        round(found["metrics"]["quantized_accuracy"], 3): found["pareto"]
         for found in as_json("precision", "--objectives", "accuracy:max,size:min", capsys=capsys)["builds"]
     }
     assert standings == {
@@ -143,7 +143,7 @@ def test_a_paired_test_tells_apart_what_intervals_cannot(capsys):
     build(174, 1000, calibrated=1, tracking=other)
     comparison = as_json(capsys=capsys)
     write(190, 4000)  # the configuration of the other tests
-    ends = [(row["figures"]["quantized_accuracy_low"], row["figures"]["quantized_accuracy_high"])
+    ends = [(row["metrics"]["quantized_accuracy_low"], row["metrics"]["quantized_accuracy_high"])
             for row in comparison["builds"]]  # fmt: skip
     assert ends[1][1] > ends[0][0]
     assert [row["marks"].get("quantized_accuracy") for row in comparison["builds"]] == ["best", None]
@@ -154,8 +154,8 @@ def test_what_an_option_changed_comes_from_pairs_that_differ_in_it_alone(capsys)
     assert {effect["parameter"] for effect in effects} == {"quantization.num_calibration_samples"}
     (step,) = [effect for effect in effects if {effect["before"], effect["after"]} == {"1", "2"}]
     sign = 1 if step["after"] == "2" else -1
-    (size,) = [change for change in step["changes"] if change["figure"] == "program_bytes"]
-    (accuracy,) = [change for change in step["changes"] if change["figure"] == "quantized_accuracy"]
+    (size,) = [change for change in step["changes"] if change["metric"] == "program_bytes"]
+    (accuracy,) = [change for change in step["changes"] if change["metric"] == "quantized_accuracy"]
     assert size["mean"] == sign * -1000
     assert accuracy["mean"] == pytest.approx(sign * (150 - 189) / 200)
     assert accuracy["low"] < accuracy["mean"] < accuracy["high"]
@@ -165,7 +165,7 @@ def test_what_an_option_changed_comes_from_pairs_that_differ_in_it_alone(capsys)
 def test_estimates_of_two_compilers_are_two_columns(capsys):
     comparison = as_json("metrics.program_bytes = 5000", capsys=capsys)
     authors = [
-        figure["author"] for figure in comparison["figures"] if figure["figure"] == "estimated_inference_time_ms"
+        metric["source"] for metric in comparison["metrics"] if metric["metric"] == "estimated_inference_time_ms"
     ]
     assert len(authors) == 2
     assert not [row for row in comparison["builds"] if "estimated_inference_time_ms" in row["marks"]]
@@ -182,7 +182,7 @@ def test_csv_has_a_row_a_build_and_names_authors(capsys):
 
 def test_sorting_and_its_mistakes(capsys):
     sizes = [
-        row["figures"]["program_bytes"] for row in as_json("precision", "--sort", "size:desc", capsys=capsys)["builds"]
+        row["metrics"]["program_bytes"] for row in as_json("precision", "--sort", "size:desc", capsys=capsys)["builds"]
     ]
     assert sizes == [4000, 3000, 2000]
     for arguments, words in (

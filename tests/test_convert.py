@@ -116,7 +116,7 @@ def test_estimates_of_partitions_are_summed_and_working_memory_is_shared() -> No
         planned_memory_bytes=0,
         inputs=(),
         outputs=(),
-        output_steps=(),
+        output_scales=(),
         partitions=partitions,
     )
     assert converted.estimates == {"npu_cycles": 17, "sram_bytes": 300, "off_chip_flash_bytes": 11}

@@ -1,4 +1,4 @@
-"""lowerdeck.delegation.coverage: what a plan amounts to, on a plan made by hand; tests/test_partition.py has real ones."""
+"""lowerdeck.delegation.coverage: what a plan amounts to, on a plan made by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node(
         inputs=inputs,
         outputs=(output,),
         macs=macs,
-        reason=None if partition else Reason(code=code, words="made up"),
+        reason=None if partition else Reason(code=code, message="made up"),
     )
 
 
@@ -89,17 +89,17 @@ def test_every_figure_of_a_plan() -> None:
 
 def test_a_constant_that_the_cpu_takes_too_is_not_delegated() -> None:
     shared = node("mm_2", "aten.mm.default", None, (X, WEIGHT), tensor("mm_2", 1, 4))
-    figures = coverage(replace(PLAN, nodes=(*PLAN.nodes, shared)))
-    assert figures["undelegated_parameters"] == 18
-    assert figures["total_parameters"] == 18
+    metrics = coverage(replace(PLAN, nodes=(*PLAN.nodes, shared)))
+    assert metrics["undelegated_parameters"] == 18
+    assert metrics["total_parameters"] == 18
 
 
 def test_each_result_of_a_node_crosses_for_itself() -> None:
     pool = replace(PLAN.nodes[2], name="pool", operator="aten.max_pool2d_with_indices.default", inputs=(X,))
     taken = [node(f"get_{i}", "getitem", None, (tensor("pool", 1, 4),), tensor(f"get_{i}", 1, 4)) for i in range(2)]
-    figures = coverage(DelegationPlan(backend="made up", nodes=(pool, *taken), outputs=("get_0", "get_1")))
-    assert figures["crossings"] == 3  # x in, both results out
-    assert figures["crossing_bytes"] == 48
+    metrics = coverage(DelegationPlan(backend="made up", nodes=(pool, *taken), outputs=("get_0", "get_1")))
+    assert metrics["crossings"] == 3  # x in, both results out
+    assert metrics["crossing_bytes"] == 48
 
 
 def test_a_transpose_away_from_the_boundary_is_not_counted() -> None:
@@ -124,5 +124,5 @@ def test_transposes_of_the_model_are_not_inserted() -> None:
 
 
 def test_shares_of_nothing_are_whole() -> None:
-    figures = coverage(DelegationPlan(backend="made up", nodes=()))
-    assert figures["delegated_share"] == figures["delegated_macs_share"] == figures["delegated_parameter_share"] == 1.0
+    metrics = coverage(DelegationPlan(backend="made up", nodes=()))
+    assert metrics["delegated_share"] == metrics["delegated_macs_share"] == metrics["delegated_parameter_share"] == 1.0

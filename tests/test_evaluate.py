@@ -21,9 +21,9 @@ from lowerdeck.steps.evaluate import (
     STRUCTURAL,
     Program,
     choose_samples,
-    class_figures,
+    class_metrics,
     evaluate,
-    spread,
+    evenly_spaced,
     summarize,
     torch_program,
 )
@@ -110,8 +110,8 @@ class TestChooseSamples:
 
 
 def test_spread_takes_evenly() -> None:
-    assert spread([3, 5, 7, 9, 11, 13], 3) == [3, 7, 11]
-    assert spread([3, 5], 16) == [3, 5]
+    assert evenly_spaced([3, 5, 7, 9, 11, 13], 3) == [3, 7, 11]
+    assert evenly_spaced([3, 5], 16) == [3, 5]
 
 
 class TestEvaluate:
@@ -154,61 +154,61 @@ ALL_METRICS = [metrics.source(name) for name in metrics.available()]
 class TestSummarize:
     def test_nodes_shares_sizes_and_estimates(self) -> None:
         outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
-        figures = summarize(outputs, [], PLAN, MANIFEST)
-        assert figures["compute_nodes"] == 4
-        assert figures["delegated_compute_nodes"] == 3
-        assert figures["delegated_share"] == 0.75
-        assert figures["partitions"] == 2
-        assert figures["program_bytes"] == 2048
-        assert figures["planned_memory_bytes"] == 512
-        assert figures["estimated_inference_time_ms"] == 1.5
-        assert figures["num_samples"] == 1
-        assert figures["transposes_inserted"] == figures["transposes_in_delegates"] == 5
+        values = summarize(outputs, [], PLAN, MANIFEST)
+        assert values["compute_nodes"] == 4
+        assert values["delegated_compute_nodes"] == 3
+        assert values["delegated_share"] == 0.75
+        assert values["partitions"] == 2
+        assert values["program_bytes"] == 2048
+        assert values["planned_memory_bytes"] == 512
+        assert values["estimated_inference_time_ms"] == 1.5
+        assert values["num_samples"] == 1
+        assert values["transposes_inserted"] == values["transposes_in_delegates"] == 5
 
     def test_transposes_that_were_not_counted_are_no_figure(self) -> None:
         outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
-        figures = summarize(outputs, [], PLAN, MANIFEST | {"partitions": [{"transposes": 2}, {"transposes": None}]})
-        assert "transposes_inserted" not in figures
-        assert "transposes_in_delegates" not in figures
+        values = summarize(outputs, [], PLAN, MANIFEST | {"partitions": [{"transposes": 2}, {"transposes": None}]})
+        assert "transposes_inserted" not in values
+        assert "transposes_in_delegates" not in values
 
     def test_drops_are_differences_of_accuracies(self) -> None:
         outputs = Outputs(
             labels=np.array([0, 1, 2, 0]),
             logits={"float": scores(0, 1, 2, 0), "quantized": scores(0, 1, 2, 1), "delegated": scores(0, 1, 1, 1)},
         )
-        figures = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
-        assert figures["float_accuracy"] == 1.0
-        assert figures["quantized_accuracy"] == 0.75
-        assert figures["delegated_accuracy"] == 0.5
-        assert figures["quantization_drop"] == 0.25
-        assert figures["delegation_drop"] == 0.25
+        values = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
+        assert values["float_accuracy"] == 1.0
+        assert values["quantized_accuracy"] == 0.75
+        assert values["delegated_accuracy"] == 0.5
+        assert values["quantization_drop"] == 0.25
+        assert values["delegation_drop"] == 0.25
 
     def test_what_was_not_executed_is_not_measured_and_never_copied(self) -> None:
         outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
-        figures = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
-        assert figures["delegated_accuracy"] == NOT_MEASURED
-        assert "delegation_drop" not in figures
+        values = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
+        assert values["delegated_accuracy"] == NOT_MEASURED
+        assert "delegation_drop" not in values
 
     def test_random_data_show_no_accuracy(self) -> None:
         logits = {name: scores(0, 1) for name in ("float", "quantized", "delegated")}
-        figures = summarize(Outputs(labels=None, logits=logits, structural=True), ALL_METRICS, PLAN, MANIFEST)
-        accuracies = {name: value for name, value in figures.items() if "accuracy" in name}
+        values = summarize(Outputs(labels=None, logits=logits, structural=True), ALL_METRICS, PLAN, MANIFEST)
+        accuracies = {name: value for name, value in values.items() if "accuracy" in name}
         assert accuracies == {f"{name}_accuracy": STRUCTURAL for name in logits}
-        assert "quantization_drop" not in figures
-        assert figures["quantized_sqnr_db"] == 200.0  # what does not depend on labels is said all the same
+        assert "quantization_drop" not in values
+        assert values["quantized_sqnr_db"] == 200.0  # what does not depend on labels is said all the same
 
     def test_data_without_labels_say_so(self) -> None:
         outputs = Outputs(labels=None, logits={"float": scores(0), "quantized": scores(0)})
-        figures = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
-        assert figures["float_accuracy"] == figures["quantized_accuracy"] == "no labels"
-        assert figures["delegated_accuracy"] == NOT_MEASURED
+        values = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
+        assert values["float_accuracy"] == values["quantized_accuracy"] == "no labels"
+        assert values["delegated_accuracy"] == NOT_MEASURED
 
 
 def test_class_figures_count_hits_of_the_classes_that_occur() -> None:
     outputs = Outputs(labels=np.array([2, 0, 2]), logits={"float": scores(2, 0, 2), "quantized": scores(2, 1, 0)})
-    found = [(each.label, each.num_samples, dict(each.correct)) for each in class_figures(outputs)]
+    found = [(each.label, each.num_samples, dict(each.correct)) for each in class_metrics(outputs)]
     assert found == [(0, 1, {"float": 1, "quantized": 0}), (2, 2, {"float": 2, "quantized": 1})]
-    assert class_figures(Outputs(labels=None, logits=outputs.logits)) == []
+    assert class_metrics(Outputs(labels=None, logits=outputs.logits)) == []
 
 
 def test_several_processes_give_the_outputs_of_one() -> None:

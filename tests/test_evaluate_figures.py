@@ -1,4 +1,4 @@
-"""The figures that evaluate computes, against values worked out by hand; layers on a network that is really lowered."""
+"""The metrics that evaluate computes, against values worked out by hand; layers on a network that is really lowered."""
 
 import math
 
@@ -16,12 +16,12 @@ from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.evaluation.intervals import share, wilson_interval
+from lowerdeck.evaluation.intervals import share_with_interval, wilson_interval
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb, sqnr_db
 from lowerdeck.metrics import agreement, lsb, sqnr, top1
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
-from lowerdeck.steps.evaluate import class_figures, spread, summarize
+from lowerdeck.steps.evaluate import class_metrics, evenly_spaced, summarize
 
 PLAN = DelegationPlan(
     backend="x", nodes=(PlannedNode(name="a", operator="a", compute=True, partition=None, module=""),)
@@ -61,9 +61,9 @@ class TestWilson:
         assert wilson_interval(360, 360)[1] == 1.0
 
     def test_share_names_its_ends(self):
-        figures = share("x", np.array([True, False]))
-        assert list(figures) == ["x", "x_low", "x_high"]
-        assert figures["x_low"] < figures["x"] == 0.5 < figures["x_high"]
+        metrics = share_with_interval("x", np.array([True, False]))
+        assert list(metrics) == ["x", "x_low", "x_high"]
+        assert metrics["x_low"] < metrics["x"] == 0.5 < metrics["x_high"]
 
 
 class TestSqnr:
@@ -73,20 +73,20 @@ class TestSqnr:
         assert sqnr_db(0.0, 1.0) == 0.0
 
     def test_of_programs(self):
-        figures = sqnr.compute(outputs_of(None, float=[[3, 4]], quantized=[[3, 3]], delegated=[[3, 3.5]]))
-        assert figures["quantized_sqnr_db"] == pytest.approx(10 * math.log10(25 / 1))
-        assert figures["delegated_sqnr_db"] == pytest.approx(10 * math.log10(25 / 0.25))
-        assert figures["delegated_against_quantized_sqnr_db"] == pytest.approx(10 * math.log10(18 / 0.25))
+        metrics = sqnr.compute(outputs_of(None, float=[[3, 4]], quantized=[[3, 3]], delegated=[[3, 3.5]]))
+        assert metrics["quantized_sqnr_db"] == pytest.approx(10 * math.log10(25 / 1))
+        assert metrics["delegated_sqnr_db"] == pytest.approx(10 * math.log10(25 / 0.25))
+        assert metrics["delegated_against_quantized_sqnr_db"] == pytest.approx(10 * math.log10(18 / 0.25))
 
 
 class TestLsb:
     def test_by_hand(self):
         quantized = [[0.0, 0.5, -1.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
         delegated = [[0.5, 0.5, -2.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
-        figures = lsb.compute(
+        metrics = lsb.compute(
             outputs_of(None, output_lsb=0.5, float=quantized, quantized=quantized, delegated=delegated)
         )
-        assert figures == {
+        assert metrics == {
             "output_lsb": 0.5,
             "delegated_error_max_lsb": 2.0,
             "delegated_error_mean_lsb": 3 / 8,
@@ -107,41 +107,41 @@ class TestLsb:
         assert lsb.compute(outputs_of(None, output_lsb=0.5, float=logits, quantized=logits)) == {}
 
 
-class TestFigures:
+class TestMetrics:
     def test_accuracies_agreements_and_drops_have_samples_and_intervals(self):
         outputs = outputs_of([0, 1, 2, 0], float=[0, 1, 2, 0], quantized=[0, 1, 2, 1], delegated=[0, 1, 1, 1])
-        figures = summarize(outputs, [top1, agreement], PLAN, MANIFEST)
-        assert figures["num_samples"] == 4
-        assert figures["quantization_drop"] == figures["delegation_drop"] == 0.25
-        assert figures["delegated_agreement_with_quantized"] == 0.75
+        metrics = summarize(outputs, [top1, agreement], PLAN, MANIFEST)
+        assert metrics["num_samples"] == 4
+        assert metrics["quantization_drop"] == metrics["delegation_drop"] == 0.25
+        assert metrics["delegated_agreement_with_quantized"] == 0.75
         for name in (
             "float_accuracy",
             "quantized_accuracy",
             "delegated_accuracy",
             "delegated_agreement_with_quantized",
         ):
-            assert figures[f"{name}_low"] <= figures[name] <= figures[f"{name}_high"]
-            assert (figures[f"{name}_low"], figures[f"{name}_high"]) == wilson_interval(round(4 * figures[name]), 4)
-        assert figures["estimated_total_cycles"] == 3
+            assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
+            assert (metrics[f"{name}_low"], metrics[f"{name}_high"]) == wilson_interval(round(4 * metrics[name]), 4)
+        assert metrics["estimated_total_cycles"] == 3
 
     def test_random_data_never_shows_an_accuracy(self):
         outputs = outputs_of(None, structural=True, float=[0], quantized=[0], delegated=[0])
-        figures = summarize(outputs, [top1, agreement, sqnr, lsb], PLAN, MANIFEST)
-        for name, value in figures.items():
+        metrics = summarize(outputs, [top1, agreement, sqnr, lsb], PLAN, MANIFEST)
+        for name, value in metrics.items():
             if "accuracy" in name:
                 assert value == "meaningless: random data"
-        assert not any(name.endswith("_drop") for name in figures)
-        assert class_figures(outputs) == []
+        assert not any(name.endswith("_drop") for name in metrics)
+        assert class_metrics(outputs) == []
 
     def test_classes_are_counted(self):
         outputs = outputs_of([0, 2, 2, 2], float=[0, 2, 2, 2], quantized=[0, 2, 1, 0])
-        first, second = class_figures(outputs)
+        first, second = class_metrics(outputs)
         assert (first.label, first.num_samples, dict(first.correct)) == (0, 1, {"float": 1, "quantized": 1})
         assert (second.label, second.num_samples, dict(second.correct)) == (2, 3, {"float": 3, "quantized": 1})
 
     def test_layer_samples_are_spread(self):
-        assert spread(list(range(100, 200)), 4) == [100, 125, 150, 175]
-        assert spread([7, 9], 16) == [7, 9]
+        assert evenly_spaced(list(range(100, 200)), 4) == [100, 125, 150, 175]
+        assert evenly_spaced([7, 9], 16) == [7, 9]
 
 
 class Small(nn.Module):
@@ -237,13 +237,13 @@ class TestLayers:
 def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
     from lowerdeck.artifacts.baseline import read_layers
     from lowerdeck.artifacts.evaluation_results import read_classes
-    from lowerdeck.contracts.evaluation import LayerFigures
+    from lowerdeck.contracts.evaluation import LayerMetrics
 
     monkeypatch.chdir(tmp_path)
     outputs = outputs_of([0, 0], float=[0, 0], quantized=[0, 1])
-    layer = LayerFigures(node="n", operator="o", module="", lsb=None, num_samples=2, sqnr_db=1.5)
+    layer = LayerMetrics(node="n", operator="o", module="", lsb=None, num_samples=2, sqnr_db=1.5)
     write_baseline(outputs, [3, 5], [layer])
-    write_evaluation({}, outputs, [], class_figures(outputs))
+    write_evaluation({}, outputs, [], class_metrics(outputs))
     assert read_layers(paths.LAYERS) == [layer]
     read, samples = read_baseline()
     assert samples == [3, 5]

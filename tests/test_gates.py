@@ -9,10 +9,10 @@ import pytest
 
 from lowerdeck.config.schema import GatesConfig
 from lowerdeck.contracts.errors import GateError
-from lowerdeck.evaluation.gates import bounds, hold_gates
+from lowerdeck.evaluation.gates import bounds, check_gates
 
 GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name != "name"]
-FIGURES: dict[str, Any] = {
+METRICS: dict[str, Any] = {
     "quantized_accuracy": 0.95,
     "delegated_accuracy": 0.5,
     "quantization_drop": 0.25,
@@ -27,12 +27,12 @@ FIGURES: dict[str, Any] = {
 }
 
 
-def figure(gate: str) -> str:
+def metric(gate: str) -> str:
     return gate.partition("_")[2]
 
 
 def test_every_gate_has_a_figure_here() -> None:
-    assert {figure(gate) for gate in GATES} == set(FIGURES)
+    assert {metric(gate) for gate in GATES} == set(METRICS)
 
 
 def test_a_section_gives_its_bounds() -> None:
@@ -41,21 +41,21 @@ def test_a_section_gives_its_bounds() -> None:
 
 
 def test_gates_that_are_off_hold_whatever_was_measured() -> None:
-    hold_gates(dict.fromkeys(GATES), {})
+    check_gates(dict.fromkeys(GATES), {})
 
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_bound_that_is_just_kept_holds(gate: str) -> None:
-    hold_gates({gate: FIGURES[figure(gate)]}, FIGURES)
+    check_gates({gate: METRICS[metric(gate)]}, METRICS)
 
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_bound_that_is_just_missed_fails_and_says_all(gate: str) -> None:
-    value = FIGURES[figure(gate)]
+    value = METRICS[metric(gate)]
     bound, relation = (value * 1.001, "less") if gate.startswith("min_") else (value * 0.999, "more")
     with pytest.raises(GateError) as caught:
-        hold_gates({gate: bound}, FIGURES)
-    expected = f"gates.{gate}: {figure(gate)} is {value:.10g}, {relation} than the bound {bound:.10g}"
+        check_gates({gate: bound}, METRICS)
+    expected = f"gates.{gate}: {metric(gate)} is {value:.10g}, {relation} than the bound {bound:.10g}"
     assert expected in str(caught.value)
 
 
@@ -63,21 +63,21 @@ def test_a_bound_that_is_just_missed_fails_and_says_all(gate: str) -> None:
 @pytest.mark.parametrize("value", ["not measured", "meaningless: random data", "no labels", None, True])
 def test_a_figure_that_is_no_number_fails(gate: str, value: object) -> None:
     with pytest.raises(GateError) as caught:
-        hold_gates({gate: 0.5}, FIGURES | {figure(gate): value})
-    assert f"gates.{gate}: {figure(gate)} is {value!r}, the bound is 0.5" in str(caught.value)
+        check_gates({gate: 0.5}, METRICS | {metric(gate): value})
+    assert f"gates.{gate}: {metric(gate)} is {value!r}, the bound is 0.5" in str(caught.value)
 
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_figure_that_is_missing_or_nan_fails(gate: str) -> None:
     with pytest.raises(GateError, match="'not measured'"):
-        hold_gates({gate: 0.5}, {})
+        check_gates({gate: 0.5}, {})
     with pytest.raises(GateError, match="nan"):
-        hold_gates({gate: 0.5}, {figure(gate): float("nan")})
+        check_gates({gate: 0.5}, {metric(gate): float("nan")})
 
 
 def test_all_that_fail_are_listed_and_none_that_hold() -> None:
     with pytest.raises(GateError) as caught:
-        hold_gates({"min_delegated_share": 0.9, "max_program_bytes": 999, "max_quantization_drop": 0.5}, FIGURES)
+        check_gates({"min_delegated_share": 0.9, "max_program_bytes": 999, "max_quantization_drop": 0.5}, METRICS)
     assert str(caught.value).startswith("2 of 3 gates failed")
     assert "gates.min_delegated_share: " in str(caught.value)
     assert "gates.max_program_bytes: " in str(caught.value)

@@ -18,7 +18,7 @@ from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.backends.neutron.reference.litert import read_graph
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.graph.memory_formats import laid_out, memory_format_of
+from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export
@@ -109,8 +109,8 @@ def test_a_stored_program_keeps_its_memory_format(lowered: Callable[[str], Lower
 
 def test_only_inputs_of_four_dimensions_have_channels_to_move() -> None:
     image, vector = torch.arange(24.0).reshape(1, 2, 3, 4), torch.zeros(1, 4)
-    moved, same = laid_out((image, vector), "channels_last")
+    moved, same = to_memory_format((image, vector), "channels_last")
     assert torch.equal(moved, image)
     assert moved.dim_order() == CHANNELS_LAST
     assert same is vector
-    assert laid_out((image,), "contiguous")[0] is image
+    assert to_memory_format((image,), "contiguous")[0] is image

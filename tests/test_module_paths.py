@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.graph.modules import known_modules, matches, refuse_unknown, with_outer_modules
+from lowerdeck.graph.modules import check_modules_known, known_modules, matches, with_outer_modules
 
 CLASSES = {"blocks.0": "my.models.Block", "blocks.0.fc": "torch.nn.modules.linear.Linear"}
 FC = with_outer_modules("blocks.0.fc", CLASSES)
@@ -62,8 +62,8 @@ def test_a_program_knows_modules_without_the_number_of_their_call() -> None:
 
 
 def test_unknown_names_come_with_those_that_are_near() -> None:
-    refuse_unknown(CLASSES, "key", ["blocks.*"], ["Linear"])
+    check_modules_known(CLASSES, "key", ["blocks.*"], ["Linear"])
     with pytest.raises(ConfigurationError, match=r"^key: .*'block.0.fd'; near it: blocks.0.fc, blocks.0$"):
-        refuse_unknown(CLASSES, "key", ["blocks.*", "block.0.fd"])
+        check_modules_known(CLASSES, "key", ["blocks.*", "block.0.fd"])
     with pytest.raises(ConfigurationError, match=r"a class like 'Conv2d'; there are: my.models.Block, torch"):
-        refuse_unknown(CLASSES, "key", classes=["Conv2d"])
+        check_modules_known(CLASSES, "key", classes=["Conv2d"])

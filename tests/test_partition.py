@@ -15,7 +15,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import NothingDelegatedError, ReasonCode
 from lowerdeck.formats import pt2
 from lowerdeck.steps.export import export
-from lowerdeck.steps.partition import Partitioned, kept_whole, partition, plan_again
+from lowerdeck.steps.partition import Partitioned, partition, preserved_ops, replan
 from tests.conftest import TARGETS, Lowered, backend_for
 from tests.networks import Alien, quantized_mixed
 
@@ -63,7 +63,7 @@ def test_neutron_says_why(mixed: Callable[[str], Partitioned]) -> None:
     plan = mixed("neutron_imxrt700").plan
     sort = next(node for node in plan.nodes if node.operator.startswith("aten.sort"))
     assert sort.reason is not None
-    assert (sort.reason.code, sort.reason.words) == (ReasonCode.NO_CONVERTER, "no converter for this operator")
+    assert (sort.reason.code, sort.reason.message) == (ReasonCode.NO_CONVERTER, "no converter for this operator")
 
 
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
@@ -283,13 +283,13 @@ def test_the_edge_program_is_another_only_where_other_nodes_are_kept_whole(
     for name, value in {"": None, **OTHER_VALUES[target]}.items():
         backend = backend_for(chosen | {"options": chosen["options"] | ({name: value} if name else {})})
         program = pt2.load(tmp_path / "quantized.pt2")
-        kept[name] = kept_whole(program, backend)
+        kept[name] = preserved_ops(program, backend)
         partitioned = partition(pt2.load(tmp_path / "quantized.pt2"), backend)
-        assert partitioned.kept_whole == kept[name]
+        assert partitioned.preserved_ops == kept[name]
         with (tmp_path / "edge.pt2").open("wb") as file:
             pt2.save_edge(partitioned.program, partitioned.edge_config, file)
         stored[name] = (tmp_path / "edge.pt2").read_bytes()
-        assert plan_again(pt2.load_edge(tmp_path / "edge.pt2"), backend) == partitioned.plan
+        assert replan(pt2.load_edge(tmp_path / "edge.pt2"), backend) == partitioned.plan
     other_bytes = {name for name in stored if stored[name] != stored[""]}
     other_kept = {name for name in kept if kept[name] != kept[""]}
     assert other_kept <= set(backends.source(chosen["backend"]).decomposition_options)

@@ -19,7 +19,7 @@ from lowerdeck.backends.xnnpack.backend import Xnnpack
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.delegation.coverage import coverage
-from lowerdeck.delegation.verification import hold_program
+from lowerdeck.delegation.verification import check_lowered_program
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import Partitioned, partition
@@ -73,14 +73,14 @@ def test_a_backend_that_leaves_what_it_tagged_is_found_out(mixed: Partitioned, t
 
 
 def test_the_lowered_program_is_as_planned(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
-    hold_program(lowered_mixed, mixed.plan)
+    check_lowered_program(lowered_mixed, mixed.plan)
 
 
 def test_each_way_to_differ_is_named(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
     def said(**changes: dict[str, Any]) -> str:
         nodes = tuple(dataclasses.replace(node, **changes.get(node.name, {})) for node in mixed.plan.nodes)
         with pytest.raises(LowerdeckError) as caught:
-            hold_program(lowered_mixed, dataclasses.replace(mixed.plan, nodes=nodes))
+            check_lowered_program(lowered_mixed, dataclasses.replace(mixed.plan, nodes=nodes))
         return str(caught.value)
 
     assert "planned for the CPU and delegated: aten_relu_default" in said(aten_relu_default={"partition": None})
@@ -112,9 +112,9 @@ def handed_over(lowered: GraphModule) -> list[torch.Tensor]:
 
 
 def test_crossings_are_what_delegates_take_and_give(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
-    values, figures = handed_over(lowered_mixed), coverage(mixed.plan)
-    assert figures["crossings"] == len(values) == 4
-    assert figures["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
+    values, metrics = handed_over(lowered_mixed), coverage(mixed.plan)
+    assert metrics["crossings"] == len(values) == 4
+    assert metrics["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
 
 
 @pytest.mark.parametrize(("per_op_mode", "partitions"), [(False, 2), (True, 3)])
@@ -122,18 +122,18 @@ def test_a_tensor_that_several_take_crosses_once_for_each(per_op_mode: bool, par
     backend = Xnnpack(options=Options(per_op_mode=per_op_mode))
     planned = partition(export(Shared(), [[2, 8]]), backend)
     lowered = manager(planned).to_backend(backend.lowering(planned.program).partitioner)
-    values, figures = handed_over(lowered.exported_program().graph_module), coverage(planned.plan)
-    hold_program(lowered.exported_program().graph_module, planned.plan)
-    assert figures["partitions"] == partitions
-    assert figures["crossings"] == len(values)
-    assert figures["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
+    values, metrics = handed_over(lowered.exported_program().graph_module), coverage(planned.plan)
+    check_lowered_program(lowered.exported_program().graph_module, planned.plan)
+    assert metrics["partitions"] == partitions
+    assert metrics["crossings"] == len(values)
+    assert metrics["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
 
 
 def test_figures_of_the_small_network(lowered: Callable[[str], Lowered]) -> None:
     """One partition on XNNPACK, quantize and dequantize included: float32 [1 x 3 x 32 x 32] -> [1 x 10]."""
-    figures = coverage(lowered("xnnpack_cpu").plan)
+    metrics = coverage(lowered("xnnpack_cpu").plan)
     macs = 16 * 16 * 8 * 3 * 9 + 16 * 16 * 8 * 8 * 9 + 8 * 10
-    assert (figures["total_macs"], figures["undelegated_macs"]) == (macs, 0)
-    assert figures["total_parameters"] == 8 * 3 * 9 + 8 + 8 * 8 * 9 + 8 + 8 * 10 + 10
-    assert figures["delegated_parameter_share"] == 1.0
-    assert (figures["crossings"], figures["crossing_bytes"]) == (2, 4 * (3 * 32 * 32 + 10))
+    assert (metrics["total_macs"], metrics["undelegated_macs"]) == (macs, 0)
+    assert metrics["total_parameters"] == 8 * 3 * 9 + 8 + 8 * 8 * 9 + 8 + 8 * 10 + 10
+    assert metrics["delegated_parameter_share"] == 1.0
+    assert (metrics["crossings"], metrics["crossing_bytes"]) == (2, 4 * (3 * 32 * 32 + 10))

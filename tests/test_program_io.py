@@ -157,14 +157,14 @@ def test_either_side_alone(lowered: Callable[[str], Lowered], tmp_path: Path, in
 
 
 @pytest.mark.parametrize(
-    ("side", "words"), [("inputs", "input 'x' cannot be taken"), ("outputs", "output 0 cannot be")]
+    ("side", "message"), [("inputs", "input 'x' cannot be taken"), ("outputs", "output 0 cannot be")]
 )
 def test_what_is_not_quantized_cannot_be_an_integer(
-    lowered: Callable[[str], Lowered], tmp_path: Path, side: str, words: str
+    lowered: Callable[[str], Lowered], tmp_path: Path, side: str, message: str
 ) -> None:
     base = lowered("xnnpack_cpu")
     backend = Flagged(base.backend(), side == "inputs", side == "outputs")
-    with pytest.raises(LowerdeckError, match=words) as caught:
+    with pytest.raises(LowerdeckError, match=message) as caught:
         build(base.exported(), backend, tmp_path)
     assert f"set target.options.quantized_{side} to false" in str(caught.value)
 

@@ -28,7 +28,7 @@ def recorded(tmp_path_factory):
             patch.delenv(name)
         for accuracy in (0.5, 0.75):
             config = HANDMADE["write_build"](
-                figures={"quantized_accuracy": accuracy}, build={"seed": int(8 * accuracy)}
+                metrics={"quantized_accuracy": accuracy}, build={"seed": int(8 * accuracy)}
             )
             record(config, lineage.trace(config))
         client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
@@ -92,7 +92,7 @@ def test_an_ambiguous_beginning_lists_what_it_begins(recorded, config):
 
 
 @pytest.mark.parametrize(
-    ("selector", "words"),
+    ("selector", "message"),
     [
         ("precison", "did you mean 'precision'"),
         ("", "allowed: the name or id"),
@@ -102,8 +102,8 @@ def test_an_ambiguous_beginning_lists_what_it_begins(recorded, config):
         ("%%%%", "is called '%%%%'"),
     ],
 )
-def test_what_is_not_there_is_said(recorded, config, selector, words):
-    with pytest.raises(LowerdeckError, match=words):
+def test_what_is_not_there_is_said(recorded, config, selector, message):
+    with pytest.raises(LowerdeckError, match=message):
         found(config, selector)
 
 

@@ -87,12 +87,12 @@ class TestTerminal:
         assert "inputs" not in rows_of(printed())
         build = read_build()
         tensor = {"dtype": "int8", "shape": [1, 3, 64, 64], "is_dynamic": True}
-        rows = summary.rows(build.config, build.figures, build.manifest | {"inputs": [tensor]})
+        rows = summary.rows(build.config, build.metrics, build.manifest | {"inputs": [tensor]})
         assert ("inputs", "int8 up to [1, 3, 64, 64]") in rows
 
     def test_intervals_and_lsb_errors_stand_beside_their_samples(self):
         write_build(
-            figures={
+            metrics={
                 "delegated_accuracy": 0.75, "delegated_accuracy_low": 0.3006, "delegated_accuracy_high": 0.9544,
                 "delegated_error_max_lsb": 1.0, "delegated_error_mean_lsb": 0.0401, "delegated_exact_share": 0.973,
                 "worst_layer": "conv2d (features.0)", "worst_layer_sqnr_db": 9.25,
@@ -114,7 +114,7 @@ class TestTerminal:
             "dram_bytes",
         )
         write_build(
-            figures={f"estimated_{name}": 0 if name == "dram_bytes" else 7 for name in names}
+            metrics={f"estimated_{name}": 0 if name == "dram_bytes" else 7 for name in names}
             | {"delegated_error_max_lsb": 1.0, "delegated_error_mean_lsb": 0.0, "delegated_exact_share": 1.0}
             | {"worst_layer": "x", "worst_layer_sqnr_db": 1.0},
             gates={"max_program_bytes": 1},
@@ -150,7 +150,7 @@ class TestTerminal:
 
     def test_random_data_is_named_in_place_of_an_accuracy(self):
         random = "meaningless: random data"
-        write_build(figures={"float_accuracy": random, "quantized_accuracy": random}, labels=None)
+        write_build(metrics={"float_accuracy": random, "quantized_accuracy": random}, labels=None)
         table = rows_of(printed())
         assert table["float accuracy"] == table["quantized accuracy"] == random
         assert table["delegated accuracy"] == "not measured"
@@ -206,13 +206,13 @@ class TestPage:
 
     def test_all_text_is_escaped(self):
         evil = "<script>alert(1)</script>\"'&amp;"
-        reason = HANDMADE["Reason"](code=HANDMADE["ReasonCode"].CONSTRAINT, words=evil)
+        reason = HANDMADE["Reason"](code=HANDMADE["ReasonCode"].CONSTRAINT, message=evil)
         node = HANDMADE["PlannedNode"](
             name=evil, operator=evil, compute=True, partition=None, module=evil, reason=reason
         )
         config = write_build(
             nodes=(*HANDMADE["NODES"], node),
-            figures={"float_accuracy": evil},
+            metrics={"float_accuracy": evil},
             model={"name": evil, "options": {evil: evil}},
             dataset={"name": evil},
         )
@@ -279,7 +279,7 @@ class TestReadBuild:
             read_build()
 
 
-class TestFigures:
+class TestMetrics:
     @pytest.mark.parametrize("measured", [{"float_accuracy": "not measured"}, {}])
     def test_what_is_not_measured_is_never_a_number(self, measured):
         assert summary.accuracy(measured | {"num_samples": 360}, "float") == "not measured"

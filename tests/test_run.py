@@ -99,14 +99,14 @@ class TestProcess:
         build = lowered(target)
         done = lowerdeck_run(build.program, "--inputs", tmp_path / "x.npy", "--output", tmp_path / "out")
         assert done.returncode == 0, done.stderr
-        for words in (
+        for message in (
             "method forward",
             "input 0: float32 [1, 3, 8, 8]",
             "output 0: float32 [1, 5]",
             delegate,
             executor,
         ):
-            assert words in done.stdout, words
+            assert message in done.stdout, message
         assert "1 run: median" in done.stdout
         assert "loaded in" in done.stdout
         assert "WARNING" not in done.stdout + done.stderr
@@ -203,7 +203,7 @@ class TestRefusals:
         return get
 
     @pytest.mark.parametrize(
-        ("names", "words"),
+        ("names", "message"),
         [
             ((), "takes 1 inputs"),
             (("x.npy", "x.npy"), "2 files were given"),
@@ -222,8 +222,8 @@ class TestRefusals:
         ],
         ids=str,
     )
-    def test_inputs_that_do_not_fit(self, refusal, names, words):
-        assert words in refusal(*names)
+    def test_inputs_that_do_not_fit(self, refusal, names, message):
+        assert message in refusal(*names)
 
     def test_options_that_do_not_fit(self, refusal, tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / "x.png")

@@ -1,4 +1,4 @@
-"""lowerdeck.quantization.sensitivity and its switches: switched layers against real builds, rankings, lists to leave float."""
+"""lowerdeck.quantization.sensitivity and its switches: switched layers against real builds, and rankings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.intervals import paired_difference
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
-from lowerdeck.quantization.sensitivity import Measured, Trials, ranked, reach, sensitivities
+from lowerdeck.quantization.sensitivity import TrialResult, Trials, ranked, search_float_layers, sensitivities
 from lowerdeck.quantization.switches import SwitchedModel
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
@@ -61,9 +61,9 @@ def test_switched_layers_answer_as_real_builds_do_to_the_last_bit(
     alone = [layer for layer in LAYERS if layer != "body.0"]
     for kept, on in (
         ([], model.switches),
-        (["body.0"], model.on_with_float(["body.0"])),
-        (["stem.0", "head"], model.on_with_float(["stem.0", "head"])),
-        (alone, model.on_with_float(alone)),
+        (["body.0"], model.switches_with_float(["body.0"])),
+        (["stem.0", "head"], model.switches_with_float(["stem.0", "head"])),
+        (alone, model.switches_with_float(alone)),
     ):
         real = built(build, kept)
         with torch.no_grad():
@@ -120,12 +120,15 @@ def test_the_fragile_layer_is_found_and_left_float(fragile: Callable[..., Trials
     layers = ranked(list(sensitivities(trials)), "accuracy")
     worst = layers[0]
     assert worst.layer == "second"
-    assert worst.lost is not None
-    assert worst.won is not None
-    assert worst.lost.low > 0 < worst.won.low  # beyond chance
-    assert all(layer.lost is not None and layer.lost.value < worst.lost.value / 4 for layer in layers[1:])
+    assert worst.accuracy_loss is not None
+    assert worst.accuracy_gain is not None
+    assert worst.accuracy_loss.low > 0 < worst.accuracy_gain.low  # beyond chance
+    assert all(
+        layer.accuracy_loss is not None and layer.accuracy_loss.value < worst.accuracy_loss.value / 4
+        for layer in layers[1:]
+    )
     quantized = trials.measure(trials.model.switches).accuracy
-    found = reach(trials, layers, 0.95)
+    found = search_float_layers(trials, layers, 0.95)
     assert found.reached
     assert found.layers == ("second",)
     assert found.accuracy >= 0.95 > quantized  # type: ignore[operator]
@@ -133,19 +136,19 @@ def test_the_fragile_layer_is_found_and_left_float(fragile: Callable[..., Trials
 
 def test_what_is_reached_already_needs_nothing(fragile: Callable[..., Trials]) -> None:
     trials = fragile()
-    assert reach(trials, list(sensitivities(trials)), 0.1).layers == ()
+    assert search_float_layers(trials, list(sensitivities(trials)), 0.1).layers == ()
 
 
 def test_what_cannot_be_reached_gives_the_best(fragile: Callable[..., Trials]) -> None:
     trials = fragile()
     tried: list[float] = []
-    found = reach(trials, list(sensitivities(trials)), 1.01, lambda step: tried.append(step.accuracy))
+    found = search_float_layers(trials, list(sensitivities(trials)), 1.01, lambda step: tried.append(step.accuracy))
     assert not found.reached
     assert found.accuracy == max(tried)
 
 
 def test_a_measurement_is_made_once(fragile: Callable[..., Trials], monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[str, Measured] = {}
+    known: dict[str, TrialResult] = {}
     expected = list(sensitivities(fragile(known)))
     again = fragile(known)
     monkeypatch.setattr(again.model, "run", lambda *_: pytest.fail("was measured before"))
@@ -157,9 +160,9 @@ def test_without_labels_sqnr_ranks(fragile: Callable[..., Trials]) -> None:
     assert not trials.has_labels
     layers = ranked(list(sensitivities(trials)), "sqnr")
     assert layers[0].layer == "second"
-    assert layers[0].lost is None
+    assert layers[0].accuracy_loss is None
     with pytest.raises(LowerdeckError, match="no labels"):
-        reach(trials, layers, 0.5)
+        search_float_layers(trials, layers, 0.5)
 
 
 class TestPairedDifference:

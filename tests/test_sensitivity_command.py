@@ -114,7 +114,7 @@ def test_json_and_top(capsys: pytest.CaptureFixture[str]) -> None:
     (worst,) = report["layers"]
     assert worst["layer"] == "second"
     assert worst["operators"] == ["linear_1"]
-    assert worst["lost"]["value"] == pytest.approx(1.0 - worst["alone_quantized"]["accuracy"])
+    assert worst["accuracy_loss"]["value"] == pytest.approx(1.0 - worst["alone_quantized"]["accuracy"])
 
 
 def test_the_list_is_written_into_params_yaml_and_nothing_else_changes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_what_cannot_be_done_is_said(arguments: list[str], message: str, capsys:
 def test_what_cannot_be_reached_is_said_and_not_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search: Callable[..., sensitivity.OptOut] = sensitivity.reach
+    search: Callable[..., sensitivity.OptOut] = sensitivity.search_float_layers
     monkeypatch.setattr(
         sensitivity, "reach", lambda trials, layers, wanted, report: search(trials, layers, 2.0, report)
     )

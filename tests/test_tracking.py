@@ -218,13 +218,13 @@ class TestRun:
     @pytest.mark.parametrize("value", [0.5, 0.8], ids=["lower", "higher"])
     def test_a_changed_value_becomes_the_latest(self, value):
         track(write_build())
-        track(write_build(figures={"quantized_accuracy": value}))
+        track(write_build(metrics={"quantized_accuracy": value}))
         (run,) = runs()
         assert run.data.metrics["quantized_accuracy"] == value
         assert run.data.metrics["float_accuracy"] == 1.0
 
     def test_what_is_measured_no_longer_is_no_number_any_more(self):
-        track(write_build(figures={"delegated_accuracy": 0.75}))
+        track(write_build(metrics={"delegated_accuracy": 0.75}))
         (run,) = runs()
         assert (run.data.metrics["delegated_accuracy"], run.data.tags["delegated_accuracy"]) == (0.75, "measured")
         client().log_metric(run.info.run_id, "measured_by_hand_ms", 7.0)
@@ -238,7 +238,7 @@ class TestRun:
         assert run.data.metrics["measured_by_hand_ms"] == 7.0
 
     def test_a_figure_in_words_gives_way_to_its_number(self):
-        track(write_build(figures={"float_accuracy": "no labels"}, labels=None))
+        track(write_build(metrics={"float_accuracy": "no labels"}, labels=None))
         assert runs()[0].data.tags["float_accuracy"] == "no labels"
         assert "no labels" in runs()[0].data.tags["mlflow.note.content"]
         track(write_build())
@@ -372,8 +372,8 @@ class TestAddress:
         assert address.tracking_uri(write_config().tracking) == "http://server:5000"
 
     def test_passwords_are_not_shown(self):
-        assert address.shown("https://user:secret@host:5000/x") == "https://host:5000/x"
-        assert address.shown("sqlite:////a@b/mlflow.db") == "sqlite:////a@b/mlflow.db"
+        assert address.redact_credentials("https://user:secret@host:5000/x") == "https://host:5000/x"
+        assert address.redact_credentials("sqlite:////a@b/mlflow.db") == "sqlite:////a@b/mlflow.db"
 
 
 def test_the_plot_of_layers_has_the_same_bytes_every_time():

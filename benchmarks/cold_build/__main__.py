@@ -79,13 +79,13 @@ def measure(target: str, with_memory: bool) -> dict[str, float]:
             params.write(CHANGED_OPTION)
         rebuild_s, rebuilt = run_pipeline(clone, "rebuild")
         peer_s, peer_mib = run_peer(clone, target)
-        figures = {"pipeline_s": pipeline_s, "peer_s": peer_s, "ratio": pipeline_s / peer_s, "noop_s": noop_s} | stages
-        figures |= {"rebuild_s": rebuild_s, "rebuild_ratio": rebuild_s / peer_s}
-        figures |= {f"rebuild {name}": seconds for name, seconds in rebuilt.items()}
+        metrics = {"pipeline_s": pipeline_s, "peer_s": peer_s, "ratio": pipeline_s / peer_s, "noop_s": noop_s} | stages
+        metrics |= {"rebuild_s": rebuild_s, "rebuild_ratio": rebuild_s / peer_s}
+        metrics |= {f"rebuild {name}": seconds for name, seconds in rebuilt.items()}
         if with_memory:
             largest = max(stage_memory_mib(clone).values())
-            figures |= {"peer_mib": peer_mib, "largest_stage_mib": largest, "memory_ratio": largest / peer_mib}
-        return figures
+            metrics |= {"peer_mib": peer_mib, "largest_stage_mib": largest, "memory_ratio": largest / peer_mib}
+        return metrics
     finally:
         shutil.rmtree(folder)
 
@@ -155,10 +155,10 @@ def environment(*first: Path) -> dict[str, str]:
 
 
 def report(target: str, rounds: list[dict[str, float]]) -> None:
-    """Median, minimum and maximum of every figure."""
+    """Median, minimum and maximum of every metric."""
     print(f"\n{target}, {len(rounds)} rounds: median (min ... max)")
     for name in rounds[0]:
-        values = [figures[name] for figures in rounds if name in figures]
+        values = [metrics[name] for metrics in rounds if name in metrics]
         print(f"  {name:22} {statistics.median(values):9.2f}  ({min(values):.2f} ... {max(values):.2f})")
 
 

@@ -60,7 +60,7 @@ class Asking:
             return decide(edge)
 
         @contextmanager
-        def listening() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
+        def recording() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
             with reasons() as reason:
 
                 def heard(node: torch.fx.Node) -> Reason | None:
@@ -75,7 +75,7 @@ class Asking:
                 yield heard
 
         lowering.partitioner.partition = partition_and_keep
-        lowering.reasons = listening
+        lowering.reasons = recording
         return lowering
 
 

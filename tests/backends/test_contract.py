@@ -53,7 +53,7 @@ def test_the_declaration_is_complete(name: str) -> None:
     for granularities in declaration.schemes.values():
         assert granularities[0] in ("backend_default", "per_group")  # in groups of which size is the user's choice
         assert set(granularities) <= {"backend_default", "per_tensor", "per_channel", "per_group"}
-    for scheme, others in declaration.mixes.items():
+    for scheme, others in declaration.mixed_schemes.items():
         assert {scheme, *others} <= set(declaration.schemes)
     assert declaration.converters
 

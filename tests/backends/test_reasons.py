@@ -70,7 +70,7 @@ def assert_reasons(found: Rejections) -> None:
     for rejected in found.reasons:
         reason = planned[rejected.name].reason
         assert reason is not None
-        assert reason.words
+        assert reason.message
         if reason.code in BESIDE_ANOTHER:
             assert reason.node, (rejected.name, reason)
             assert reason.node in {other.name for other in rejected.graph.nodes}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lowerdeck.contracts.plan import ReasonCode
-from lowerdeck.delegation.rejections.rejection import refusal, refusal_at
+from lowerdeck.delegation.rejections.rejection import explain_rejection, explain_rejection_at
 
 LARGEST = 4096
 
@@ -187,31 +187,31 @@ NO = [
 
 
 @pytest.mark.parametrize(
-    ("check", "arguments", "words", "code"), NO, ids=[f"{case[0].__name__}-{case[3]}" for case in NO]
+    ("check", "arguments", "message", "code"), NO, ids=[f"{case[0].__name__}-{case[3]}" for case in NO]
 )
 def test_the_condition_that_decided_is_told(
-    check: Callable[..., bool], arguments: tuple[Any, ...], words: str, code: str
+    check: Callable[..., bool], arguments: tuple[Any, ...], message: str, code: str
 ) -> None:
-    said = refusal(check, *arguments)
+    said = explain_rejection(check, *arguments)
     assert said is not None
-    assert said.words == words
+    assert said.message == message
     reason = said.reason("A check", ReasonCode.CONSTRAINT)
-    assert (reason.code, reason.check, reason.words) == (code, "A check", words)
+    assert (reason.code, reason.check, reason.message) == (code, "A check", message)
     for name, value in reason.values.items():
         assert isinstance(value, bool | int | float | str | list | None)
-        assert f"{name}=" in words
+        assert f"{name}=" in message
 
 
 def test_a_check_that_says_yes_has_no_refusal() -> None:
-    assert refusal(with_comment, (1, 1)) is None
-    assert refusal(with_helper, Arguments([1], transposed=True), 8) is None
+    assert explain_rejection(with_comment, (1, 1)) is None
+    assert explain_rejection(with_helper, Arguments([1], transposed=True), 8) is None
 
 
 def test_what_is_known_of_a_check_decides_where_its_condition_does_not_tell() -> None:
-    said = refusal(with_any, [5000])
+    said = explain_rejection(with_any, [5000])
     assert said is not None
     assert said.reason("", ReasonCode.TARGET_CONSTRAINT).code is ReasonCode.TARGET_CONSTRAINT
-    of_dtypes = refusal(with_all, [torch.int16], [torch.int8])
+    of_dtypes = explain_rejection(with_all, [torch.int16], [torch.int8])
     assert of_dtypes is not None
     assert of_dtypes.reason("", ReasonCode.TARGET_CONSTRAINT).code is ReasonCode.DTYPE
 
@@ -221,7 +221,7 @@ def test_a_check_that_reports_is_read_where_it_reports() -> None:
 
     def report(message: str) -> None:
         assert message
-        reported.append(refusal_at(sys._getframe(1)))
+        reported.append(explain_rejection_at(sys._getframe(1)))
 
     def check(kernel: Sequence[int]) -> bool:
         if kernel[0] > 64:
@@ -230,7 +230,7 @@ def test_a_check_that_reports_is_read_where_it_reports() -> None:
         return True
 
     assert not check([65, 1])
-    assert [said.words for said in reported] == ["kernel[0] > 64 with kernel=[65, 1], kernel[0]=65"]
+    assert [said.message for said in reported] == ["kernel[0] > 64 with kernel=[65, 1], kernel[0]=65"]
 
 
 def test_no_profiler_is_left_behind() -> None:
@@ -242,9 +242,9 @@ def test_no_profiler_is_left_behind() -> None:
 
     sys.setprofile(profiler)
     try:
-        refusal(with_any, [5000])
+        explain_rejection(with_any, [5000])
         with pytest.raises(ZeroDivisionError):
-            refusal(broken, 0)
+            explain_rejection(broken, 0)
         assert sys.getprofile() is profiler
     finally:
         sys.setprofile(None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lowerdeck.comparison import choice, effects, exports, numbers, paired, sources
-from lowerdeck.comparison.builds import ComparedBuild, State, finite
+from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of
 from lowerdeck.comparison.comparison import compare
 from lowerdeck.comparison.marks import Mark
@@ -18,21 +18,21 @@ from lowerdeck.tracking.ui import Location
 
 
 def build(
-    label, hits=None, size=None, samples=200, params=None, compiler="c 1", set_by_hand=(), state=State.BUILT, **more
+    label, hits=None, size=None, samples=200, params=None, compiler="c 1", overridden=(), state=State.BUILT, **more
 ):
-    figures = dict(more)
+    metrics = dict(more)
     if hits is not None:
         low, high = wilson_interval(hits, samples)
-        figures |= {
+        metrics |= {
             "quantized_accuracy": hits / samples,
             "quantized_accuracy_low": low,
             "quantized_accuracy_high": high,
         }
     if size is not None:
-        figures["program_bytes"] = float(size)
+        metrics["program_bytes"] = float(size)
     return ComparedBuild(
-        label=label, name=f"name of {label}", params=params or {}, figures=figures, compiler=compiler, samples="s",
-        set_by_hand=frozenset(set_by_hand), state=state,
+        label=label, name=f"name of {label}", params=params or {}, metrics=metrics, compiler=compiler, samples="s",
+        overridden=frozenset(overridden), state=state,
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ class TestPareto:
 
     def test_a_difference_within_noise_alone_is_said(self):
         builds = [build("a", 191, 200), build("b", 190, 100), build("c", 120, 50)]
-        assert standings(builds, "accuracy,size") == {"a": "BY_NOISE", "b": "OPTIMAL", "c": "OPTIMAL"}
+        assert standings(builds, "accuracy,size") == {"a": "WITHIN_NOISE", "b": "OPTIMAL", "c": "OPTIMAL"}
 
     def test_estimates_of_different_compilers_do_not_beat_each_other(self):
         ms = {"estimated_inference_time_ms": 1.0}
@@ -63,7 +63,7 @@ class TestPareto:
         assert standings(builds, "accuracy,time") == {"a": "OPTIMAL", "b": "OPTIMAL"}
 
     def test_accuracies_on_different_samples_do_not_beat_each_other(self):
-        builds = [build("a", 190), ComparedBuild(label="b", name="b", figures={"quantized_accuracy": 0.2}, samples="t")]
+        builds = [build("a", 190), ComparedBuild(label="b", name="b", metrics={"quantized_accuracy": 0.2}, samples="t")]
         assert standings(builds, "accuracy") == {"a": "OPTIMAL", "b": "OPTIMAL"}
 
     def test_by_default_the_most_real_accuracy_coverage_and_size(self):
@@ -73,18 +73,18 @@ class TestPareto:
         ]  # fmt: skip
 
     @pytest.mark.parametrize(
-        ("text", "words"),
+        ("text", "message"),
         [("acuracy", "Did you mean accuracy"), ("compute_nodes", "compute_nodes:min"), ("size:low", "size:max")],
     )
-    def test_mistakes(self, text, words):
-        with pytest.raises(LowerdeckError, match=words):
+    def test_mistakes(self, text, message):
+        with pytest.raises(LowerdeckError, match=message):
             compare([build("a", 1, 1, compute_nodes=1.0)], objectives=text)
 
 
 class TestMarks:
-    def marks(self, builds, figure="quantized_accuracy", answers=None):
+    def marks(self, builds, metric="quantized_accuracy", answers=None):
         comparison = compare(builds, paired=answers)
-        found = {column: marks for column, marks in comparison.marks.items() if column.figure == figure}
+        found = {column: marks for column, marks in comparison.marks.items() if column.metric == metric}
         (marks,) = found.values()
         return marks
 
@@ -106,18 +106,18 @@ class TestMarks:
 
     def test_a_paired_test_decides_before_intervals_do(self):
         builds = [build("a", 190), build("b", 182), build("c", 120)]
-        column = next(column for column in columns_of(builds) if column.figure == "quantized_accuracy")
+        column = next(column for column in columns_of(builds) if column.metric == "quantized_accuracy")
         first, second = np.arange(200) < 190, np.arange(200) < 182
-        answers = paired.tests(column, {"a": first, "b": second}, builds)
+        answers = paired.paired_tests(column, {"a": first, "b": second}, builds)
         assert self.marks(builds, answers=answers) == {"a": Mark.BEST}
         # The same shares with errors on other samples tell nothing apart.
-        answers = paired.tests(column, {"a": first, "b": second[::-1]}, builds)
+        answers = paired.paired_tests(column, {"a": first, "b": second[::-1]}, builds)
         assert self.marks(builds, answers=answers) == {"a": Mark.TIED, "b": Mark.TIED}
 
     def test_hits_that_do_not_give_the_figure_are_not_used(self):
         builds = [build("a", 190), build("b", 182)]
-        (column,) = [column for column in columns_of(builds) if column.figure == "quantized_accuracy"]
-        assert paired.tests(column, {"a": np.ones(200, bool), "b": np.arange(200) < 182}, builds) == {}
+        (column,) = [column for column in columns_of(builds) if column.metric == "quantized_accuracy"]
+        assert paired.paired_tests(column, {"a": np.ones(200, bool), "b": np.arange(200) < 182}, builds) == {}
 
     def test_hits_are_read_from_confusion_pairs(self):
         assert list(paired.read_hits("actual,predicted\n1,1\n2,1\n0,0\n")) == [True, False, True]
@@ -139,7 +139,7 @@ class TestParameters:
     def test_what_was_given_by_hand_always_is(self):
         rows = [{"target.name": "a", "target.options.x": "1"}, {"target.name": "b", "target.options.x": "2"}]
         assert self.keys(*rows) == ["target"]
-        assert self.keys(*rows, set_by_hand=["target.options.x"]) == ["target", "target.options.x"]
+        assert self.keys(*rows, overridden=["target.options.x"]) == ["target", "target.options.x"]
 
     def test_values_that_differ_under_one_name_are(self):
         rows = [{"target.name": "a", "target.options.x": value} for value in "12"] + [{"target.name": "b"}]
@@ -190,23 +190,23 @@ def test_kinds_of_figures():
 
 
 def test_what_is_no_finite_number_is_no_figure():
-    assert finite({"a": float("nan"), "b": "x", "c": True, "d": 2, "e": float("inf")}) == {"d": 2.0}
+    assert finite_metrics({"a": float("nan"), "b": "x", "c": True, "d": 2, "e": float("inf")}) == {"d": 2.0}
 
 
 def test_builds_without_figures_stand_apart():
     lost = build("lost", state=State.FAILED)
-    assert [found.label for found in compare([build("a", 1), lost]).left_out] == ["lost"]
+    assert [found.label for found in compare([build("a", 1), lost]).not_comparable] == ["lost"]
     with pytest.raises(LowerdeckError, match="none of the 1 builds has figures: lost failed"):
         compare([lost])
 
 
 def test_what_misses_its_gates_is_shown_and_the_best_of_nothing():
-    """a would be first in both figures, by all that it was measured with."""
+    """a would be first in both metrics, by all that it was measured with."""
     builds = [build("a", 199, 100, state=State.GATED), build("b", 120, 300), build("c", 60, 200)]
     found = compare(builds, objectives="accuracy:max,size:min")
     assert [build.label for build in found.builds] == ["b", "c", "a"]
     assert set(found.standings) == {"b", "c"}
-    assert {column.figure: marked for column, marked in found.marks.items() if marked} == {
+    assert {column.metric: marked for column, marked in found.marks.items() if marked} == {
         "quantized_accuracy": {"b": Mark.BEST},
         "program_bytes": {"c": Mark.BEST},
     }
@@ -237,23 +237,23 @@ def test_sentences_let_other_figures_decide_where_accuracy_cannot():
 def test_ticks_are_round_in_the_unit_that_is_shown():
     assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
     assert ticks(3, 3) == [3]
-    size = Column(figure="program_bytes", kind=Kind.COUNTED, author="")
+    size = Column(metric="program_bytes", kind=Kind.COUNTED, source="")
     labels = [text for _, text in labelled_ticks(size, 115 * 1024, 127 * 1024)]
     assert labels == ["115.0", "117.5", "120.0", "122.5", "125.0"]
-    partitions = Column(figure="partitions", kind=Kind.COUNTED, author="")
+    partitions = Column(metric="partitions", kind=Kind.COUNTED, source="")
     assert [text for _, text in labelled_ticks(partitions, 1, 3)] == ["1", "2", "3"]
     for low, high in ((0.9, 1.0), (0.001, 0.0011), (0, 5e9), (1e6, 1.2e6)):
-        for column in (size, partitions, Column(figure="delegated_share", kind=Kind.COUNTED, author="")):
+        for column in (size, partitions, Column(metric="delegated_share", kind=Kind.COUNTED, source="")):
             texts = [text for _, text in labelled_ticks(column, low, high)]
             assert len(set(texts)) == len(texts), (column, low, high)
 
 
 def test_numbers():
-    share = Column(figure="delegated_accuracy", kind=Kind.MEASURED, author="f" * 64)
+    share = Column(metric="delegated_accuracy", kind=Kind.MEASURED, source="f" * 64)
     assert numbers.number(share, 0.98765) == "98.77"
     assert numbers.title(share) == "delegated accuracy samples ffffffff"
     assert numbers.interval(share, (0.5, 0.75), signed=True) == "+50.0 to +75.0"
-    cycles = Column(figure="estimated_npu_cycles", kind=Kind.ESTIMATED, author="vela 5")
+    cycles = Column(metric="estimated_npu_cycles", kind=Kind.ESTIMATED, source="vela 5")
     assert (numbers.title(cycles), numbers.number(cycles, 1234567.0)) == ("NPU cycles (estimate) vela 5", "1,234,567")
 
 
@@ -278,7 +278,7 @@ def test_runs_of_a_server_link_to_their_pages():
         )
         for last in "89"
     ]
-    builds = sources.of_runs(runs, location.run_pages)
+    builds = sources.from_runs(runs, location.run_pages)
     assert [found.label for found in builds] == ["01234568", "01234569"]
     text = page.render(compare(builds), "x", None)
     assert 'href="https://host:5000/#/experiments/7/runs/01234568"' in text

@@ -291,7 +291,7 @@ def test_the_same_selection_renders_the_same_bytes(composed: Compose) -> None:
 
 
 # What params.yaml says, and what the message has to hold: the full key, the value as received, what is allowed.
-SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown top key": ({"colour": "red"}, ("colour: ", '"red"', "allowed: model, dataset")),
     "misspelt top key": ({"targt": "xnnpack_cpu"}, ("targt: ", '"xnnpack_cpu"', "did you mean 'target'?")),
     "option of model": ({"model": "resnet88"}, ("model: ", '"resnet88"', "mobilenet_v2", "did you mean 'resnet8'?")),
@@ -597,9 +597,9 @@ SPOILED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SPOILED)
+@pytest.mark.parametrize("name", INVALID)
 def test_a_spoiled_configuration_is_refused(refusal: Callable[..., str], name: str) -> None:
-    values, expected = SPOILED[name]
+    values, expected = INVALID[name]
     message = refusal(**values)
     for part in expected:
         assert part in message, message

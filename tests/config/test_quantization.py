@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from lowerdeck import backends
-from lowerdeck.config.problems import validated
+from lowerdeck.config.problems import validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import QuantizationConfig, TargetConfig
 from lowerdeck.contracts.quantization import ModuleRule
@@ -19,7 +19,7 @@ INT4 = {"scheme": "int8_dynamic_int4_weight", "weight_granularity": "per_group",
 
 
 def config_of(**values: Any) -> QuantizationConfig:
-    config, problems = validated(QuantizationConfig, {"name": "x", "scheme": "int8"} | values, "quantization")
+    config, problems = validate(QuantizationConfig, {"name": "x", "scheme": "int8"} | values, "quantization")
     assert not problems, list(map(str, problems))
     assert isinstance(config, QuantizationConfig)
     return config
@@ -28,7 +28,7 @@ def config_of(**values: Any) -> QuantizationConfig:
 def refusals(backend: str, **values: Any) -> list[str]:
     """What is wrong with a section for a backend."""
     chosen = yaml.safe_load((REPOSITORY / "conf" / "target" / f"{TARGETS[backend]}.yaml").read_text())
-    target, problems = validated(TargetConfig, chosen)
+    target, problems = validate(TargetConfig, chosen)
     assert not problems
     config, found = completed(config_of(**values))
     found += quantization_problems(config, target, backends.source(backend))

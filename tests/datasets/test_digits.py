@@ -14,7 +14,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import digits
 from lowerdeck.datasets.overlap import check_disjoint
 
-MEND = r"run `dvc repro data/dvc\.yaml`"
+REMEDY = r"run `dvc repro data/dvc\.yaml`"
 
 
 @pytest.fixture
@@ -70,20 +70,20 @@ def test_changed_file(root: Path) -> None:
     path.write_bytes(content)
     options = digits.Options(root=str(root))
     for act in (lambda: digits.fingerprint(options), lambda: digits.load(options, [[1, 3, 32, 32]], seed=0)):
-        with pytest.raises(LowerdeckError, match=rf"evaluation\.safetensors has SHA-256 .* changed .*{MEND}"):
+        with pytest.raises(LowerdeckError, match=rf"evaluation\.safetensors has SHA-256 .* changed .*{REMEDY}"):
             act()
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "calibration.safetensors"])
 def test_missing_file(root: Path, name: str) -> None:
     (root / name).unlink()
-    with pytest.raises(LowerdeckError, match=rf"{name} is missing: {MEND}"):
+    with pytest.raises(LowerdeckError, match=rf"{name} is missing: {REMEDY}"):
         digits.fingerprint(digits.Options(root=str(root)))
 
 
 def test_manifest_that_is_no_json(root: Path) -> None:
     (root / "manifest.json").write_text("{")
-    with pytest.raises(LowerdeckError, match=rf"is no JSON .*{MEND}"):
+    with pytest.raises(LowerdeckError, match=rf"is no JSON .*{REMEDY}"):
         digits.fingerprint(digits.Options(root=str(root)))
 
 

@@ -19,7 +19,7 @@ from tests.project import SOURCES
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
 write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]
-network, because, node, plan = (HANDMADE[name] for name in ("network", "because", "node", "plan"))
+network, make_reason, node, plan = (HANDMADE[name] for name in ("network", "make_reason", "node", "plan"))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def explain(capsys):
 
 
 @pytest.fixture
-def told(explain):
+def explain_json(explain):
     """(arguments) -> the JSON that the command prints."""
     return lambda *arguments: json.loads(explain(*arguments, "--json"))
 
@@ -60,23 +60,23 @@ class TestGroups:
         assert "out_channels % num_macs != 0 with out_channels=6, num_macs=8" in text
         assert "hint: pad the 6 output channels to 8" in text
 
-    def test_nodes_of_one_operator_and_reason_share_a_row(self, told):
+    def test_nodes_of_one_operator_and_reason_share_a_row(self, explain_json):
         write_plan(network())
-        (row,) = next(group for group in told()["groups"] if group["code"] == "no_converter")["rows"]
+        (row,) = next(group for group in explain_json()["groups"] if group["code"] == "no_converter")["rows"]
         assert (row["nodes"], row["modules"]) == (["hardswish", "hardswish_1"], ["body.1", "body.2"])
 
-    def test_json_has_shares_words_values_and_figures(self, told):
+    def test_json_has_shares_words_values_and_figures(self, explain_json):
         write_plan(network())
-        shown = told()
+        shown = explain_json()
         (row,) = shown["groups"][0]["rows"]
         assert row["macs_share"] == pytest.approx(110592 / (110592 + 12288 + 8192))
         assert row["values"] == {"out_channels": 6, "num_macs": 8}
         assert row["check"] == "ConvolutionConverter._is_supported_on_target"
         assert shown["coverage"]["undelegated_macs"] == 110592
 
-    def test_one_reason(self, told, explain):
+    def test_one_reason(self, explain_json, explain):
         write_plan(network())
-        assert [group["code"] for group in told("--reason", "boundary")["groups"]] == ["boundary"]
+        assert [group["code"] for group in explain_json("--reason", "boundary")["groups"]] == ["boundary"]
         assert "no_converter" not in explain("--reason", "boundary")
 
     def test_a_reason_that_no_node_has_names_those_there_are(self, explain):
@@ -95,11 +95,11 @@ class TestGroups:
         assert others == ["", "the whole graph: build/explain.html; for Model Explorer: build/model_explorer.json"]
 
     def test_into_a_pipe_lines_are_whole_and_without_colours(self):
-        words = "a very long reason " * 20
-        write_plan(plan(node("add", "aten.add.Tensor", reason=because("constraint", words.strip()))))
+        message = "a very long reason " * 20
+        write_plan(plan(node("add", "aten.add.Tensor", reason=make_reason("constraint", message.strip()))))
         command = [sys.executable, "-m", "lowerdeck.cli", "explain"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=_with_project())
-        assert words.strip() in done.stdout
+        assert message.strip() in done.stdout
         assert "\x1b" not in done.stdout
 
     def test_writes_the_page_and_the_graph_for_model_explorer(self, explain):
@@ -123,9 +123,9 @@ class TestNode:
         for expected in ("stem.conv", "net.py:7", "110,592", "dq_in float32 [1 x 8 x 16 x 16]", "conv_1 (tag0)", "pad"):
             assert expected in text
 
-    def test_a_glob_selects_several(self, told):
+    def test_a_glob_selects_several(self, explain_json):
         write_plan(network())
-        nodes = told("--node", "conv*")["nodes"]
+        nodes = explain_json("--node", "conv*")["nodes"]
         assert [(entry["name"], entry["users"]) for entry in nodes] == [
             ("conv_0", ["conv_1"]),
             ("conv_1", ["hardswish"]),
@@ -137,13 +137,13 @@ class TestNode:
 
 
 class TestAgainst:
-    def test_nodes_gained_and_lost_with_reasons(self, told):
-        excluded = because("excluded", "excluded by nodes_not_to_delegate")
+    def test_nodes_gained_and_lost_with_reasons(self, explain_json):
+        excluded = make_reason("excluded", "excluded by nodes_not_to_delegate")
         before = network(
             conv_1={"partition": None, "reason": excluded}, hardswish={"partition": "tag9", "reason": None}
         )
         write_plan(network())
-        shown = told("--against", write("before.json", before))
+        shown = explain_json("--against", write("before.json", before))
         (gained,), (lost,) = shown["gained"], shown["lost"]
         assert (gained["after"]["name"], gained["before"]["reason"]["code"]) == ("conv_1", "excluded")
         assert (lost["after"]["name"], lost["after"]["reason"]["code"]) == ("hardswish", "no_converter")
@@ -156,18 +156,18 @@ class TestAgainst:
         write_plan(network())
         assert "the same nodes in the same partitions" in explain("--against", write("before.json", renamed))
 
-    def test_merged_partitions(self, told):
+    def test_merged_partitions(self, explain_json):
         write_plan(network(conv_1={"partition": "all"}, linear={"partition": "all"}))
-        (change,) = told("--against", write("before.json", network()))["partitions"]
+        (change,) = explain_json("--against", write("before.json", network()))["partitions"]
         assert (change["kind"], change["before"], change["after"]) == ("merged", ["tag0", "tag1"], ["all"])
 
-    def test_another_reason(self, told):
+    def test_another_reason(self, explain_json):
         write_plan(network())
-        before = network(hardswish={"reason": because("not_quantized", "in no cluster")})
-        (pair,) = told("--against", write("before.json", before))["other_reason"]
+        before = network(hardswish={"reason": make_reason("not_quantized", "in no cluster")})
+        (pair,) = explain_json("--against", write("before.json", before))["other_reason"]
         assert [pair[side]["reason"]["code"] for side in ("before", "after")] == ["not_quantized", "no_converter"]
 
-    def test_names_that_moved_are_matched_by_module(self, told):
+    def test_names_that_moved_are_matched_by_module(self, explain_json):
         """A node more at the begin takes the name of the next, as ExecuTorch counts the nodes of an operator."""
         names = ("conv", "conv_1", "conv_2")
 
@@ -180,14 +180,14 @@ class TestAgainst:
             )
 
         write_plan(convolutions("new", "a", "b"))
-        shown = told("--against", write("before.json", convolutions("a", "b")))
+        shown = explain_json("--against", write("before.json", convolutions("a", "b")))
         assert [entry["module"] for entry in shown["only_after"]] == ["new"]
         assert shown["only_before"] == shown["gained"] == shown["lost"] == []
 
     def test_prints_what_changed(self, explain):
         write_plan(network())
         text = explain("--against", write("before.json", network(hardswish_1=None, linear={"partition": None,
-                       "reason": because("dtype", "int64")})))  # fmt: skip
+                       "reason": make_reason("dtype", "int64")})))  # fmt: skip
         assert "gained: delegated now, and not before (1)" in text
         assert "was dtype: int64" in text
         assert "only in the program now (1)" in text

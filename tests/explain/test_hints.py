@@ -15,7 +15,7 @@ from lowerdeck.explain.groups import MEANINGS
 from lowerdeck.explain.hints import hint
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
-because, node, plan, tensor = (HANDMADE[name] for name in ("because", "node", "plan", "tensor"))
+make_reason, node, plan, tensor = (HANDMADE[name] for name in ("make_reason", "node", "plan", "tensor"))
 QUANTIZE, DEQUANTIZE = HANDMADE["QUANTIZE"], HANDMADE["DEQUANTIZE"]
 BACKENDS = importlib.util.find_spec("executorch.backends").submodule_search_locations[0]
 
@@ -34,12 +34,14 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
     [
         (
             "neutron",
-            because("constraint", "groups=4, out_channels=6: not divisible", values={"groups": 4, "out_channels": 6}),
+            make_reason(
+                "constraint", "groups=4, out_channels=6: not divisible", values={"groups": 4, "out_channels": 6}
+            ),
             "pad the 6 output channels to 8",
         ),
         (
             "neutron",
-            because(
+            make_reason(
                 "target_constraint",
                 "kernel_h * kernel_w * ConvolutionConverter._round_ceil(inp_channels, num_macs) > 65535",
                 check=CONVOLUTION,
@@ -49,7 +51,7 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         ),
         (
             "neutron",
-            because(
+            make_reason(
                 "constraint",
                 "dilation != (1, 1)",
                 check="MaxPool2DWithIndicesConverter._is_supported_in_IR",
@@ -59,7 +61,7 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         ),
         (
             "neutron",
-            because(
+            make_reason(
                 "constraint",
                 "dilation != (1, 1)",
                 check="MaxPool2DWithIndicesConverter._is_supported_in_IR",
@@ -69,7 +71,7 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         ),
         (
             "neutron",
-            because(
+            make_reason(
                 "target_constraint",
                 "channels > 2040",
                 check="SoftmaxConverter._is_supported_on_target",
@@ -79,7 +81,7 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         ),
         (
             "neutron",
-            because(
+            make_reason(
                 "target_constraint",
                 "h_scale not in supported_scales",
                 check="UpsampleNearest2DConverter._is_supported_on_target",
@@ -87,43 +89,47 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
             ),
             "by 1, 2, 4 or 8, not by 1.5",
         ),
-        ("ethos_u", because("target_constraint", "Avgpool2d needs N==1, got N==4"), "export with a batch of 1, not 4"),
         (
             "ethos_u",
-            because("target_constraint", "Maxpool2d needs stride <= 3, got (4, 4)"),
+            make_reason("target_constraint", "Avgpool2d needs N==1, got N==4"),
+            "export with a batch of 1, not 4",
+        ),
+        (
+            "ethos_u",
+            make_reason("target_constraint", "Maxpool2d needs stride <= 3, got (4, 4)"),
             "a stride of at most 3, twice where more is needed; or build for an Ethos-U85",
         ),
-        ("ethos_u", because("target_constraint", "Op is not supported on U55."), "target: ethos_u85_256"),
-        ("xnnpack", because("constraint", "ceil mode is not supported"), "set ceil_mode=False"),
+        ("ethos_u", make_reason("target_constraint", "Op is not supported on U55."), "target: ethos_u85_256"),
+        ("xnnpack", make_reason("constraint", "ceil mode is not supported"), "set ceil_mode=False"),
         (
             "xnnpack",
-            because("constraint", "dim must be the last dim, got dim = 1 for tensor of rank 4"),
+            make_reason("constraint", "dim must be the last dim, got dim = 1 for tensor of rank 4"),
             "to the end (dim=3)",
         ),
-        ("xnnpack", because("dynamic_shape", "dynamic output sizes"), "model.dynamic_shapes: []"),
+        ("xnnpack", make_reason("dynamic_shape", "dynamic output sizes"), "model.dynamic_shapes: []"),
         (
             "xnnpack",
-            because("excluded", "excluded by x", values={"option": "excluded_configs", "config": "AddConfig"}),
+            make_reason("excluded", "excluded by x", values={"option": "excluded_configs", "config": "AddConfig"}),
             "take AddConfig out of `target.options.excluded_configs`",
         ),
         (
             "xnnpack",
-            because("excluded", "left out", values={"option": "additional_configs", "config": "EluConfig"}),
+            make_reason("excluded", "left out", values={"option": "additional_configs", "config": "EluConfig"}),
             "`target.options.additional_configs: [EluConfig]` delegates it",
         ),
-        ("neutron", because("no_op_partition", "empty"), "allow_no_op_partitions: true"),
-        ("someone_elses", because("constraint", "no", values={"stride": 3}), "change stride in the model"),
+        ("neutron", make_reason("no_op_partition", "empty"), "allow_no_op_partitions: true"),
+        ("someone_elses", make_reason("constraint", "no", values={"stride": 3}), "change stride in the model"),
     ],
 )
 def test_a_refusal_is_mended_by_its_values(backend, reason, expected):
-    shape = (4, 8, 16, 16) if "N==4" in reason.words else (1, 8, 16, 16)
+    shape = (4, 8, 16, 16) if "N==4" in reason.message else (1, 8, 16, 16)
     assert expected in hint_for(backend, reason, shape=shape)
 
 
 @pytest.mark.parametrize("code", list(ReasonCode))
 def test_every_code_has_a_meaning_and_is_answered(code):
     assert MEANINGS[code]
-    said = hint_for("neutron", because(code.value, "words"), shape=(1, 8))
+    said = hint_for("neutron", make_reason(code.value, "words"), shape=(1, 8))
     assert bool(said) is (code not in (ReasonCode.UNKNOWN, ReasonCode.NEIGHBOUR)), "a neighbour's other is missing here"
 
 
@@ -140,19 +146,19 @@ def test_replacements_are_for_what_xnnpack_lacks_and_lead_to_what_it_has():
     for lacking, (_, has) in xnnpack.REPLACEMENTS.items():
         assert f'target_name = "{lacking.removeprefix("aten.")}"' not in configs
         assert f'target_name = "{has}"' in configs
-        assert "in its place, which the backend has" in hint_for("xnnpack", because("no_converter", "no"), lacking)
+        assert "in its place, which the backend has" in hint_for("xnnpack", make_reason("no_converter", "no"), lacking)
 
 
 def test_a_program_without_quantization_is_told_so():
-    assert "`quantization: int8`" in hint_for("neutron", because("not_quantized", "in no cluster"))
+    assert "`quantization: int8`" in hint_for("neutron", make_reason("not_quantized", "in no cluster"))
 
 
 def test_a_hard_sigmoid_is_recognized_by_what_it_was_decomposed_into():
-    refused = because("not_quantized", "in no cluster")
+    refused = make_reason("not_quantized", "in no cluster")
     names = {
         "aten.add.Tensor": refused,
         "aten.clamp.default": refused,
-        "aten.div.Tensor": because("no_converter", "no"),
+        "aten.div.Tensor": make_reason("no_converter", "no"),
     }
     nodes = [node("dq", DEQUANTIZE, [tensor("x", 1)], partition="p")]
     for operator, reason in names.items():
@@ -167,8 +173,8 @@ def test_a_hard_sigmoid_is_recognized_by_what_it_was_decomposed_into():
 def test_floats_between_two_nodes_name_what_the_backend_lacks():
     nodes = [
         node("q", QUANTIZE, [tensor("x", 1)], partition="p"),
-        node("exp", "aten.exp.default", [tensor("q", 1)], reason=because("not_quantized", "in no cluster")),
-        node("erf", "aten.erf.default", [tensor("exp", 1)], reason=because("no_converter", "none")),
+        node("exp", "aten.exp.default", [tensor("q", 1)], reason=make_reason("not_quantized", "in no cluster")),
+        node("erf", "aten.erf.default", [tensor("exp", 1)], reason=make_reason("no_converter", "none")),
     ]
     said = hint(nodes[1], PlanGraph(plan(*nodes)))
     assert said.startswith("computes in floats together with aten.erf.default, which the backend does not have")
@@ -182,8 +188,8 @@ def test_a_neighbour_has_the_hint_of_the_node_it_follows():
 
 def test_neighbours_in_a_circle_end():
     nodes = [
-        node("a", "getitem", reason=because("neighbour", "with b", node="b")),
-        node("b", "getitem", [tensor("a", 1)], reason=because("neighbour", "with a", node="a")),
+        node("a", "getitem", reason=make_reason("neighbour", "with b", node="b")),
+        node("b", "getitem", [tensor("a", 1)], reason=make_reason("neighbour", "with a", node="a")),
     ]
     graph = PlanGraph(plan(*nodes))
     assert [hint(each, graph) for each in nodes] == ["goes with b", "goes with a"]

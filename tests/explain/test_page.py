@@ -15,7 +15,9 @@ from lowerdeck.explain.views import views
 from lowerdeck.pages.explanation import page
 
 HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
-network, because, node, plan, tensor = (HANDMADE[name] for name in ("network", "because", "node", "plan", "tensor"))
+network, make_reason, node, plan, tensor = (
+    HANDMADE[name] for name in ("network", "make_reason", "node", "plan", "tensor")
+)
 
 
 class Page(html.parser.HTMLParser):
@@ -108,7 +110,7 @@ class TestPage:
 
     def test_all_text_is_escaped(self):
         evil = "</script><b onclick='x'>&\"<!--"
-        reason = because("constraint", evil, check=evil, values={evil: evil})
+        reason = make_reason("constraint", evil, check=evil, values={evil: evil})
         bad = node(evil, evil, [tensor(f"{evil} input", 1)], module=evil, source=evil, reason=reason, compute=True)
         shown = Page(page.render(plan(bad, node("b", "x", partition=evil)), evil))
         assert not [tag for tag, _ in shown.tags if tag == "b" and _.get("onclick")]
@@ -138,14 +140,14 @@ class TestModules:
         """m's second node takes from the CPU, which takes from m's first: one box for m would be a circle."""
         parts = plan(
             node("a", "aten.relu.default", partition="p", module="m"),
-            node("b", "aten.exp.default", [tensor("a", 1)], module="m", reason=because("no_converter")),
+            node("b", "aten.exp.default", [tensor("a", 1)], module="m", reason=make_reason("no_converter")),
             node("c", "aten.add.Tensor", [tensor("a", 1), tensor("b", 1)], partition="p", module="m"),
             node("d", "aten.add.Tensor", [tensor("c", 1), tensor("a", 1)], partition="p", module="m"),
         )
         (modules,) = [view for view in views(PlanGraph(parts)) if view.name == "modules"]
         assert [[each.name for each in box.nodes] for box in modules.boxes] == [["a"], ["b"], ["c", "d"]]
         place = {box.key: index for index, box in enumerate(modules.boxes)}
-        assert all(place[giver] < place[taker] for giver, taker in modules.edges)
+        assert all(place[producer] < place[consumer] for producer, consumer in modules.edges)
 
 
 class TestLayout:
@@ -153,7 +155,7 @@ class TestLayout:
 
     def test_takers_stand_below_givers(self):
         drawn = layered(["a", "b", "c", "e", "d"], self.EDGES)
-        assert all(drawn.places[giver][1] < drawn.places[taker][1] for giver, taker in self.EDGES)
+        assert all(drawn.places[producer][1] < drawn.places[consumer][1] for producer, consumer in self.EDGES)
         assert drawn.places["e"][1] == drawn.places["d"][1] - 1, "what takes from nothing stands by its taker"
 
     def test_boxes_and_passing_edges_keep_apart(self):
@@ -176,6 +178,6 @@ class TestLayout:
 
     def test_routes_begin_and_end_at_their_boxes(self):
         drawn = layered(["a", "b", "c", "e", "d"], self.EDGES)
-        for (giver, taker), route in drawn.routes.items():
-            assert (route[0], route[-1]) == (drawn.places[giver], drawn.places[taker])
+        for (producer, consumer), route in drawn.routes.items():
+            assert (route[0], route[-1]) == (drawn.places[producer], drawn.places[consumer])
             assert [layer for _, layer in route] == list(range(route[0][1], route[-1][1] + 1))

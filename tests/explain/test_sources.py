@@ -18,7 +18,7 @@ from lowerdeck.cli.main import main
 
 TESTS = Path(__file__).parents[1]
 network = runpy.run_path(str(TESTS / "handmade_plan.py"))["network"]
-because = runpy.run_path(str(TESTS / "handmade_plan.py"))["because"]
+make_reason = runpy.run_path(str(TESTS / "handmade_plan.py"))["make_reason"]
 write_build = runpy.run_path(str(TESTS / "handmade_build.py"))["write_build"]
 
 
@@ -41,7 +41,7 @@ def repository(tmp_path_factory):
         stage = {"cmd": "mkdir -p build/partition && cp source.json build/partition/plan.json", "deps": ["source.json"]}
         stage["outs"] = ["build/partition/plan.json"]
         Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {"partition": stage}}))
-        refused = network(linear={"partition": None, "reason": because("not_quantized", "in no cluster")})
+        refused = network(linear={"partition": None, "reason": make_reason("not_quantized", "in no cluster")})
         for tag, plan in (("first", refused), ("second", network())):
             write_json(Path("source.json"), dataclasses.asdict(plan))
             call(sys.executable, "-m", "dvc", "repro", "--quiet")

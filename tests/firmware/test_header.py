@@ -1,4 +1,4 @@
-"""lowerdeck.firmware.header: compilers take the header, and the array is the program, where and how it was asked for."""
+"""lowerdeck.firmware.header: compilers take the header, and the array is the program, where and how asked for."""
 
 from __future__ import annotations
 

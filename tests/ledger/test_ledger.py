@@ -29,7 +29,7 @@ write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"
 LEDGER = Path("docs/ledger")
 TINY = LEDGER / "tiny.yaml"
 ENTRY = "neutron_imxrt700 / reference / int8"
-FIGURES = {
+METRICS = {
     "delegated_accuracy": 0.9,
     "delegated_accuracy_low": 0.85,
     "delegated_accuracy_high": 0.95,
@@ -59,9 +59,9 @@ def commit() -> None:
     git("commit", "--quiet", "--allow-empty", "--message", "ledger")
 
 
-def built(figures: dict[str, Any] | None = None, **sections: Any) -> None:
+def built(metrics: dict[str, Any] | None = None, **sections: Any) -> None:
     """A build that came to its end."""
-    config = write_build(FIGURES | (figures or {}), **sections)
+    config = write_build(METRICS | (metrics or {}), **sections)
     write_json(paths.LINEAGE, lineage.trace(config))
 
 
@@ -80,10 +80,10 @@ def test_an_entry_says_what_the_build_is_worth_and_what_it_was_made_of(capsys: p
     assert ledger("update") == 0
     assert capsys.readouterr().out == f"added: tiny: {ENTRY}\n"
     entry = entries()[ENTRY]
-    assert entry["figures"]["delegated_accuracy"] == 0.9
-    assert entry["figures"]["estimated_inference_time_ms"] == 1.23457
-    assert entry["figures"]["program_bytes"] == 2048
-    assert "delegated_accuracy_low" not in entry["figures"]
+    assert entry["metrics"]["delegated_accuracy"] == 0.9
+    assert entry["metrics"]["estimated_inference_time_ms"] == 1.23457
+    assert entry["metrics"]["program_bytes"] == 2048
+    assert "delegated_accuracy_low" not in entry["metrics"]
     assert entry["intervals"]["delegated_accuracy"] == [0.85, 0.95]
     assert entry["caveat"] == "reference flavor: runs on the host only, not on the NPU"
     assert entry["hashes"]["program"] == sha256(paths.PROGRAM)
@@ -110,7 +110,7 @@ def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.Capture
 
 def test_a_build_that_did_not_come_to_its_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     built()
-    write_build(FIGURES, quantization={"name": "int8_per_tensor"})  # evaluated, and not tracked
+    write_build(METRICS, quantization={"name": "int8_per_tensor"})  # evaluated, and not tracked
     assert ledger("update") == 1
     assert "`dvc repro` completes it" in capsys.readouterr().err
     assert not TINY.exists()
@@ -131,16 +131,16 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_judged_by_its_tolerance(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    figures, verdict, figure = CHANGES[name]
+    metrics, verdict, metric = CHANGES[name]
     built()
     ledger("update")
     commit()
-    built(figures)
+    built(metrics)
     ledger("update")
     capsys.readouterr()
     code = ledger("diff", "HEAD")
     output = capsys.readouterr()
-    (row,) = [line for line in output.out.splitlines() if figure in line]
+    (row,) = [line for line in output.out.splitlines() if metric in line]
     assert row.startswith(f"{verdict}  tiny: {ENTRY}")
     assert code == (1 if verdict == "regression" else 0)
     assert ("1 regression against HEAD" in output.err) == (verdict == "regression")
@@ -175,7 +175,7 @@ def test_intervals_and_ingredients_are_shown(capsys: pytest.CaptureFixture[str])
     (change,) = found["changes"]
     assert change["interval_before"] == [0.85, 0.95]
     assert change["interval_now"] == [0.75, 0.95]
-    assert found["made_otherwise"] == {f"tiny: {ENTRY}": ["other weights"]}
+    assert found["changed_inputs"] == {f"tiny: {ENTRY}": ["other weights"]}
     ledger("diff", "HEAD")
     assert "0.9 (95 %: 0.85 to 0.95)" in capsys.readouterr().out
 
@@ -201,7 +201,7 @@ def test_entries_that_come_and_go_are_told(capsys: pytest.CaptureFixture[str]) -
     [
         (lambda: None, "no-such-revision"),
         (lambda: TINY.write_text("model: tiny\n"), "docs/ledger/tiny.yaml is no file of the ledger"),
-        (lambda: TINY.write_text(TINY.read_text().replace("figures:", "figure:")), "did you mean 'figures'?"),
+        (lambda: TINY.write_text(TINY.read_text().replace("metrics:", "metric:")), "did you mean 'metrics'?"),
         (lambda: (LEDGER / "tolerances.yaml").unlink(), "tolerances.yaml, which says how figures are judged"),
     ],
     ids=["revision", "file", "key", "tolerances"],
@@ -226,7 +226,7 @@ def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str
         assert recorded.new, name
     assert ledger("update", "params.`build.seed` = '3'") == 0
     assert set(entries()) == {ENTRY, "neutron_imxrt700 / reference / other"}
-    assert entries()[ENTRY]["figures"]["delegated_accuracy"] == 0.5
+    assert entries()[ENTRY]["metrics"]["delegated_accuracy"] == 0.5
     before = TINY.read_bytes()
     assert ledger("update", "tags.quantization = 'int8'") == 1  # the seeds 3 and 4
     assert f"several of these builds are tiny: {ENTRY}" in capsys.readouterr().err
@@ -248,8 +248,8 @@ def test_the_ledger_of_the_repository_has_the_build_of_its_commit() -> None:
 
 
 def test_every_figure_that_tolerances_name_is_one_of_a_build() -> None:
-    """A misspelt figure would be judged by nothing."""
-    names = {name for entries in read(REPOSITORY / LEDGER).values() for one in entries.values() for name in one.figures}
+    """A misspelt metric would be judged by nothing."""
+    names = {name for entries in read(REPOSITORY / LEDGER).values() for one in entries.values() for name in one.metrics}
     names |= {*coverage(DelegationPlan(backend="none", nodes=())), "transposes_in_delegates", "estimated_total_cycles"}
     tolerances = read_tolerances(REPOSITORY / LEDGER / "tolerances.yaml")
     assert [pattern for pattern in tolerances if not fnmatch.filter(names, pattern)] == []

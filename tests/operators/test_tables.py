@@ -9,7 +9,7 @@ import pytest
 from lowerdeck import backends
 from lowerdeck.operators import cases, claims, page, rows
 from lowerdeck.operators.measure import Outcome
-from lowerdeck.operators.rows import Claimed, Page, Verdict
+from lowerdeck.operators.rows import Claimed, ClaimVerdict, Page
 from lowerdeck.operators.shared import shared_work
 from tests.project import REPOSITORY
 
@@ -90,7 +90,7 @@ def test_the_page_and_the_json_file_have_the_same_rows(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_claim_is_fulfilled_and_every_constraint_violated_by_a_case(backend: str) -> None:
-    collected = cases.of(backend).cases
+    collected = cases.collection_of(backend).cases
     for name, table in claims.read(backend).items():
         for operator, claim in table.operators.items():
             own = [case for case in collected if (case.table, case.operator) == (name, operator)]
@@ -113,7 +113,7 @@ def _with_inputs_of_one_kind(table: claims.Table) -> set[str]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_operator_that_the_installed_version_supports_has_a_row(backend: str) -> None:
-    for device, operators in cases.of(backend).installed().items():
+    for device, operators in cases.collection_of(backend).installed().items():
         of_device = [row for row in rows.read(backend).rows if row.device == device]
         # An operator may have no place in edge programs, as overloads for numbers have not: then a case is called so.
         named = {row.case.partition(", ")[0] for row in of_device}
@@ -137,7 +137,7 @@ def test_no_row_stopped_in_the_case_itself(backend: str) -> None:
         assert row.outcome is not Outcome.PARTLY or row.reasons, row.key
 
 
-def verdict(of: Page, key: str) -> Verdict:
+def verdict(of: Page, key: str) -> ClaimVerdict:
     return next(row.verdict for row in of.rows if row.key == key)
 
 
@@ -145,8 +145,8 @@ def test_what_is_known_of_the_texts_is_found() -> None:
     """Contradictions that facts on these versions report, measured apart from this table."""
     xnnpack, neutron = rows.read("xnnpack"), rows.read("neutron")
     # A quantized average pooling is delegated in float32.
-    assert verdict(xnnpack, "partitioner: avg_pool2d (int8)") is Verdict.LESS
+    assert verdict(xnnpack, "partitioner: avg_pool2d (int8)") is ClaimVerdict.LESS
     # The page says multiples of 8, and any size is delegated.
-    assert verdict(neutron, "partitioner: aten.mul.Tensor, nine elements (int8)") is Verdict.MORE
-    assert verdict(neutron, "partitioner: aten.add.Tensor, alpha=2 (int8)") is Verdict.AS_CLAIMED
+    assert verdict(neutron, "partitioner: aten.mul.Tensor, nine elements (int8)") is ClaimVerdict.MORE
+    assert verdict(neutron, "partitioner: aten.add.Tensor, alpha=2 (int8)") is ClaimVerdict.AS_CLAIMED
     assert all(row.claimed is not Claimed.QUANTIZED or row.table == "quantizer" for row in neutron.rows)

@@ -17,7 +17,7 @@ from lowerdeck.operators.case import Case, function
 from lowerdeck.operators.cases import xnnpack
 from lowerdeck.operators.measure import Outcome
 from lowerdeck.operators.precisions import PRECISIONS
-from lowerdeck.operators.rows import Page, Verdict
+from lowerdeck.operators.rows import ClaimVerdict, Page
 from tests.project import REPOSITORY
 
 
@@ -69,14 +69,14 @@ def test_an_error_of_a_library_is_a_result_and_one_of_the_project_is_not(monkeyp
 def test_an_error_of_the_project_is_no_result_of_the_command(
     table: Page, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = measure.Measured(outcome=Outcome.OWN_ERROR, problem="KeyError: 'mistake'")
+    found = measure.CaseResult(outcome=Outcome.OWN_ERROR, problem="KeyError: 'mistake'")
     monkeypatch.setattr(rows, "measure", lambda *_: found)
     assert main.main(["operators", "--backend", "xnnpack", "--only", "partitioner: abs (float32)", "--update"]) == 1
     assert "errors of the project itself" in capsys.readouterr().err
 
 
 def test_what_the_quantizer_annotates_nothing_of_is_refused() -> None:
-    case = Case(operator="erf", make=function(torch.erf), fed=False)
+    case = Case(operator="erf", make=function(torch.erf), has_input_layers=False)
     found = measure.measure(case, "int8", xnnpack.TARGETS[0])
     assert found.outcome is Outcome.REFUSED
     assert "annotated none of the model's nodes" in found.problem
@@ -97,7 +97,7 @@ def test_the_command_says_what_differs_and_update_mends_it(table: Page, capsys: 
     key = "partitioner: abs (float32)"
     kept = rows.path("xnnpack").read_bytes()
     wrong = tuple(
-        dataclasses.replace(row, outcome=Outcome.NOT_DELEGATED, verdict=Verdict.LESS) if row.key == key else row
+        dataclasses.replace(row, outcome=Outcome.NOT_DELEGATED, verdict=ClaimVerdict.LESS) if row.key == key else row
         for row in table.rows
     )
     rows.write(dataclasses.replace(table, rows=wrong))
@@ -129,4 +129,4 @@ def test_an_operator_that_nobody_has_is_refused(
 def test_every_backend_is_measured() -> None:
     from lowerdeck import backends
 
-    assert all(cases.of(backend).cases for backend in backends.available())
+    assert all(cases.collection_of(backend).cases for backend in backends.available())

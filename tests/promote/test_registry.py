@@ -65,7 +65,7 @@ class Loaded:
     folder: Path
     runs: dict[str, str]
     """The run of each target's program."""
-    told: dict[str, Any]
+    messages: dict[str, Any]
     """What that process printed."""
 
 
@@ -136,8 +136,8 @@ def test_a_loaded_program_answers_as_lowerdeck_run_does(
 
 
 def test_it_is_executed_by_the_code_that_it_was_registered_with(loaded: Loaded) -> None:
-    assert Path(loaded.told["lowerdeck"]).is_relative_to(loaded.folder / "mlflow" / "artifacts")
-    assert loaded.told["runs"] == loaded.runs
+    assert Path(loaded.messages["lowerdeck"]).is_relative_to(loaded.folder / "mlflow" / "artifacts")
+    assert loaded.messages["runs"] == loaded.runs
 
 
 def test_a_version_refers_to_its_run(loaded: Loaded) -> None:

@@ -15,7 +15,7 @@ from lowerdeck.config.compose import compose_params, render
 from lowerdeck.config.load import config_of
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.release.promotion.selection import Difference, differences, selection_of
+from lowerdeck.release.promotion.selection import RecordedDifference, differences, selection_of
 from tests.project import SELECTION, Project
 
 CONF = Path("conf")
@@ -153,7 +153,7 @@ def test_what_was_made_of_other_data_is_told() -> None:
     found = selection_of(changed, SELECTION, CONF)
     assert found.selection.params() == SELECTION
     assert found.differences == (
-        Difference(key="dataset.fingerprint", recorded="0" * 64, here=wanted.dataset.fingerprint),
+        RecordedDifference(key="dataset.fingerprint", recorded="0" * 64, here=wanted.dataset.fingerprint),
     )
 
 
@@ -164,7 +164,7 @@ def test_an_option_that_is_new_since_then_is_told_as_new() -> None:
     found = selection_of(
         dataclasses.replace(wanted, target=dataclasses.replace(wanted.target, options=older)), SELECTION, CONF
     )
-    assert found.differences == (Difference(key="target.options.per_op_mode", here=False, is_new=True),)
+    assert found.differences == (RecordedDifference(key="target.options.per_op_mode", here=False, is_new=True),)
 
 
 def test_an_option_that_is_gone_is_refused_with_its_key() -> None:

@@ -1,4 +1,4 @@
-"""lowerdeck.quantization.annotation: modules that stay float or have another scheme, and observers, on every backend."""
+"""lowerdeck.quantization.annotation: modules that stay float or have another scheme, and observers."""
 
 from __future__ import annotations
 

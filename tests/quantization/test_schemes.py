@@ -20,7 +20,7 @@ from lowerdeck.artifacts.observers import read_observers, write_observers
 from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
 from lowerdeck.contracts.backends import Backend
-from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme, QuantizedTensor
 from lowerdeck.contracts.samples import Sample
@@ -123,7 +123,7 @@ class Build:
         largest = max(float(expected.abs().max()) for expected, _ in pairs)
         return max(float((expected - found).abs().max()) for expected, found in pairs) / largest
 
-    def layers(self) -> list[LayerFigures]:
+    def layers(self) -> list[LayerMetrics]:
         return compare_layers(self.exported, self.quantized, Split(self.samples), [0, 1])
 
     def undelegated(self) -> set[str]:

@@ -36,24 +36,24 @@ for path in sorted(folder.glob("*.pte")):
 """
 
 
-def spoil(content: bytes, number: int) -> bytes:
+def corrupt(content: bytes, number: int) -> bytes:
     """Cut, with bits flipped anywhere, or with bytes replaced where the program's structure stands."""
     generator = random.Random(number)
-    spoilt = bytearray(content)
+    corrupted = bytearray(content)
     if number % 3 == 0:
-        return bytes(spoilt[: generator.randrange(len(spoilt))])
+        return bytes(corrupted[: generator.randrange(len(corrupted))])
     for _ in range(generator.choice([1, 10, 100])):
         if number % 3 == 1:
-            spoilt[generator.randrange(len(spoilt))] ^= 1 << generator.randrange(8)
+            corrupted[generator.randrange(len(corrupted))] ^= 1 << generator.randrange(8)
         else:
-            spoilt[generator.randrange(min(2000, len(spoilt)))] = generator.randrange(256)
-    return bytes(spoilt)
+            corrupted[generator.randrange(min(2000, len(corrupted)))] = generator.randrange(256)
+    return bytes(corrupted)
 
 
 def outcomes(build: Lowered, folder: Path, num_files: int) -> list[str]:
     content = build.program.read_bytes()
     for number in range(num_files):
-        (folder / f"{number:02}.pte").write_bytes(spoil(content, number))
+        (folder / f"{number:02}.pte").write_bytes(corrupt(content, number))
     shapes = json.dumps([list(tensor.shape) for tensor in build.samples[0]])
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(folder), str(build.program), shapes],
@@ -88,6 +88,6 @@ def test_damage_of_any_kind_shows_against_the_manifest(lowered: Callable[..., Lo
     content = build.program.read_bytes()
     path = tmp_path / "program.pte"
     for number in range(NUM_FILES):
-        path.write_bytes(spoil(content, number))
+        path.write_bytes(corrupt(content, number))
         with pytest.raises(LowerdeckError, match="the file was altered"):
             open_program(path, manifest=build.folder / paths.MANIFEST)

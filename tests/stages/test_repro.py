@@ -320,9 +320,13 @@ def test_a_stage_killed_in_the_preloading_server_is_gone_with_its_children(slow_
     # The first stage of the build started the server, or this one waits for it: it may have gone idle meanwhile.
     wait_for(lambda: list(Path(slow_export.project.environment["TMPDIR"]).glob("lowerdeck-*/*.sock")))
     client = slow_export.project.start(
-        sys.executable, "-c", "import sys\nfrom lowerdeck.execution import preload\nsys.exit(preload.run('stages.export', 60))",
-        PYTHONHASHSEED="0", ONEDNN_MAX_CPU_ISA="AVX2", TORCH_LOGS="-all",
-    )  # fmt: skip
+        sys.executable,
+        "-c",
+        "import sys\nfrom lowerdeck.execution import preload\nsys.exit(preload.run('stages.export', 60))",
+        PYTHONHASHSEED="0",
+        ONEDNN_MAX_CPU_ISA="AVX2",
+        TORCH_LOGS="-all",
+    )
     wait_for(lambda: pids(root) or client.poll() is not None)
     running = pids(root)
     assert running, (root.parent / "output.txt").read_text()
@@ -356,7 +360,7 @@ def digests_of(built: Built, folder: str) -> dict[str, str]:
 def test_what_a_killed_stage_was_writing_is_no_output(built: Built) -> None:
     script = (
         "import os, signal\nfrom lowerdeck.artifacts import files, paths\n"
-        "with files.replaced_folder(paths.TWINS) as folder:\n"
+        "with files.replace_folder(paths.TWINS) as folder:\n"
         "    (folder / 'half').write_text('of it')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -395,7 +399,7 @@ READS = {
     "model": {"model"},
     "training": {"build", "dataset", "model", "quantization", "target"},
     "lowering_backend": {"target", "flavor"},
-    "edge_ingredients": {"target", "flavor"},
+    "edge_fingerprint": {"target", "flavor"},
     "dataset": {"dataset", "model"},
     "firmware_target": {"target"},
     "placement": {"firmware"},

@@ -49,6 +49,6 @@ def test_a_killed_training_goes_on_to_the_same_bytes_and_keeps_the_accuracy(
     assert [path.read_bytes() for path in outputs] == expected
     assert not (build / "training").exists()
     run(project, "quantize", "baseline", "partition", "convert", "evaluate")
-    figures = json.loads((build / "evaluate" / "metrics.json").read_text())
-    assert figures["delegated_accuracy"] > 0.96
-    assert figures["delegated_accuracy"] > figures["float_accuracy"] - 0.02
+    metrics = json.loads((build / "evaluate" / "metrics.json").read_text())
+    assert metrics["delegated_accuracy"] > 0.96
+    assert metrics["delegated_accuracy"] > metrics["float_accuracy"] - 0.02

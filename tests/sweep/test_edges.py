@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.sweep.edges import Edges
+from lowerdeck.sweep.edges import EdgeProgramCache
 
 CONFIG: dict[str, Any] = {"target": {"backend": "xnnpack", "device": {}}, "flavor": {"name": "reference"}}
 
@@ -18,28 +18,28 @@ def make(workspace: Path, content: str) -> None:
 
 
 def test_the_next_point_of_the_same_quantized_program_finds_the_edge_program(tmp_path: Path) -> None:
-    edges, first, second, other = Edges(tmp_path / "edges"), tmp_path / "1", tmp_path / "2", tmp_path / "3"
-    with edges.lent(first, CONFIG, "quantized"):
+    edges, first, second, other = EdgeProgramCache(tmp_path / "edges"), tmp_path / "1", tmp_path / "2", tmp_path / "3"
+    with edges.reuse(first, CONFIG, "quantized"):
         assert not (first / paths.EDGE).exists()
-        assert edges.are_awaited(CONFIG, "quantized")
-        assert not edges.are_awaited(CONFIG, "another")
+        assert edges.is_being_made(CONFIG, "quantized")
+        assert not edges.is_being_made(CONFIG, "another")
         make(first, "made")
-    assert not edges.are_awaited(CONFIG, "quantized")
-    with edges.lent(second, CONFIG, "quantized"):
+    assert not edges.is_being_made(CONFIG, "quantized")
+    with edges.reuse(second, CONFIG, "quantized"):
         assert (second / paths.EDGE).read_text() == (second / paths.EDGE_RECEIPT).read_text() == "made"
         make(second, "made anew")
-    with edges.lent(other, CONFIG | {"flavor": {"name": "vela"}}, "quantized"):
+    with edges.reuse(other, CONFIG | {"flavor": {"name": "vela"}}, "quantized"):
         assert not (other / paths.EDGE).exists()
         make(other, "other")
-    with edges.lent(first, CONFIG, "quantized"):
+    with edges.reuse(first, CONFIG, "quantized"):
         assert (first / paths.EDGE).read_text() == "made anew"
 
 
 def test_a_stage_that_fails_keeps_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    edges = Edges(tmp_path / "edges")
-    with edges.lent(tmp_path / "1", CONFIG, "quantized"):
+    edges = EdgeProgramCache(tmp_path / "edges")
+    with edges.reuse(tmp_path / "1", CONFIG, "quantized"):
         pass
-    assert not edges.are_awaited(CONFIG, "quantized")
-    with edges.lent(tmp_path / "2", CONFIG, "quantized"):
+    assert not edges.is_being_made(CONFIG, "quantized")
+    with edges.reuse(tmp_path / "2", CONFIG, "quantized"):
         assert not (tmp_path / "2" / paths.EDGE).exists()
         make(tmp_path / "2", "made")

@@ -119,9 +119,11 @@ BASE = {"target": "neutron_imxrt700", "plugins": [], "overrides": {"evaluation":
 
 
 def test_points_are_the_product_and_become_params_yaml() -> None:
-    given = arguments.for_hydra(["target=a,b", "target.options.kept=[],[aten::add]", "evaluation.max_samples=null"])
+    given = arguments.to_hydra_overrides(
+        ["target=a,b", "target.options.kept=[],[aten::add]", "evaluation.max_samples=null"]
+    )
     points = arguments.points(given)
-    assert [arguments.as_typed(point) for point in points] == [
+    assert [arguments.to_user_overrides(point) for point in points] == [
         [f"target={target}", f"target.options.kept={kept}", "evaluation.max_samples=null"]
         for target in "ab"
         for kept in ("[]", "[aten::add]")
@@ -145,14 +147,16 @@ def test_points_are_the_product_and_become_params_yaml() -> None:
 )
 def test_what_cannot_be_an_override_is_refused(typed: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){message}"):
-        arguments.for_hydra([typed])
+        arguments.to_hydra_overrides([typed])
 
 
 def test_an_interval_needs_a_sweeper_that_searches() -> None:
-    given = arguments.for_hydra(["quantization.num_calibration_samples=interval(1,9)"])
+    given = arguments.to_hydra_overrides(["quantization.num_calibration_samples=interval(1,9)"])
     with pytest.raises(ConfigurationError, match="hydra/sweeper=optuna"):
         arguments.points(given)
-    assert [arguments.as_params(BASE, point)["overrides"]["quantization"] for point in arguments.corners(given)] == [
+    assert [
+        arguments.as_params(BASE, point)["overrides"]["quantization"] for point in arguments.sample_points(given)
+    ] == [
         {"num_calibration_samples": 1.0},
         {"num_calibration_samples": 9.0},
     ]

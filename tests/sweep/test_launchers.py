@@ -41,7 +41,7 @@ def processes_of_points(folder: Path) -> set[int]:
     return {event["process"] for event in events if event["event"] == "point begins"}
 
 
-def figures_of(folder: Path) -> dict[int, Any]:
+def metrics_of(folder: Path) -> dict[int, Any]:
     """What evaluate found, by point."""
     lines = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
     return {line["point"]: line["metrics"] for line in lines}
@@ -76,7 +76,7 @@ def test_two_joblib_workers_do_no_work_twice(
 def test_what_workers_made_serves_without_them_and_what_is_damaged_is_made_anew(
     by_two_workers: tuple[Path, dict[str, Any], str], project: Project
 ) -> None:
-    before = figures_of(by_two_workers[0])
+    before = metrics_of(by_two_workers[0])
     for stored in (project.root / "sweeps" / "store" / "objects").rglob("*"):
         if stored.is_file() and b'"delegated_accuracy"' in stored.read_bytes():
             stored.chmod(0o644)
@@ -85,7 +85,7 @@ def test_what_workers_made_serves_without_them_and_what_is_damaged_is_made_anew(
     assert alone["id"] == by_two_workers[1]["id"], "another launcher made another sweep of it"
     assert alone["stage_runs"] == {"evaluate": 2}
     assert "lacks a sound build/evaluate/metrics.json" in said
-    assert figures_of(folder) == before
+    assert metrics_of(folder) == before
 
 
 @pytest.mark.slow

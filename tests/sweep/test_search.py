@@ -67,15 +67,15 @@ def test_a_search_proposes_the_same_points_again_and_shares_them(project: Projec
 
     best = [line for line in first.stdout.splitlines() if line.startswith("best: ")]
     assert best == [line for line in again.stdout.splitlines() if line.startswith("best: ")]
-    figures = [tuple(point["metrics"][name] for name in OBJECTIVES) for point in proposed if point["metrics"]]
-    assert len(set(figures)) > 1, "there was nothing to choose from"
-    unbeaten = {one for one in figures if not any(_beats(other, one) for other in figures)}
+    metrics = [tuple(point["metrics"][name] for name in OBJECTIVES) for point in proposed if point["metrics"]]
+    assert len(set(metrics)) > 1, "there was nothing to choose from"
+    unbeaten = {one for one in metrics if not any(_dominates(other, one) for other in metrics)}
     assert {tuple(float(part.rsplit(" ", 1)[1]) for part in line.split(", ")) for line in best} == {
         tuple(float(f"{value:.6g}") for value in one) for one in unbeaten
     }
 
 
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+def _dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one != other and one[0] >= other[0] and one[1] <= other[1]
 
 
@@ -98,9 +98,9 @@ def a_sweep(searches: bool, objectives: list[str]) -> Sweep:
 
 def test_a_search_without_objectives_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"sweep\.objectives is missing"):
-        search.refuse_aimless(a_sweep(searches=True, objectives=[]))
-    search.refuse_aimless(a_sweep(searches=True, objectives=["delegated_accuracy"]))
-    search.refuse_aimless(a_sweep(searches=False, objectives=[]))
+        search.check_has_objectives(a_sweep(searches=True, objectives=[]))
+    search.check_has_objectives(a_sweep(searches=True, objectives=["delegated_accuracy"]))
+    search.check_has_objectives(a_sweep(searches=False, objectives=[]))
 
 
 def test_an_objective_that_some_points_lack_is_no_mistake() -> None:
@@ -110,9 +110,9 @@ def test_an_objective_that_some_points_lack_is_no_mistake() -> None:
             [{"delegated_accuracy": 1.0}, {"delegated_accuracy": 1.0, "estimated_ms": 2.0}]
         )
     ]
-    search.refuse_missing(a_sweep(searches=True, objectives=["delegated_accuracy", "estimated_ms"]), records)
+    search.check_objectives_measured(a_sweep(searches=True, objectives=["delegated_accuracy", "estimated_ms"]), records)
     with pytest.raises(LowerdeckError, match="estimated_ns"):
-        search.refuse_missing(a_sweep(searches=True, objectives=["estimated_ns"]), records)
+        search.check_objectives_measured(a_sweep(searches=True, objectives=["estimated_ns"]), records)
 
 
 def test_objectives_are_typed_or_of_the_named_sweep() -> None:
@@ -120,7 +120,7 @@ def test_objectives_are_typed_or_of_the_named_sweep() -> None:
     assert arguments.objectives([], {}) == []
     assert arguments.objectives(["target=a,b"], named) == ["delegated_accuracy"]
     assert arguments.objectives(["sweep.objectives=[total_macs,partitions]"], named) == ["total_macs", "partitions"]
-    assert arguments.for_hydra(["sweep.objectives=[total_macs]", "target=a,b"]) == ["target=a,b"]
+    assert arguments.to_hydra_overrides(["sweep.objectives=[total_macs]", "target=a,b"]) == ["target=a,b"]
     assert arguments.objectives(["sweep.objectives=null"], named) == []
     for wrong in ("sweep.objectives=a,b", "sweep.objectives=a", "sweep.objectives=[1]"):
         with pytest.raises(ConfigurationError, match="a list of figures"):
@@ -133,9 +133,9 @@ def test_best_points_are_read_for_one_objective_and_for_several(tmp_path: Path) 
     assert search.best(tmp_path, ["a"]) == []
     path.write_text("{name: optuna, best_params: {'++overrides.build.seed': 3, target: x}, best_value: 0.5}")
     (single,) = search.best(tmp_path, ["a"])
-    assert single == search.Best(overrides=["build.seed=3", "target=x"], figures={"a": 0.5})
+    assert single == search.Best(overrides=["build.seed=3", "target=x"], metrics={"a": 0.5})
     path.write_text(
         "{name: optuna, solutions: [{params: {target: x}, values: [1, 2]}, {params: {target: x}, values: [1, 2]}]}"
     )
     (twice,) = search.best(tmp_path, ["a", "b"])
-    assert twice.figures == {"a": 1, "b": 2}
+    assert twice.metrics == {"a": 1, "b": 2}

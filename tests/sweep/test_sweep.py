@@ -164,7 +164,7 @@ def test_a_point_that_misses_its_gate_is_compared_by_what_was_measured(first: Sw
     assert len(said["builds"]) + len(said["left_out"]) == len(first.points), "one point was listed twice"
     assert {build["state"] for build in said["left_out"]} == {"skipped"}
     (found,) = (build for build in said["builds"] if build["state"] == "gates failed")
-    assert found["figures"]["delegated_share"] == missed["metrics"]["delegated_share"]
+    assert found["metrics"]["delegated_share"] == missed["metrics"]["delegated_share"]
     assert "min_delegated_share" in found["reason"]
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import existing, write_bytes, write_table
-from lowerdeck.contracts.evaluation import LayerFigures, Outputs
+from lowerdeck.artifacts.files import require_file, write_bytes, write_table
+from lowerdeck.contracts.evaluation import LayerMetrics, Outputs
 
 
-def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[LayerFigures]) -> None:
+def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[LayerMetrics]) -> None:
     """What the `.pte` is held against: outputs of the float and the quantized program, and the table of layers.
 
     Args:
@@ -31,7 +31,7 @@ def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[La
         tensors["labels"] = outputs.labels
     about = {"structural": outputs.structural, "output_lsb": outputs.output_lsb}
     write_bytes(paths.BASELINE, save(tensors, metadata={"about": json.dumps(about, sort_keys=True)}))
-    columns = [field.name for field in dataclasses.fields(LayerFigures)]
+    columns = [field.name for field in dataclasses.fields(LayerMetrics)]
     write_table(paths.LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
 
 
@@ -39,7 +39,7 @@ def read_baseline() -> tuple[Outputs, list[int]]:
     """The outputs that `write_baseline` wrote, and the samples that they belong to."""
     from safetensors import safe_open
 
-    with safe_open(existing(paths.BASELINE), framework="numpy") as file:
+    with safe_open(require_file(paths.BASELINE), framework="numpy") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(file.metadata()["about"])
     outputs = Outputs(
@@ -50,11 +50,11 @@ def read_baseline() -> tuple[Outputs, list[int]]:
     return outputs, [int(index) for index in tensors["samples"]]
 
 
-def read_layers(path: Path) -> list[LayerFigures]:
+def read_layers(path: Path) -> list[LayerMetrics]:
     """The layers in the CSV at `path`, worst first; empty where nothing is quantized."""
     with path.open(newline="") as file:
         return [
-            LayerFigures(
+            LayerMetrics(
                 node=row["node"],
                 operator=row["operator"],
                 module=row["module"],

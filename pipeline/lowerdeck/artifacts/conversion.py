@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import existing, read_json, replaced_folder, write_bytes, write_json, write_text
+from lowerdeck.artifacts.files import read_json, replace_folder, require_file, write_bytes, write_json, write_text
 from lowerdeck.contracts.converter import Converter
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
     """The program with its data files, reports and host twins, and the manifest that binds them by digest; it is
     written last."""
     partitions = []
-    with replaced_folder(paths.TWINS) as folder:
+    with replace_folder(paths.TWINS) as folder:
         for index, partition in enumerate(converted.partitions):
             twin = None
             if partition.twin is not None and partition.twin_format is not None:
@@ -56,7 +56,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
             # DVC warns of an output that is an empty folder.
             write_text(folder / "README.txt", "The partitions of this program have no host twins.\n")
     _write_reports(converted)
-    with replaced_folder(paths.DATA_FILES) as folder:
+    with replace_folder(paths.DATA_FILES) as folder:
         for name, content in converted.data_files.items():
             write_bytes(folder / name, content)
         if not converted.data_files:
@@ -77,7 +77,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
             "planned_memory_bytes": converted.planned_memory_bytes,
             "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],
             "outputs": [dataclasses.asdict(tensor) for tensor in converted.outputs],
-            "output_steps": list(converted.output_steps),
+            "output_scales": list(converted.output_scales),
             "estimates": converted.estimates,
             "partitions": partitions,
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")},
@@ -87,12 +87,14 @@ def write_converted(converted: Converted, converter: Converter) -> None:
 
 def read_data_files() -> dict[str, bytes]:
     """The files that the program of `write_converted` reads from beside it, by name."""
-    return {name: existing(paths.DATA_FILES / name).read_bytes() for name in read_json(paths.MANIFEST)["data_files"]}
+    return {
+        name: require_file(paths.DATA_FILES / name).read_bytes() for name in read_json(paths.MANIFEST)["data_files"]
+    }
 
 
 def _write_reports(converted: Converted) -> None:
     """What the converter tells: a folder for each partition, and files on the whole program."""
-    with replaced_folder(paths.REPORTS) as folder:
+    with replace_folder(paths.REPORTS) as folder:
         for index, partition in enumerate(converted.partitions):
             for name, content in partition.reports.items():
                 write_bytes(folder / f"partition_{index}" / name, content)

@@ -11,15 +11,15 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_json, write_table
-from lowerdeck.contracts.evaluation import ClassFigures, Outputs
+from lowerdeck.contracts.evaluation import ClassMetrics, Outputs
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 
 
 def write_evaluation(
-    figures: dict[str, Any], outputs: Outputs, digests: Sequence[str], classes: Sequence[ClassFigures] = ()
+    metrics: dict[str, Any], outputs: Outputs, digests: Sequence[str], classes: Sequence[ClassMetrics] = ()
 ) -> None:
     """Figures, confusion pairs of the most real program measured, classes, and the samples used by digest."""
-    write_json(paths.METRICS, figures)
+    write_json(paths.METRICS, metrics)
     rows: list[tuple[str, str]] = []
     if outputs.labels is not None:
         program = "delegated" if "delegated" in outputs.logits else "quantized"
@@ -30,16 +30,16 @@ def write_evaluation(
     write_json(paths.EVALUATION_SAMPLES, list(digests))
 
 
-def _write_classes(classes: Sequence[ClassFigures], programs: Sequence[str]) -> None:
+def _write_classes(classes: Sequence[ClassMetrics], programs: Sequence[str]) -> None:
     """One row a class: its samples, and each program's accuracy on them with the ends of the 95 % interval."""
     header = ["class", "num_samples"]
     header += [f"{program}_accuracy{end}" for program in programs for end in ("", LOW, HIGH)]
     rows = []
-    for figures in classes:
-        row: list[object] = [figures.label, figures.num_samples]
+    for metrics in classes:
+        row: list[object] = [metrics.label, metrics.num_samples]
         for program in programs:
-            correct = figures.correct[program]
-            row += [correct / figures.num_samples, *wilson_interval(correct, figures.num_samples)]
+            correct = metrics.correct[program]
+            row += [correct / metrics.num_samples, *wilson_interval(correct, metrics.num_samples)]
         rows.append(row)
     write_table(paths.CLASSES, header, rows)
 

@@ -47,11 +47,11 @@ def read_json(path: Path) -> Any:
     Raises:
         LowerdeckError: it is not there; names the stage that writes it.
     """
-    return json.loads(existing(path).read_text())
+    return json.loads(require_file(path).read_text())
 
 
 @contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
+def replace_folder(path: Path) -> Iterator[Path]:
     """A new folder that takes the place of `path` when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -69,7 +69,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
-    with existing(path).open("rb") as file:
+    with require_file(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -84,7 +84,7 @@ def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[objec
     write_text(path, text.getvalue())
 
 
-def existing(path: Path) -> Path:
+def require_file(path: Path) -> Path:
     """`path`, which is a file.
 
     Raises:

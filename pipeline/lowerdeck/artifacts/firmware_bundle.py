@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import replaced_folder, write_bytes
+from lowerdeck.artifacts.files import replace_folder, write_bytes
 
 
 def write_firmware(files: Mapping[str, bytes]) -> None:
@@ -16,7 +16,7 @@ def write_firmware(files: Mapping[str, bytes]) -> None:
     The files are stored and not compressed, as what a compressor writes depends on its version; and times, modes and
     order are fixed. So the zip file too has the same bytes everywhere.
     """
-    with replaced_folder(paths.FIRMWARE) as folder:
+    with replace_folder(paths.FIRMWARE) as folder:
         for name, content in files.items():
             write_bytes(folder / name, content)
     buffer = io.BytesIO()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import existing
+from lowerdeck.artifacts.files import require_file
 
 if TYPE_CHECKING:
     from lowerdeck.runtime import Resolver
@@ -17,5 +17,5 @@ def open_converted_program(resolver: Resolver) -> FloatProgram:
     from lowerdeck import runtime
 
     return runtime.open_float_program(
-        existing(paths.PROGRAM), manifest=existing(paths.MANIFEST), twins=paths.TWINS, resolver=resolver
+        require_file(paths.PROGRAM), manifest=require_file(paths.MANIFEST), twins=paths.TWINS, resolver=resolver
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import existing, read_json, write_bytes, write_json
+from lowerdeck.artifacts.files import read_json, require_file, write_bytes, write_json
 from lowerdeck.contracts.quantization import ObservedRange, ObserverState
 
 _TRAINED = "trained/"
@@ -26,7 +26,7 @@ def read_observers() -> ObserverState:
     from safetensors import safe_open
 
     ranges = {name: ObservedRange(**seen) for name, seen in read_json(paths.OBSERVED_RANGES).items()}
-    with safe_open(existing(paths.OBSERVERS), framework="pt") as file:
+    with safe_open(require_file(paths.OBSERVERS), framework="pt") as file:
         layout = (file.metadata() or {}).get("layout", "")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     trained = {name.removeprefix(_TRAINED): tensors.pop(name) for name in list(tensors) if name.startswith(_TRAINED)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import existing, write_json
+from lowerdeck.artifacts.files import require_file, write_json
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
@@ -21,15 +21,15 @@ def write_plan(plan: DelegationPlan) -> None:
 
 def read_plan() -> DelegationPlan:
     """The delegation plan that `write_plan` wrote."""
-    return plan_of(existing(paths.PLAN).read_text(encoding="utf-8"), str(paths.PLAN))
+    return parse_plan(require_file(paths.PLAN).read_text(encoding="utf-8"), str(paths.PLAN))
 
 
-def plan_of(text: str, where: str) -> DelegationPlan:
+def parse_plan(text: str, source: str) -> DelegationPlan:
     """The delegation plan that `text` holds, as `write_plan` writes it.
 
     Args:
         text: Content of a plan.json.
-        where: Where it comes from, for the message.
+        source: Where it comes from, for the message.
 
     Raises:
         LowerdeckError: it is no plan, or one of another version of the project.
@@ -42,7 +42,7 @@ def plan_of(text: str, where: str) -> DelegationPlan:
         return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LowerdeckError(
-            f"{where} holds no delegation plan of this version ({type(error).__name__}: {error}); "
+            f"{source} holds no delegation plan of this version ({type(error).__name__}: {error}); "
             "`dvc repro partition` makes one"
         ) from None
 

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.artifacts.files import existing, write_bytes
+from lowerdeck.artifacts.files import require_file, write_bytes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -25,4 +25,4 @@ def read_program(path: Path) -> ExportedProgram:
     """The ATen exported program at `path`."""
     from lowerdeck.formats import pt2
 
-    return pt2.load(existing(path))
+    return pt2.load(require_file(path))

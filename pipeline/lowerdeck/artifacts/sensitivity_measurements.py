@@ -9,10 +9,10 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from lowerdeck.quantization.sensitivity import Measured
+    from lowerdeck.quantization.sensitivity import TrialResult
 
 
-class Measurements(UserDict[str, "Measured"]):
+class TrialResults(UserDict[str, "TrialResult"]):
     """What `lowerdeck sensitivity` has measured so far, written with every measurement, so that none is made twice."""
 
     def __init__(self, key: str) -> None:
@@ -20,13 +20,13 @@ class Measurements(UserDict[str, "Measured"]):
         super().__init__()
         self._path = paths.SENSITIVITY / f"{key[:32]}.json"
         if self._path.is_file():
-            from lowerdeck.quantization.sensitivity import Measured
+            from lowerdeck.quantization.sensitivity import TrialResult
 
             for name, entry in read_json(self._path).items():
                 hits = None if entry["hits"] is None else tuple(bit == "1" for bit in entry["hits"])
-                self.data[name] = Measured(hits=hits, sqnr_db=entry["sqnr_db"])
+                self.data[name] = TrialResult(hits=hits, sqnr_db=entry["sqnr_db"])
 
-    def __setitem__(self, name: str, measured: Measured) -> None:
+    def __setitem__(self, name: str, measured: TrialResult) -> None:
         super().__setitem__(name, measured)
         entries = {}
         for known, entry in self.data.items():

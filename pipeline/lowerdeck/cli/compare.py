@@ -38,13 +38,13 @@ def add(commands: Any) -> None:
         help="a sweep or run (id, its beginning, or name), an MLflow filter, a git revision (or git:REVISION), or "
         "`workspace` for the build in build/",
     )
-    parser.add_argument("--sort", metavar="FIGURE[:desc]", help="order of rows (default: Pareto-optimal ones first)")
+    parser.add_argument("--sort", metavar="METRIC[:desc]", help="order of rows (default: Pareto-optimal ones first)")
     parser.add_argument(
         "--objectives",
-        metavar="FIGURE:max,...",
+        metavar="METRIC:max,...",
         help="what is wanted, e.g. accuracy:max,undelegated_macs:min,size:min (default: accuracy, coverage, size)",
     )
-    parser.add_argument("--figures", metavar="FIGURE,...", help="figures in the table, in place of the usual ones")
+    parser.add_argument("--metrics", metavar="METRIC,...", help="figures in the table, in place of the usual ones")
     parser.add_argument("--top", type=_count, default=40, metavar="N", help="rows; 0 for all (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it in place of the table")
     parser.add_argument("--csv", metavar="FILE", help="write one row a build as CSV; - prints it in place of the table")
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     from lowerdeck.pages.comparison import page
     from lowerdeck.tracking import recorded_build
 
-    tracking = recorded_build.where()
+    tracking = recorded_build.tracking_config()
     title, builds = _builds(tracking, options.selectors)
     answers = _paired(tracking, builds)
     comparison = compare(builds, objectives=options.objectives, sort=options.sort, paired=answers)
@@ -91,7 +91,7 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
         sweep = runs.latest_sweep(tracking)
         found = runs.find_runs(tracking, selector=sweep)
         if not found:
-            raise LowerdeckError(f"no build was recorded yet: {ui.HOW_TO_RECORD}")
+            raise LowerdeckError(f"no build was recorded yet: {ui.RECORDING_ADVICE}")
         title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
         return title, [*_recorded(tracking, found), *_lost_points([sweep] if sweep else [], found)]
     recorded: dict[str, runs.RecordedRun] = {}
@@ -99,9 +99,9 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
     sweeps: list[str] = []
     for selector in selectors:
         if selector == sources.WORKSPACE:
-            others[selector] = sources.of_workspace()
+            others[selector] = sources.from_workspace()
         elif (revision := _revision(selector)) is not None:
-            others[revision] = sources.of_revision(revision)
+            others[revision] = sources.from_revision(revision)
         else:
             try:
                 found = runs.find_runs(tracking, selector=selector)
@@ -124,7 +124,7 @@ def _recorded(tracking: TrackingConfig, found: Sequence[RecordedRun]) -> list[Co
     from lowerdeck.comparison import sources
     from lowerdeck.tracking import ui
 
-    return sources.of_runs(found, ui.locate(tracking).run_pages) if found else []
+    return sources.from_runs(found, ui.locate(tracking).run_pages) if found else []
 
 
 def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[ComparedBuild]:
@@ -135,7 +135,7 @@ def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[Co
 
     recorded = sources.points_of(found)
     return [
-        sources.of_lost_point(sweep, record.point, record.overrides, record.status, record.reason)
+        sources.from_lost_point(sweep, record.point, record.overrides, record.status, record.reason)
         for sweep in dict.fromkeys(sweeps)
         for record in Folder(Path(SWEEPS, sweep)).records()
         if record.status != "built" and (sweep, str(record.point)) not in recorded
@@ -186,18 +186,18 @@ def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[s
         kept = {by_run[run]: data for run, data in read_artifacts(tracking, list(by_run), paths.CONFUSION.name).items()}
         kept |= {build.label: data for build in near if (data := sources.confusion(build)) is not None}
         hits = {label: paired.read_hits(data.decode()) for label, data in kept.items()}
-        answers |= paired.tests(column, hits, near)
+        answers |= paired.paired_tests(column, hits, near)
     return answers
 
 
 def _print(options: argparse.Namespace, comparison: Comparison, output: Path) -> None:
     from lowerdeck.comparison import terminal
-    from lowerdeck.comparison.pareto import known_figure
+    from lowerdeck.comparison.pareto import known_metric
 
-    figures = [name.strip() for name in (options.figures or "").split(",") if name.strip()]
-    figures = [known_figure(name, comparison.columns) for name in figures]
+    metrics = [name.strip() for name in (options.metrics or "").split(",") if name.strip()]
+    metrics = [known_metric(name, comparison.columns) for name in metrics]
     console = terminal.console()
-    terminal.print_comparison(comparison, console, top=options.top or None, figures=figures)
+    terminal.print_comparison(comparison, console, top=options.top or None, metrics=metrics)
     terminal.print_effects(comparison, console)
     console.print(f"\nthe page to decide from: {output}", soft_wrap=True)
 
@@ -215,7 +215,7 @@ def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Ma
     """Keep the comparison; where MLflow cannot, what was printed and written stays, and that is said."""
     from lowerdeck.tracking.comparisons import log_comparison
 
-    compared = [build.run_id or build.label for build in (*comparison.builds, *comparison.left_out)]
+    compared = [build.run_id or build.label for build in (*comparison.builds, *comparison.not_comparable)]
     objectives = ",".join(map(str, comparison.objectives))
     log_comparison(tracking, name=f"comparison: {title}", labels=compared, objectives=objectives, files=files)
 

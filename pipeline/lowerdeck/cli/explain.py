@@ -64,19 +64,19 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
     from lowerdeck.explain import groups, terminal
     from lowerdeck.pages.explanation import files
 
-    figures = coverage(graph.plan)
+    metrics = coverage(graph.plan)
     if options.json:
         _print_json(
             {
                 "backend": graph.plan.backend,
-                "coverage": figures,
-                "groups": groups.as_json(found, int(figures["total_macs"])),
+                "coverage": metrics,
+                "groups": groups.as_json(found, int(metrics["total_macs"])),
             }
         )
         return
     terminal.print_groups(console, graph, found)
     if options.reason is not None and not found:
-        there = ", ".join(sorted(name.removeprefix("reasons.") for name in figures if name.startswith("reasons.")))
+        there = ", ".join(sorted(name.removeprefix("reasons.") for name in metrics if name.startswith("reasons.")))
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
     if options.plan is None:
         config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
@@ -109,12 +109,12 @@ def _against(console: Console, plan: DelegationPlan, options: argparse.Namespace
     from lowerdeck.cli.plans import named_plan
     from lowerdeck.explain import difference, terminal
 
-    other, words = named_plan(options.against)
+    other, description = named_plan(options.against)
     found = difference.difference(other, plan)
     if options.json:
-        _print_json(difference.as_json(found, words))
+        _print_json(difference.as_json(found, description))
     else:
-        terminal.print_difference(console, found, words)
+        terminal.print_difference(console, found, description)
 
 
 def _print_json(value: Any) -> None:

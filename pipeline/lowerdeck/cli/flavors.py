@@ -12,7 +12,7 @@ from typing import Any
 
 from lowerdeck import backends
 from lowerdeck.config import flavor as flavors
-from lowerdeck.config.problems import Problem, validated
+from lowerdeck.config.problems import Problem, validate
 from lowerdeck.config.schema import FlavorConfig
 from lowerdeck.contracts.backends import FlavorReport
 from lowerdeck.contracts.errors import LowerdeckError
@@ -43,7 +43,7 @@ class Status:
     """Properties of a device as it states them, where it does."""
     host_only: bool = False
     """True where its programs do not run on the device."""
-    lacks: list[str] | None = None
+    missing_features: list[str] | None = None
     """What other releases have and this one has not."""
     problem: str | None = None
     """What is missing and how to mend it."""
@@ -98,7 +98,7 @@ def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: floa
         targets=list(report.targets) if report.targets is not None else None,
         target=dict(converter.target) or None,
         host_only=converter.host_only,
-        lacks=list(report.lacks),
+        missing_features=list(report.missing_features),
     )
 
 
@@ -131,13 +131,13 @@ def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
         raise LowerdeckError(
             f"{listed} has to be given by you, in a copy of the file or under `overrides` in params.yaml"
         )
-    config, problems = validated(FlavorConfig, values, "flavor")
-    _refuse(problems)
+    config, problems = validate(FlavorConfig, values, "flavor")
+    _raise_problems(problems)
     if config.backend not in backends.available():
         raise LowerdeckError(f"flavor.backend: there is no backend {config.backend!r}")
     declaration = backends.source(config.backend)
     config, problems = flavors.completed(config, declaration)
-    _refuse(problems)
+    _raise_problems(problems)
     report = backends.probe(
         config.backend,
         flavor=config.name,
@@ -145,11 +145,11 @@ def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
         flavor_options=config.options,
         timeout_s=min(config.timeout_s, timeout_s),
     )
-    report.converter.held_to(config.version)
+    report.converter.require_version(config.version)
     return report
 
 
-def _refuse(problems: list[Problem]) -> None:
+def _raise_problems(problems: list[Problem]) -> None:
     if problems:
         raise LowerdeckError("\n".join(map(str, problems)))
 
@@ -198,5 +198,5 @@ def _notes(status: Status) -> Iterator[str]:
         yield f"{status.option}: {status.problem}"
     if status.host_only:
         yield f"{status.option}: its programs run on the host only, not on the NPU"
-    if status.lacks:
-        yield f"{status.option} lacks {', '.join(status.lacks)}"
+    if status.missing_features:
+        yield f"{status.option} lacks {', '.join(status.missing_features)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
-    from lowerdeck.release.ledger.difference import Change, LedgerDifference
+    from lowerdeck.release.ledger.difference import LedgerChange, LedgerDifference
     from lowerdeck.release.ledger.entries import Entry
 
 LEDGER = Path("docs/ledger")
@@ -72,7 +72,7 @@ def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
     from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import find_runs
 
-    tracking = recorded_build.where()
+    tracking = recorded_build.tracking_config()
     found = find_runs(tracking, selector=selector)
     finished = [run for run in found if run.status == "FINISHED"]
     if not finished:
@@ -88,7 +88,7 @@ def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
 
 
 def _diff(options: argparse.Namespace) -> None:
-    from lowerdeck.release.ledger.difference import Verdict, difference, read_tolerances
+    from lowerdeck.release.ledger.difference import ChangeVerdict, difference, read_tolerances
     from lowerdeck.release.ledger.entries import TOLERANCES_NAME, parsed, read
 
     tolerances = read_tolerances(LEDGER / TOLERANCES_NAME)
@@ -97,7 +97,7 @@ def _diff(options: argparse.Namespace) -> None:
         print(json.dumps(dataclasses.asdict(found), indent=2))
     else:
         _show(found, options.revision)
-    if worse := found.of(Verdict.REGRESSION):
+    if worse := found.of(ChangeVerdict.REGRESSION):
         count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
         raise LowerdeckError(
             f"{count} against {options.revision}; where one is intended, {LEDGER / TOLERANCES_NAME} says what is taken"
@@ -130,7 +130,7 @@ def _show(found: LedgerDifference, revision: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from lowerdeck.release.ledger.difference import Verdict
+    from lowerdeck.release.ledger.difference import ChangeVerdict
 
     console = Console()
     if found.changes:
@@ -138,10 +138,10 @@ def _show(found: LedgerDifference, revision: str) -> None:
         for heading in ("", "entry", "figure", revision, "now", "change"):
             table.add_column(heading, overflow="fold")
         styles = {
-            Verdict.REGRESSION: "red",
-            Verdict.IMPROVEMENT: "green",
-            Verdict.TOLERATED: "dim",
-            Verdict.CHANGED: "",
+            ChangeVerdict.REGRESSION: "red",
+            ChangeVerdict.IMPROVEMENT: "green",
+            ChangeVerdict.TOLERATED: "dim",
+            ChangeVerdict.CHANGED: "",
         }
         for verdict, style in styles.items():
             for change in found.of(verdict):
@@ -149,21 +149,21 @@ def _show(found: LedgerDifference, revision: str) -> None:
         console.print(table)
     lines = [f"new: {name}" for name in found.new]
     lines += [f"not there any more: {name}" for name in found.missing]
-    lines += [f"made otherwise: {name}: {', '.join(what)}" for name, what in found.made_otherwise.items()]
+    lines += [f"made otherwise: {name}: {', '.join(what)}" for name, what in found.changed_inputs.items()]
     for line in lines or ([] if found.changes else [f"nothing differs from {revision}"]):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _cells(change: Change) -> tuple[str, ...]:
+def _cells(change: LedgerChange) -> tuple[str, ...]:
     """One row: verdict, where, both values with their intervals, and the change."""
     moved = "" if change.now is None else f"{change.now - change.before:+.6g}"
     if change.now is not None and change.before:
         moved += f" ({(change.now - change.before) / abs(change.before):+.2%})"
     before = _value(change.before, change.interval_before)
-    return change.verdict.value, f"{change.model}: {change.entry}", change.figure, before, _now(change), moved
+    return change.verdict.value, f"{change.model}: {change.entry}", change.metric, before, _now(change), moved
 
 
-def _now(change: Change) -> str:
+def _now(change: LedgerChange) -> str:
     return "not measured" if change.now is None else _value(change.now, change.interval_now)
 
 

@@ -129,17 +129,17 @@ def _report(options: argparse.Namespace) -> None:
 def _ui(options: argparse.Namespace) -> None:
     from lowerdeck.tracking import recorded_build, ui
 
-    location = ui.locate(recorded_build.where())
+    location = ui.locate(recorded_build.tracking_config())
     address = location.address(options.host, options.port)
     if location.has_server:
         print(f"The builds are recorded on a server: {address}")
         return
-    _refuse_taken(options.host, options.port)
+    _check_port_free(options.host, options.port)
     print(f"In a few seconds: {address}   (Ctrl-C ends it)", flush=True)
     ui.serve(location, options.host, options.port)
 
 
-def _refuse_taken(host: str, port: int) -> None:
+def _check_port_free(host: str, port: int) -> None:
     try:
         with closing(socket.socket()) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -13,7 +13,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 if TYPE_CHECKING:
     from lowerdeck.operators.rows import Page
 
-_MOST_DIFFERENCES = 20
+_MAX_DIFFERENCES = 20
 """Differences that a message lists."""
 
 
@@ -55,8 +55,8 @@ def _operators(options: argparse.Namespace) -> None:
         return
     found = list(rows.differences(rows.read(options.backend), fresh))
     if found:
-        listed = "\n".join(f"  {line}" for line in found[:_MOST_DIFFERENCES])
-        more = f"\n  and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
+        listed = "\n".join(f"  {line}" for line in found[:_MAX_DIFFERENCES])
+        more = f"\n  and {len(found) - _MAX_DIFFERENCES} more" if len(found) > _MAX_DIFFERENCES else ""
         raise LowerdeckError(
             f"{len(found)} differences from {rows.path(options.backend)}:\n{listed}{more}\n`--update` writes the "
             "table anew; look at what it changes before you commit it"

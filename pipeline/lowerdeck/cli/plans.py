@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.plans import plan_of
+from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 
@@ -23,16 +23,16 @@ def named_plan(name: str) -> tuple[DelegationPlan, str]:
     """
     path = Path(name)
     if path.is_file():
-        return plan_of(_text(path.read_bytes(), name), name), name
+        return parse_plan(_text(path.read_bytes(), name), name), name
     if path.is_dir() or path.suffix == ".json":
         raise LowerdeckError(f"{name} is no plan file: a build has one at {paths.PLAN}")
     commit = _commit(name)
     if commit is not None:
-        words = f"revision {name} ({commit[:10]})"
-        return plan_of(_of_revision(name), f"the plan of {words}"), words
+        description = f"revision {name} ({commit[:10]})"
+        return parse_plan(_of_revision(name), f"the plan of {description}"), description
     run_id, run_name = _run(name)
-    words = f"run {run_name!r} ({run_id[:8]})"
-    return plan_of(_of_run(run_id), f"the plan of {words}"), words
+    description = f"run {run_name!r} ({run_id[:8]})"
+    return parse_plan(_of_run(run_id), f"the plan of {description}"), description
 
 
 def _text(content: bytes, where: str) -> str:
@@ -86,7 +86,7 @@ def _run(name: str) -> tuple[str, str]:
 
     asked = f"{name!r} is no file and no revision of git"
     try:
-        found = find_runs(recorded_build.where(), selector=name)
+        found = find_runs(recorded_build.tracking_config(), selector=name)
     except LowerdeckError as error:
         raise LowerdeckError(f"{asked}; as an MLflow run: {error}") from None
     if len(found) > 1:
@@ -99,5 +99,5 @@ def _of_run(run_id: str) -> str:
     from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import read_artifact
 
-    tracking = recorded_build.where()
+    tracking = recorded_build.tracking_config()
     return _text(read_artifact(tracking, run_id, paths.PLAN.name), f"plan.json of run {run_id}")

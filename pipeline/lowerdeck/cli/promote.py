@@ -42,16 +42,16 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write, build, check, register."""
-    _refuse_unfit(options)
+    _check_options(options)
     from lowerdeck.artifacts import paths
     from lowerdeck.tracking import recorded_build
 
-    tracking = recorded_build.where()
-    build = recorded_build.read(tracking, recorded_build.the_run(tracking, options.selector))
+    tracking = recorded_build.tracking_config()
+    build = recorded_build.read(tracking, recorded_build.find_run(tracking, options.selector))
     print(f"promoting {build}: program {build.program_sha256}")
-    _tell_gates(options, build)
+    _print_gates(options, build)
     selected = _selected(build)
-    _tell_differences(options, build, selected)
+    _print_differences(options, build, selected)
     _write(options, selected)
     if options.dry_run:
         return
@@ -64,14 +64,14 @@ def run(options: argparse.Namespace) -> None:
     print("`dvc repro` evaluates and records it; then commit params.yaml, dvc.lock and build")
 
 
-def _refuse_unfit(options: argparse.Namespace) -> None:
+def _check_options(options: argparse.Namespace) -> None:
     if options.alias and not options.register:
         raise LowerdeckError("--alias needs --register NAME: it is given to the version that is registered")
     if options.register and (options.dry_run or options.no_build):
         raise LowerdeckError("--register needs the program to be built and checked; leave out --dry-run and --no-build")
 
 
-def _tell_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
+def _print_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
     """Say that the run misses its gates, and do not offer such a program to others unless that is wanted."""
     if build.run.tags.get("gates") != "failed":
         return
@@ -95,21 +95,21 @@ def _selected(build: RecordedBuild) -> Selected:
         ) from None
 
 
-def _tell_differences(options: argparse.Namespace, build: RecordedBuild, selected: Selected) -> None:
+def _print_differences(options: argparse.Namespace, build: RecordedBuild, selected: Selected) -> None:
     """Say what will not be as it was recorded, and go no further where that can change the program.
 
     A key that is new since then has its default, which is what was done before there was such a key.
     """
-    from lowerdeck.release.promotion.check import in_words, version_differences
+    from lowerdeck.release.promotion.check import format_difference, version_differences
 
     found = [*version_differences(build), *selected.differences]
     changed = [difference for difference in found if not difference.is_new]
     for difference in found:
         if difference.is_new:
-            print(f"note: {in_words(difference)}")
+            print(f"note: {format_difference(difference)}")
     if not changed:
         return
-    listed = "\n".join(f"  {in_words(difference)}" for difference in changed)
+    listed = "\n".join(f"  {format_difference(difference)}" for difference in changed)
     commit = build.run.tags.get("git.commit", "none")
     where = "" if commit == "none" else f"\nIt was recorded at commit {commit[:12]}."
     message = f"{build} was made of something else than what is here, which {PARAMS} cannot express:\n{listed}{where}"
@@ -123,7 +123,7 @@ def _write(options: argparse.Namespace, selected: Selected) -> None:
     """Show how params.yaml changes, and change it."""
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.params import with_values
-    from lowerdeck.release.promotion.workspace import refuse_unsaved
+    from lowerdeck.release.promotion.workspace import check_committed
 
     before, after = PARAMS.read_text(encoding="utf-8"), with_values(PARAMS, selected.selection.params())
     if before == after:
@@ -134,7 +134,7 @@ def _write(options: argparse.Namespace, selected: Selected) -> None:
     if options.dry_run:
         return
     if not options.force:
-        refuse_unsaved(PARAMS)
+        check_committed(PARAMS)
     write_text(PARAMS, after)
 
 
@@ -144,14 +144,14 @@ def _build_and_check(build: RecordedBuild) -> None:
     from lowerdeck.artifacts.files import sha256
     from lowerdeck.config.load import read_config
     from lowerdeck.release.promotion import workspace
-    from lowerdeck.release.promotion.check import ingredients, table
+    from lowerdeck.release.promotion.check import compare_fingerprints, table
 
     workspace.build()
     here = sha256(paths.PROGRAM)
     if here == build.program_sha256:
         print(f"the same program: {paths.PROGRAM} has the SHA-256 of the run, {here}")
         return
-    listed = "\n".join(table(list(ingredients(build, read_config(paths.CONFIG)))))
+    listed = "\n".join(table(list(compare_fingerprints(build, read_config(paths.CONFIG)))))
     commit = build.run.tags.get("git.commit", "none")
     dirty = " with changes in no commit" if build.run.tags.get("git.dirty") == "true" else ""
     code = "" if commit == "none" else f"\nThe code was that of commit {commit[:12]}{dirty}."
@@ -164,12 +164,12 @@ def _build_and_check(build: RecordedBuild) -> None:
 
 
 def _register(options: argparse.Namespace, tracking: TrackingConfig, build: RecordedBuild) -> None:
-    from lowerdeck.tracking.address import shown, tracking_uri
+    from lowerdeck.tracking.address import redact_credentials, tracking_uri
     from lowerdeck.tracking.registry import register
 
     registered = register(tracking, options.register, build.run.run_id, build.lineage["build_key"], options.alias)
     what = "registered" if registered.new else "was registered before, no second version was made"
     print(f"models:/{options.register}/{registered.version}: {what}")
     place = f"@{options.alias}" if options.alias else f"/{registered.version}"
-    uri = shown(tracking_uri(tracking))
+    uri = redact_credentials(tracking_uri(tracking))
     print(f"with MLFLOW_TRACKING_URI={uri}: mlflow.pyfunc.load_model('models:/{options.register}{place}')")

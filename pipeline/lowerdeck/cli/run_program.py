@@ -72,7 +72,7 @@ def run_program(
         LowerdeckError: the program or a file cannot be read, inputs do not fit, a twin is missing.
     """
     if beside:
-        manifest, twins = _beside(program, manifest, twins)
+        manifest, twins = _default_companions(program, manifest, twins)
     start = time.perf_counter()
     opened = runtime.open_program(program, manifest=manifest, twins=twins, resolver=resolver)
     load_s = time.perf_counter() - start
@@ -124,7 +124,7 @@ def describe(program: Path, executed: Executed) -> list[str]:
     return lines
 
 
-def _beside(program: Path, manifest: Path | None, twins: Path | None) -> tuple[Path | None, Path | None]:
+def _default_companions(program: Path, manifest: Path | None, twins: Path | None) -> tuple[Path | None, Path | None]:
     """Manifest and twins as convert leaves them beside a program, in place of those not given."""
     found = program.parent / paths.MANIFEST.name, program.parent / paths.TWINS.name
     return (

@@ -14,7 +14,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
     from lowerdeck.contracts.samples import Sample
-    from lowerdeck.quantization.sensitivity import Difference, LayerSensitivity, Measured, OptOut, Trials
+    from lowerdeck.quantization.sensitivity import AccuracyDifference, LayerSensitivity, OptOut, TrialResult, Trials
 
 PARAMS = Path("params.yaml")
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         raise LowerdeckError("--write needs --reach ACCURACY or --max-drop SHARE: it writes what these find")
     from tqdm import tqdm
 
-    from lowerdeck.quantization.sensitivity import ranked, reach, sensitivities
+    from lowerdeck.quantization.sensitivity import ranked, search_float_layers, sensitivities
 
     trials, num_samples = _trials(options)
     if not trials.has_labels and (options.metric == "accuracy" or wanted):
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         if wanted:
             goal = options.reach if options.reach is not None else (floats.accuracy or 0.0) - options.max_drop
             with tqdm(desc="reach", unit="list", disable=None) as progress:
-                found = reach(trials, layers, goal, lambda tried: _show_tried(progress, tried))
+                found = search_float_layers(trials, layers, goal, lambda tried: _show_tried(progress, tried))
     except KeyboardInterrupt:
         _show(options, num_samples, ranked(layers, options.metric), floats, quantized, None, complete=False)
         raise
@@ -80,13 +80,13 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.observers import read_observers
     from lowerdeck.artifacts.programs import read_program
-    from lowerdeck.artifacts.sensitivity_measurements import Measurements
+    from lowerdeck.artifacts.sensitivity_measurements import TrialResults
     from lowerdeck.datasets.choice import stratified
     from lowerdeck.datasets.overlap import check_disjoint
     from lowerdeck.execution.arithmetic import fix_arithmetic
     from lowerdeck.execution.chosen.dataset import chosen_dataset
     from lowerdeck.execution.chosen.quantization import chosen_quantizer
-    from lowerdeck.graph.memory_formats import laid_out, memory_format_of
+    from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.quantization.sensitivity import Trials
 
@@ -101,12 +101,12 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     indices = stratified(split, options.samples or len(split), build.seed)
     program = read_program(paths.EXPORTED)
     layout, samples = memory_format_of(program), [split[index] for index in indices]
-    samples = [dataclasses.replace(sample, inputs=laid_out(sample.inputs, layout)) for sample in samples]
+    samples = [dataclasses.replace(sample, inputs=to_memory_format(sample.inputs, layout)) for sample in samples]
     if dataset.structural:  # labels of random data mean nothing
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
     prepared = prepare(program, quantizer)
     restore_observers(prepared, read_observers())
-    return Trials(prepared, samples, Measurements(_key(options.split, samples))), len(samples)
+    return Trials(prepared, samples, TrialResults(_key(options.split, samples))), len(samples)
 
 
 def _key(split: str, samples: Sequence[Sample]) -> str:
@@ -133,8 +133,8 @@ def _show(
     options: argparse.Namespace,
     num_samples: int,
     layers: Sequence[LayerSensitivity],
-    floats: Measured | None,
-    quantized: Measured | None,
+    floats: TrialResult | None,
+    quantized: TrialResult | None,
     found: OptOut | None,
     *,
     complete: bool,
@@ -170,9 +170,9 @@ def _show(
     for layer in shown:
         cells = (
             layer.layer,
-            _points(layer.lost),
+            _points(layer.accuracy_loss),
             f"{layer.alone_quantized.sqnr_db:.1f} dB",
-            _points(layer.won),
+            _points(layer.accuracy_gain),
             f"{layer.alone_float.sqnr_db:.1f} dB",
         )
         table.add_row(*map(Text, cells))
@@ -187,7 +187,7 @@ def _show(
         console.print(f"interrupted after {len(layers)} layers; the same command goes on from here", style="yellow")
 
 
-def _use(options: argparse.Namespace, found: OptOut, floats: Measured) -> None:
+def _use(options: argparse.Namespace, found: OptOut, floats: TrialResult) -> None:
     """Say which layers to leave float, and write them where that was asked for."""
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.params import with_override
@@ -202,17 +202,17 @@ def _use(options: argparse.Namespace, found: OptOut, floats: Measured) -> None:
             "Want less, or try other observers, more calibration samples or quantization.training"
         )
     if not found.layers:
-        _say(options, f"{100 * found.accuracy:.2f} % is reached with every layer quantized")
+        _print(options, f"{100 * found.accuracy:.2f} % is reached with every layer quantized")
     elif not options.write:
-        _say(options, f"{100 * found.accuracy:.2f} % is reached with (write it with --write):")
-        _say(options, f"overrides: {{quantization: {{keep_float: [{', '.join(kept)}]}}}}")
+        _print(options, f"{100 * found.accuracy:.2f} % is reached with (write it with --write):")
+        _print(options, f"overrides: {{quantization: {{keep_float: [{', '.join(kept)}]}}}}")
     else:
         write_text(PARAMS, with_override(PARAMS, ("quantization", "keep_float"), kept))
-        _say(options, f"{100 * found.accuracy:.2f} % is reached with {', '.join(found.layers)} float")
-        _say(options, f"wrote quantization.keep_float into {PARAMS}; `dvc repro` builds and evaluates it")
+        _print(options, f"{100 * found.accuracy:.2f} % is reached with {', '.join(found.layers)} float")
+        _print(options, f"wrote quantization.keep_float into {PARAMS}; `dvc repro` builds and evaluates it")
 
 
-def _say(options: argparse.Namespace, text: str) -> None:
+def _print(options: argparse.Namespace, text: str) -> None:
     if not options.json:
         print(text)
 
@@ -223,19 +223,19 @@ def _show_tried(progress: Any, tried: OptOut) -> None:
 
 
 def _plain(layer: LayerSensitivity) -> dict[str, Any]:
-    """For JSON: figures in place of each sample's hit."""
+    """For JSON: metrics in place of each sample's hit."""
     values = dataclasses.asdict(layer)
     for name in ("alone_quantized", "alone_float"):
-        measured: Measured = getattr(layer, name)
+        measured: TrialResult = getattr(layer, name)
         values[name] = {"accuracy": measured.accuracy, "sqnr_db": measured.sqnr_db}
     return values
 
 
-def _percent(measured: Measured) -> str:
+def _percent(measured: TrialResult) -> str:
     return f"{100 * (measured.accuracy or 0.0):.2f} %"
 
 
-def _points(difference: Difference | None) -> str:
+def _points(difference: AccuracyDifference | None) -> str:
     if difference is None:
         return ""
     return f"{100 * difference.value:+.2f} % ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"

@@ -64,9 +64,9 @@ def _sweep(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         console.print("\ninterrupted; what is finished is kept: type the same again, or `lowerdeck sweep --resume`")
         raise
-    _tell(records, console, time.monotonic() - started)
+    _print_summary(records, console, time.monotonic() - started)
     if total is None:
-        _tell_best(prepared, console)
+        _print_best(prepared, console)
     failed = sum(record.status == "failed" for record in records)
     if failed:
         raise LowerdeckError(f"{failed} of {len(records)} points failed")
@@ -74,7 +74,7 @@ def _sweep(options: argparse.Namespace) -> None:
         raise LowerdeckError(f"{total - len(records)} of {total} points did not end; start the same sweep again")
 
 
-def _tell(records: Sequence[PointRecord], console: Console, seconds: float) -> None:
+def _print_summary(records: Sequence[PointRecord], console: Console, seconds: float) -> None:
     """What came of all points: counts, why some were skipped, and every failure with its log."""
     from lowerdeck.sweep.progress import duration, first_problem
 
@@ -92,14 +92,14 @@ def _tell(records: Sequence[PointRecord], console: Console, seconds: float) -> N
         say(f"\nFAILED {' '.join(record.overrides)}\n{record.reason}\nlog: {_relative(record.log)}")
 
 
-def _tell_best(prepared: Prepared, console: Console) -> None:
+def _print_best(prepared: Prepared, console: Console) -> None:
     """The points that a search has found."""
     from lowerdeck.sweep import search
 
     found = search.best(prepared.folder.hydra, prepared.sweep.objectives)
     for point in found:
-        figures = ", ".join(f"{name} {value:.6g}" for name, value in point.figures.items())
-        console.print(f"best: {' '.join(point.overrides)}: {figures}", markup=False, highlight=False, soft_wrap=True)
+        metrics = ", ".join(f"{name} {value:.6g}" for name, value in point.metrics.items())
+        console.print(f"best: {' '.join(point.overrides)}: {metrics}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _relative(path: str) -> str:

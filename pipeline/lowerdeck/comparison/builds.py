@@ -32,12 +32,12 @@ class ComparedBuild:
     """Why it failed or was skipped, or which gates it does not keep."""
     params: Mapping[str, str] = field(default_factory=dict)
     """The configuration, flat: dotted key -> value as text."""
-    set_by_hand: frozenset[str] = frozenset()
+    overridden: frozenset[str] = frozenset()
     """Keys of parameters that were given for this build, where that is known (the overrides of a sweep's point)."""
-    figures: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """As metrics.json names them; nothing that is no finite number."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """What stands in place of a figure, e.g. why it was not measured."""
+    """What stands in place of a metric, e.g. why it was not measured."""
     compiler: str = ""
     """Who made the estimates: the converter flavor with its version."""
     samples: str = ""
@@ -47,26 +47,26 @@ class ComparedBuild:
     """What it left behind: name -> address."""
 
     @property
-    def has_figures(self) -> bool:
+    def has_metrics(self) -> bool:
         """Whether there is anything to compare."""
-        return bool(self.figures)
+        return bool(self.metrics)
 
     @property
-    def may_be_chosen(self) -> bool:
+    def is_eligible(self) -> bool:
         """Whether it keeps its gates and is finished: others are shown, and never the best of anything."""
         return self.state is State.BUILT
 
-    def interval(self, figure: str) -> tuple[float, float] | None:
-        """The ends of a figure's 95 % interval, None where it has none."""
-        low, high = self.figures.get(figure + LOW), self.figures.get(figure + HIGH)
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """The ends of a metric's 95 % interval, None where it has none."""
+        low, high = self.metrics.get(metric + LOW), self.metrics.get(metric + HIGH)
         return None if low is None or high is None else (low, high)
 
 
-def finite(figures: Mapping[str, object]) -> dict[str, float]:
-    """Those of `figures` that are finite numbers; True and False are none."""
+def finite_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
+    """Those of `metrics` that are finite numbers; True and False are none."""
     numbers = {
         key: float(value)
-        for key, value in figures.items()
+        for key, value in metrics.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
     return {key: value for key, value in numbers.items() if math.isfinite(value)}

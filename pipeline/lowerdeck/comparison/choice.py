@@ -15,40 +15,44 @@ from lowerdeck.comparison.pareto import Objective, Standing
 def sentences(comparison: Comparison) -> Iterator[str]:
     """How many builds are worth a look, and what is gained where the best accuracy cannot be told from others."""
     found = list(comparison.standings.values())
-    names = " and ".join(_wanted(comparison, objective) for objective in comparison.objectives)
+    names = " and ".join(_objective_text(comparison, objective) for objective in comparison.objectives)
     total = "1 build" if len(comparison.builds) == 1 else f"{len(comparison.builds)} builds"
     yield f"{total}, {len(found)} of them Pareto-optimal for {names}."
-    if by_noise := found.count(Standing.BY_NOISE):
-        yield f"{by_noise} of these {'is' if by_noise == 1 else 'are'} so by a difference within noise alone."
-    if unfit := sum(not build.may_be_chosen for build in comparison.builds):
-        yield f"{unfit} {'misses its' if unfit == 1 else 'miss their'} gates or did not finish, and may not be chosen."
+    if within_noise := found.count(Standing.WITHIN_NOISE):
+        yield f"{within_noise} of these {'is' if within_noise == 1 else 'are'} so by a difference within noise alone."
+    if ineligible := sum(not build.is_eligible for build in comparison.builds):
+        miss = "misses its" if ineligible == 1 else "miss their"
+        yield f"{ineligible} {miss} gates or did not finish, and may not be chosen."
     for column in comparison.objective_columns:
-        yield from _of_measured(comparison, column)
+        yield from _measured_sentences(comparison, column)
 
 
-def _of_measured(comparison: Comparison, column: Column) -> Iterator[str]:
-    """What is best among the builds that a measured figure does not tell apart."""
-    have = [build for build in comparison.builds if build.may_be_chosen and column.interval(build) is not None]
+def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]:
+    """What is best among the builds that a measured metric does not tell apart."""
+    have = [build for build in comparison.builds if build.is_eligible and column.interval(build) is not None]
     leader = best(column, have)
     if leader is None:
         return
     marked = comparison.marks[column]
-    words = numbers.title(column, with_author=False)
+    metric_title = numbers.title(column, with_source=False)
     value = f"{numbers.number(column, column.value(leader))} {numbers.unit(column)}"
     ends = numbers.interval(column, column.interval(leader))
     if not marked:
         alike = have
-        yield f"The {words} of no build can be told from the highest, {value} (95 %: {ends}): let other figures decide."
+        yield (
+            f"The {metric_title} of no build can be told from the highest, {value} (95 %: {ends}): let other metrics "
+            "decide."
+        )
     else:
         alike = [build for build in have if build.label in marked]
         if len(alike) == 1 or marked[leader.label] is Mark.BEST:
-            yield f"The best {words} is {value} (95 %: {ends}): {leader.label}."
+            yield f"The best {metric_title} is {value} (95 %: {ends}): {leader.label}."
             return
-        yield f"{len(alike)} builds cannot be told from the best {words}, {value} (95 %: {ends})."
+        yield f"{len(alike)} builds cannot be told from the best {metric_title}, {value} (95 %: {ends})."
     for other in comparison.objective_columns:
         if other is not column and (winners := _leaders(other, alike)):
             amount = f"{numbers.number(other, other.value(winners[0]))} {numbers.unit(other)}".strip()
-            title = numbers.title(other, with_author=other.kind is not Kind.MEASURED)
+            title = numbers.title(other, with_source=other.kind is not Kind.MEASURED)
             who = f"{winners[0].label} has" if len(winners) == 1 else f"{len(winners)} have"
             yield f"Among these, {who} the {_extreme(other.direction)} {title}, {amount}."
 
@@ -62,9 +66,9 @@ def _leaders(column: Column, builds: Sequence[ComparedBuild]) -> list[ComparedBu
     return found if len(found) < sum(column.value(build) is not None for build in builds) else []
 
 
-def _wanted(comparison: Comparison, objective: Objective) -> str:
-    column = next(column for column in comparison.columns if column.figure == objective.figure)
-    return f"the {_extreme(objective.direction)} {numbers.title(column, with_author=False)}"
+def _objective_text(comparison: Comparison, objective: Objective) -> str:
+    column = next(column for column in comparison.columns if column.metric == objective.metric)
+    return f"the {_extreme(objective.direction)} {numbers.title(column, with_source=False)}"
 
 
 def _extreme(direction: Direction | None) -> str:

@@ -1,4 +1,4 @@
-"""Figures as columns. A column holds figures of one kind by one author: other figures are not ranked with them."""
+"""Figures as columns. A column holds metrics of one kind by one author: other metrics are not ranked with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Direction = Literal["max", "min"]
 
 
 class Kind(StrEnum):
-    """Where a figure comes from."""
+    """Where a metric comes from."""
 
     MEASURED = "measured on the host"
     COUNTED = "counted in the program"
@@ -38,7 +38,7 @@ ALIASES = {
     "accuracy": ("delegated_accuracy", "quantized_accuracy", "float_accuracy"),
     "coverage": ("delegated_macs_share", "delegated_share"),
 }
-"""Short words for the first of several figures that any of the builds has."""
+"""Short words for the first of several metrics that any of the builds has."""
 _FIRST = (
     "delegated_accuracy",
     "quantized_accuracy",
@@ -63,50 +63,50 @@ _FIRST = (
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A figure, and who it is from."""
+    """A metric, and who it is from."""
 
-    figure: str
+    metric: str
     """Key of metrics.json."""
     kind: Kind
-    author: str
+    source: str
     """The compiler that made an estimate; the evaluation samples of a measurement; empty for what is counted."""
 
     @property
     def direction(self) -> Direction | None:
         """Which values are better, None where neither are."""
-        return direction_of(self.figure)
+        return direction_of(self.metric)
 
     @property
     def is_fraction(self) -> bool:
         """Whether values are shares, shown as percentages."""
-        return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$", self.figure))
+        return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$", self.metric))
 
     def value(self, build: ComparedBuild) -> float | None:
-        """The figure of `build`, None where it has none of this author."""
-        return build.figures.get(self.figure) if author_of(build, self.kind) == self.author else None
+        """The metric of `build`, None where it has none of this author."""
+        return build.metrics.get(self.metric) if source_of(build, self.kind) == self.source else None
 
     def interval(self, build: ComparedBuild) -> tuple[float, float] | None:
-        """The 95 % interval of the build's figure, None where it has none."""
-        return build.interval(self.figure) if self.value(build) is not None else None
+        """The 95 % interval of the build's metric, None where it has none."""
+        return build.interval(self.metric) if self.value(build) is not None else None
 
 
-def kind_of(figure: str) -> Kind:
-    """Which kind of figure a key of metrics.json names."""
+def kind_of(metric: str) -> Kind:
+    """Which kind of metric a key of metrics.json names."""
     for prefix, kind in _PREFIXES.items():
-        if figure.startswith(prefix):
+        if metric.startswith(prefix):
             return kind
-    return Kind.MEASURED if _MEASURED.search(figure) else Kind.COUNTED
+    return Kind.MEASURED if _MEASURED.search(metric) else Kind.COUNTED
 
 
-def direction_of(figure: str) -> Direction | None:
-    """Which values of a figure are better, None where neither are."""
-    if _LESS_IS_BETTER.search(figure):
+def direction_of(metric: str) -> Direction | None:
+    """Which values of a metric are better, None where neither are."""
+    if _LESS_IS_BETTER.search(metric):
         return "min"
-    return "max" if _MORE_IS_BETTER.search(figure) else None
+    return "max" if _MORE_IS_BETTER.search(metric) else None
 
 
-def author_of(build: ComparedBuild, kind: Kind) -> str:
-    """Who a figure of this kind is from."""
+def source_of(build: ComparedBuild, kind: Kind) -> str:
+    """Who a metric of this kind is from."""
     if kind is Kind.COUNTED:
         return ""
     return build.samples if kind is Kind.MEASURED else build.compiler
@@ -115,19 +115,19 @@ def author_of(build: ComparedBuild, kind: Kind) -> str:
 def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
     """All columns that any of `builds` has a value in, those first that are looked for first."""
     found = {
-        Column(figure=figure, kind=kind_of(figure), author=author_of(build, kind_of(figure)))
+        Column(metric=metric, kind=kind_of(metric), source=source_of(build, kind_of(metric)))
         for build in builds
-        for figure in build.figures
-        if figure not in _NOT_OF_THE_BUILD and not figure.endswith((LOW, HIGH))
+        for metric in build.metrics
+        if metric not in _NOT_OF_THE_BUILD and not metric.endswith((LOW, HIGH))
     }
-    order = {figure: position for position, figure in enumerate(_FIRST)}
-    return sorted(found, key=lambda column: (order.get(column.figure, len(order)), column.figure, column.author))
+    order = {metric: position for position, metric in enumerate(_FIRST)}
+    return sorted(found, key=lambda column: (order.get(column.metric, len(order)), column.metric, column.source))
 
 
-def resolved(name: str, columns: Iterable[Column]) -> list[Column]:
-    """The columns of the figure that `name` names or is short for; empty where there are none."""
+def resolve_columns(name: str, columns: Iterable[Column]) -> list[Column]:
+    """The columns of the metric that `name` names or is short for; empty where there are none."""
     columns = list(columns)
-    for figure in (name, *ALIASES.get(name, ())):
-        if found := [column for column in columns if column.figure == figure]:
+    for metric in (name, *ALIASES.get(name, ())):
+        if found := [column for column in columns if column.metric == metric]:
             return found
     return []

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from lowerdeck.comparison import numbers
 from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.comparison.columns import Column, Kind, author_of, columns_of, kind_of
+from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of, source_of
 from lowerdeck.comparison.effects import Effect, effects
 from lowerdeck.comparison.marks import Mark, marks
 from lowerdeck.comparison.parameters import Parameter, common, differing
-from lowerdeck.comparison.pareto import Objective, Standing, known_figure, parse_objectives, standings
+from lowerdeck.comparison.pareto import Objective, Standing, known_metric, parse_objectives, standings
 from lowerdeck.contracts.errors import LowerdeckError
 
 
@@ -20,8 +20,8 @@ class Comparison:
     """Builds side by side."""
 
     builds: Sequence[ComparedBuild]
-    """Those with figures, in the order in which they are shown."""
-    left_out: Sequence[ComparedBuild]
+    """Those with metrics, in the order in which they are shown."""
+    not_comparable: Sequence[ComparedBuild]
     """Those without: failed, skipped, not finished."""
     parameters: Sequence[Parameter]
     """In which `builds` differ; values in their order."""
@@ -43,13 +43,13 @@ class Comparison:
     @property
     def objective_columns(self) -> list[Column]:
         """The columns of the objectives."""
-        chosen = [objective.figure for objective in self.objectives]
-        return [column for column in self.columns if column.figure in chosen]
+        chosen = [objective.metric for objective in self.objectives]
+        return [column for column in self.columns if column.metric in chosen]
 
-    def author_words(self, column: Column) -> str:
+    def source_label(self, column: Column) -> str:
         """Who a column is from, where that has to be said: samples only where there are several sets of them."""
-        several = len({other.author for other in self.columns if other.kind is Kind.MEASURED}) > 1
-        return numbers.author(column) if several or column.kind is not Kind.MEASURED else ""
+        several = len({other.source for other in self.columns if other.kind is Kind.MEASURED}) > 1
+        return numbers.source(column) if several or column.kind is not Kind.MEASURED else ""
 
     def varies(self, column: Column) -> bool:
         """Whether a column says more than one thing of the builds that have it, or not all have it."""
@@ -66,38 +66,38 @@ def compare(
     """Hold builds against each other.
 
     Args:
-        builds: Labels differ; those without figures are listed apart.
+        builds: Labels differ; those without metrics are listed apart.
         objectives: As typed, see `parse_objectives`; None for the default.
-        sort: `FIGURE` or `FIGURE:desc`, `FIGURE:asc`; None puts Pareto-optimal builds first, by the first objective.
+        sort: `METRIC` or `METRIC:desc`, `METRIC:asc`; None puts Pareto-optimal builds first, by the first objective.
         paired: Answers of paired tests, by `marks.pair_key`.
 
     Raises:
-        LowerdeckError: nothing to compare, or a figure that no build has.
+        LowerdeckError: nothing to compare, or a metric that no build has.
     """
     paired = paired or {}
-    have = [build for build in builds if build.has_figures]
+    have = [build for build in builds if build.has_metrics]
     if not have:
-        raise LowerdeckError(f"none of the {len(builds)} builds has figures: {_whys(builds)}")
+        raise LowerdeckError(f"none of the {len(builds)} builds has figures: {_reasons(builds)}")
     columns = columns_of(have)
     chosen = parse_objectives(objectives, columns)
-    candidates = [build for build in have if build.may_be_chosen]
+    candidates = [build for build in have if build.is_eligible]
     found = standings(candidates, chosen, columns, paired)
     ordered = _sorted(have, columns, chosen, found, sort)
     parameters = differing(ordered)
     return Comparison(
         builds=ordered,
-        left_out=[build for build in builds if not build.has_figures],
+        not_comparable=[build for build in builds if not build.has_metrics],
         parameters=parameters,
         shared=common(ordered),
         columns=columns,
         objectives=chosen,
         standings=found,
-        marks={column: marks(column, [b for b in ordered if b.may_be_chosen], paired) for column in columns},
+        marks={column: marks(column, [b for b in ordered if b.is_eligible], paired) for column in columns},
         effects=effects(ordered, parameters, columns, paired),
     )
 
 
-def _whys(builds: Sequence[ComparedBuild]) -> str:
+def _reasons(builds: Sequence[ComparedBuild]) -> str:
     return "; ".join(
         f"{build.label} {build.state}{': ' + build.reason if build.reason else ''}" for build in builds[:5]
     )
@@ -111,15 +111,15 @@ def _sorted(
     sort: str | None,
 ) -> list[ComparedBuild]:
     if sort is None:
-        keys = [(objective.figure, objective.direction == "max") for objective in objectives]
+        keys = [(objective.metric, objective.direction == "max") for objective in objectives]
     else:
         name, colon, way = sort.partition(":")
         if colon and way not in ("asc", "desc"):
             raise LowerdeckError(f"--sort {sort}: {way!r} is no order; allowed: {name}:asc, {name}:desc")
-        keys = [(known_figure(name, columns), way == "desc")]
+        keys = [(known_metric(name, columns), way == "desc")]
     ordered = list(builds)
-    for figure, descending in reversed(keys):  # sorting is stable: the first key comes last
-        ordered.sort(key=lambda build: _position(build, figure, descending))
+    for metric, descending in reversed(keys):  # sorting is stable: the first key comes last
+        ordered.sort(key=lambda build: _position(build, metric, descending))
     if sort is None:
         ordered.sort(key=lambda build: _rank(build, found))
     return ordered
@@ -129,12 +129,12 @@ def _rank(build: ComparedBuild, found: Mapping[str, Standing]) -> int:
     """Pareto-optimal builds before the others, and what may not be chosen last."""
     if build.label in found:
         return list(Standing).index(found[build.label])
-    return len(Standing) + (not build.may_be_chosen)
+    return len(Standing) + (not build.is_eligible)
 
 
-def _position(build: ComparedBuild, figure: str, descending: bool) -> tuple[bool, str, float]:
-    """Builds without the figure come last, whatever the order; estimates of different authors are not mixed."""
-    value = build.figures.get(figure)
+def _position(build: ComparedBuild, metric: str, descending: bool) -> tuple[bool, str, float]:
+    """Builds without the metric come last, whatever the order; estimates of different authors are not mixed."""
+    value = build.metrics.get(metric)
     if value is None:
         return (True, "", 0.0)
-    return (False, author_of(build, kind_of(figure)), -value if descending else value)
+    return (False, source_of(build, kind_of(metric)), -value if descending else value)

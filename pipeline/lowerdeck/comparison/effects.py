@@ -19,8 +19,8 @@ _MAX_PAIRS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """How a figure changes, as the mean over all pairs."""
+class MetricChange:
+    """How a metric changes, as the mean over all pairs."""
 
     mean: float
     low: float
@@ -28,7 +28,7 @@ class Change:
     high: float
     has_interval: bool
     num_distinct: int
-    """Pairs whose figures differ by more than noise."""
+    """Pairs whose metrics differ by more than noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Effect:
     before: str
     after: str
     num_pairs: int
-    changes: Mapping[Column, Change]
+    changes: Mapping[Column, MetricChange]
 
 
 def effects(
@@ -50,7 +50,9 @@ def effects(
 ) -> list[Effect]:
     """What each of `parameters` changed, in their order; none of one that never differs alone."""
     return [
-        effect for number in range(len(parameters)) for effect in _of_one(number, builds, parameters, columns, paired)
+        effect
+        for number in range(len(parameters))
+        for effect in _effects_of_parameter(number, builds, parameters, columns, paired)
     ]
 
 
@@ -69,7 +71,7 @@ def difference_interval(
     return max(-1.0, difference - down), min(1.0, difference + up)
 
 
-def _of_one(
+def _effects_of_parameter(
     number: int,
     builds: Sequence[ComparedBuild],
     parameters: Sequence[Parameter],
@@ -102,14 +104,14 @@ def _of_one(
 
 def _change(
     column: Column, pairs: Sequence[tuple[ComparedBuild, ComparedBuild]], paired: Mapping[str, bool]
-) -> Change | None:
+) -> MetricChange | None:
     both = [pair for pair in pairs if column.value(pair[0]) is not None and column.value(pair[1]) is not None]
     if not both:
         return None
     differences = [(column.value(after) or 0.0) - (column.value(before) or 0.0) for before, after in both]
     mean = sum(differences) / len(both)
     if not all(column.interval(before) and column.interval(after) for before, after in both):
-        return Change(
+        return MetricChange(
             mean=mean,
             low=min(differences),
             high=max(differences),
@@ -118,7 +120,7 @@ def _change(
         )
     # The pairs share their samples, so that their errors go together: the mean is no surer than a single pair.
     lows, highs = zip(*(_ends(column, before, after) for before, after in both), strict=True)
-    return Change(
+    return MetricChange(
         mean=mean,
         low=sum(lows) / len(both),
         high=sum(highs) / len(both),

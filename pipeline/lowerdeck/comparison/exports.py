@@ -13,21 +13,21 @@ from lowerdeck.evaluation.intervals import HIGH, LOW
 
 
 def as_json(comparison: Comparison) -> str:
-    """Everything: builds, figures with kind and author, marks, standings and what each option changed."""
+    """Everything: builds, metrics with kind and author, marks, standings and what each option changed."""
     return json.dumps(_plain(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _plain(comparison: Comparison) -> dict[str, Any]:
     return {
         "objectives": [
-            {"figure": objective.figure, "direction": objective.direction} for objective in comparison.objectives
+            {"metric": objective.metric, "direction": objective.direction} for objective in comparison.objectives
         ],
         "parameters": [
             {"key": parameter.key, "values": sorted(set(parameter.values)), "follows": list(parameter.follows)}
             for parameter in comparison.parameters
         ],
         "shared": dict(sorted(comparison.shared.items())),
-        "figures": [_column(column) for column in comparison.columns],
+        "metrics": [_column(column) for column in comparison.columns],
         "builds": [
             {
                 "build": build.label,
@@ -37,12 +37,12 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
                 "reason": build.reason,
                 "pareto": comparison.standings.get(build.label),
                 "parameters": comparison.parameters_of(build),
-                "figures": dict(sorted(build.figures.items())),
+                "metrics": dict(sorted(build.metrics.items())),
                 "not_measured": dict(sorted(build.texts.items())),
                 "compiler": build.compiler,
                 "samples": build.samples,
                 "marks": {
-                    column.figure: marks[build.label]
+                    column.metric: marks[build.label]
                     for column, marks in comparison.marks.items()
                     if build.label in marks
                 },
@@ -51,7 +51,7 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
         ],
         "left_out": [
             {"build": build.label, "name": build.name, "state": build.state, "reason": build.reason}
-            for build in comparison.left_out
+            for build in comparison.not_comparable
         ],
         "effects": [
             {
@@ -78,15 +78,15 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
 
 def _column(column: Column) -> dict[str, str | None]:
     return {
-        "figure": column.figure,
+        "metric": column.metric,
         "kind": column.kind,
-        "author": column.author,
+        "source": column.source,
         "better": column.direction,
     }
 
 
 def as_csv(comparison: Comparison) -> str:
-    """One row a build: differing parameters, then figures; heads of estimates name their author."""
+    """One row a build: differing parameters, then metrics; heads of estimates name their author."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads = ["build", "run_id", "name", "state", "reason", "pareto"]
@@ -95,7 +95,7 @@ def as_csv(comparison: Comparison) -> str:
         column: any(column.interval(build) is not None for build in comparison.builds) for column in comparison.columns
     }
     for column in comparison.columns:
-        head = f"{column.figure} [{column.author}]" if column.author else column.figure
+        head = f"{column.metric} [{column.source}]" if column.source else column.metric
         heads += [head, head + LOW, head + HIGH] if with_interval[column] else [head]
     writer.writerow(heads)
     for row, build in enumerate(comparison.builds):

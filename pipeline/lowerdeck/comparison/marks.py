@@ -37,7 +37,7 @@ def distinguishable(column: Column, build: ComparedBuild, other: ComparedBuild, 
 
 def pair_key(column: Column, build: ComparedBuild, other: ComparedBuild) -> str:
     """Key of a paired test, the same in both orders."""
-    return "\n".join((column.figure, *sorted((build.label, other.label))))
+    return "\n".join((column.metric, *sorted((build.label, other.label))))
 
 
 def best(column: Column, builds: Sequence[ComparedBuild]) -> ComparedBuild | None:

@@ -14,33 +14,33 @@ _TITLES = {"program_bytes": "size", "planned_memory_bytes": "planned memory", "c
 _UNITS = {"_bytes": "bytes", "_ms": "ms", "_db": "dB"}
 
 
-def title(column: Column, *, with_author: bool = True) -> str:
+def title(column: Column, *, with_source: bool = True) -> str:
     """What a column is called, with who it is from where that matters."""
-    figure = column.figure.removeprefix("estimated_").removeprefix("simulated_")
-    words = _TITLES.get(column.figure, "")
-    if not words:
+    metric = column.metric.removeprefix("estimated_").removeprefix("simulated_")
+    text = _TITLES.get(column.metric, "")
+    if not text:
         for ending in _UNITS:
-            figure = figure.removesuffix(ending)
-        words = " ".join(_SPELLINGS.get(word, word) for word in figure.split("_"))
+            metric = metric.removesuffix(ending)
+        text = " ".join(_SPELLINGS.get(word, word) for word in metric.split("_"))
     if column.kind in (Kind.ESTIMATED, Kind.SIMULATED):
-        words += " (estimate)" if column.kind is Kind.ESTIMATED else " (simulation)"
-    if with_author and column.author:
-        words += f" {author(column)}"
-    return words
+        text += " (estimate)" if column.kind is Kind.ESTIMATED else " (simulation)"
+    if with_source and column.source:
+        text += f" {source(column)}"
+    return text
 
 
-def author(column: Column) -> str:
-    """Who a figure is from, in few characters; empty for what is counted."""
-    if column.kind is Kind.MEASURED and re.fullmatch(r"[0-9a-f]{64}", column.author):
-        return f"samples {column.author[:8]}"
-    return column.author
+def source(column: Column) -> str:
+    """Who a metric is from, in few characters; empty for what is counted."""
+    if column.kind is Kind.MEASURED and re.fullmatch(r"[0-9a-f]{64}", column.source):
+        return f"samples {column.source[:8]}"
+    return column.source
 
 
 def unit(column: Column) -> str:
     """Of the numbers that `number` gives; empty for counts."""
     if column.is_fraction:
         return "%"
-    return next((unit for ending, unit in _UNITS.items() if column.figure.endswith(ending)), "")
+    return next((unit for ending, unit in _UNITS.items() if column.metric.endswith(ending)), "")
 
 
 def number(column: Column, value: float | None, *, signed: bool = False) -> str:
@@ -50,9 +50,9 @@ def number(column: Column, value: float | None, *, signed: bool = False) -> str:
     sign = "+z" if signed else "z"  # z: no minus before a zero
     if column.is_fraction:
         return f"{100 * value:{sign}.2f}"
-    if column.figure.endswith("_ms"):
+    if column.metric.endswith("_ms"):
         return f"{value:{sign},.3f}"
-    if column.figure.endswith("_db"):
+    if column.metric.endswith("_db"):
         return f"{value:{sign},.1f}"
     if is_count(column) or float(value).is_integer():
         return f"{value:{sign},.0f}"
@@ -62,7 +62,7 @@ def number(column: Column, value: float | None, *, signed: bool = False) -> str:
 def is_count(column: Column) -> bool:
     """Whether values are whole numbers of things."""
     return bool(
-        re.search(r"(cycles|macs|nodes|ops|parameters|_bytes|crossings|boundary)$|^partitions$|^reasons", column.figure)
+        re.search(r"(cycles|macs|nodes|ops|parameters|_bytes|crossings|boundary)$|^partitions$|^reasons", column.metric)
     )
 
 

@@ -28,9 +28,9 @@ def candidates(builds: Sequence[ComparedBuild]) -> list[tuple[Column, list[Compa
     """
     found = []
     for column in columns_of(builds):
-        if column.figure not in _PROGRAMS or not column.author:
+        if column.metric not in _PROGRAMS or not column.source:
             continue
-        have = [build for build in builds if _is_most_real(column, build)]
+        have = [build for build in builds if _is_final_accuracy(column, build)]
         leader = best(column, have)
         if leader is not None:
             near = [build for build in have if not distinguishable(column, leader, build, {})]
@@ -39,9 +39,9 @@ def candidates(builds: Sequence[ComparedBuild]) -> list[tuple[Column, list[Compa
     return found
 
 
-def _is_most_real(column: Column, build: ComparedBuild) -> bool:
-    measured = next((figure for figure in _PROGRAMS if figure in build.figures), None)
-    return column.value(build) is not None and measured == column.figure
+def _is_final_accuracy(column: Column, build: ComparedBuild) -> bool:
+    measured = next((metric for metric in _PROGRAMS if metric in build.metrics), None)
+    return column.value(build) is not None and measured == column.metric
 
 
 def read_hits(text: str) -> npt.NDArray[np.bool_]:
@@ -56,7 +56,7 @@ def read_hits(text: str) -> npt.NDArray[np.bool_]:
     return np.array([row["actual"] == row["predicted"] for row in csv.DictReader(io.StringIO(text))], dtype=bool)
 
 
-def tests(
+def paired_tests(
     column: Column, hits: Mapping[str, npt.NDArray[np.bool_]], builds: Sequence[ComparedBuild]
 ) -> dict[str, bool]:
     """`pair_key` -> whether the difference of two builds is beyond noise, for all pairs that can be tested.
@@ -66,16 +66,18 @@ def tests(
         hits: By label; bool [n], n the same for builds that saw the same samples.
         builds: In any order; those without hits are passed over.
     """
-    return dict(_tests(column, hits, [build for build in builds if _agree(column, build, hits.get(build.label))]))
+    return dict(
+        _paired_tests(column, hits, [build for build in builds if _agree(column, build, hits.get(build.label))])
+    )
 
 
 def _agree(column: Column, build: ComparedBuild, hits: npt.NDArray[np.bool_] | None) -> bool:
-    """Whether the hits are those that the figure was computed from: a test on others would say nothing."""
+    """Whether the hits are those that the metric was computed from: a test on others would say nothing."""
     value = column.value(build)
     return hits is not None and len(hits) > 0 and value is not None and abs(float(hits.mean()) - value) < 1e-9
 
 
-def _tests(
+def _paired_tests(
     column: Column, hits: Mapping[str, npt.NDArray[np.bool_]], builds: Sequence[ComparedBuild]
 ) -> Iterator[tuple[str, bool]]:
     for build, other in itertools.combinations(builds, 2):

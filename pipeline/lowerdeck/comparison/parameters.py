@@ -39,7 +39,7 @@ def differing(builds: Sequence[ComparedBuild]) -> list[Parameter]:
     keys = sorted({key for params in flat for key in params})
     columns = {key: tuple(params.get(key, ABSENT) for params in flat) for key in keys}
     columns = {key: values for key, values in columns.items() if len(set(values)) > 1}
-    by_hand = frozenset().union(*(build.set_by_hand for build in builds))
+    overridden = frozenset().union(*(build.overridden for build in builds))
     follows: dict[str, list[str]] = {}
     for key, values in columns.items():
         section = key.partition(".")[0]
@@ -47,7 +47,7 @@ def differing(builds: Sequence[ComparedBuild]) -> list[Parameter]:
         choices = [
             choice for choice in ((section, "target") if section == "flavor" else (section,)) if choice in columns
         ]
-        if key in by_hand or key == section or not choices:
+        if key in overridden or key == section or not choices:
             continue
         if _follows(values, list(zip(*(columns[choice] for choice in choices), strict=True))):
             follows.setdefault(choices[0], []).append(key)

@@ -7,31 +7,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.comparison.columns import ALIASES, Column, Direction, direction_of, resolved
+from lowerdeck.comparison.columns import ALIASES, Column, Direction, direction_of, resolve_columns
 from lowerdeck.comparison.marks import distinguishable, is_better
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
 
 DEFAULT_OBJECTIVES = ("accuracy", "coverage", "size")
-"""What most choices are about; a figure that no build has is left out."""
+"""What most choices are about; a metric that no build has is left out."""
 
 
 class Standing(StrEnum):
     """How a build stands against the others."""
 
     OPTIMAL = "Pareto-optimal"
-    BY_NOISE = "Pareto-optimal by a difference within noise alone"
+    WITHIN_NOISE = "Pareto-optimal by a difference within noise alone"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A figure that shall be as large or as small as possible."""
+    """A metric that shall be as large or as small as possible."""
 
-    figure: str
+    metric: str
     direction: Direction
 
     def __str__(self) -> str:
-        return f"{self.figure}:{self.direction}"
+        return f"{self.metric}:{self.direction}"
 
 
 def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Objective]:
@@ -42,12 +42,12 @@ def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Object
         columns: Of the builds that are compared.
 
     Raises:
-        LowerdeckError: a figure is not known, or nothing says in which direction it is better.
+        LowerdeckError: a metric is not known, or nothing says in which direction it is better.
     """
     if text is None:
-        found = [resolved(name, columns) for name in DEFAULT_OBJECTIVES]
-        figures = [some[0].figure for some in found if some]
-        return [Objective(figure=figure, direction=direction_of(figure) or "max") for figure in figures]
+        found = [resolve_columns(name, columns) for name in DEFAULT_OBJECTIVES]
+        metrics = [some[0].metric for some in found if some]
+        return [Objective(metric=metric, direction=direction_of(metric) or "max") for metric in metrics]
     objectives = [_objective(part.strip(), columns) for part in text.split(",") if part.strip()]
     if not objectives:
         raise LowerdeckError(
@@ -58,25 +58,27 @@ def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Object
 
 def _objective(part: str, columns: Sequence[Column]) -> Objective:
     name, _, way = part.partition(":")
-    figure = known_figure(name, columns)
-    direction = way or direction_of(figure)
+    metric = known_metric(name, columns)
+    direction = way or direction_of(metric)
     if direction not in ("max", "min"):
         raise LowerdeckError(
-            f"--objectives {part}: say whether {figure} shall be large or small: {name}:max or {name}:min"
+            f"--objectives {part}: say whether {metric} shall be large or small: {name}:max or {name}:min"
         )
-    return Objective(figure=figure, direction="max" if direction == "max" else "min")
+    return Objective(metric=metric, direction="max" if direction == "max" else "min")
 
 
-def known_figure(name: str, columns: Sequence[Column]) -> str:
-    """The figure that `name` names or is short for.
+def known_metric(name: str, columns: Sequence[Column]) -> str:
+    """The metric that `name` names or is short for.
 
     Raises:
         LowerdeckError: none of the builds has it; offers near names.
     """
-    found = resolved(name, columns)
+    found = resolve_columns(name, columns)
     if found:
-        return found[0].figure
-    known = sorted({column.figure for column in columns} | {alias for alias in ALIASES if resolved(alias, columns)})
+        return found[0].metric
+    known = sorted(
+        {column.metric for column in columns} | {alias for alias in ALIASES if resolve_columns(alias, columns)}
+    )
     raise LowerdeckError(
         f"no build has the figure {name!r}.{components.did_you_mean(name, known)}\n    allowed: {', '.join(known)}"
     )
@@ -90,10 +92,10 @@ def standings(
 ) -> dict[str, Standing]:
     """Label -> standing, for the builds that no other beats; a build that lacks an objective is not among them.
 
-    A build beats another where it is worse in no objective and better in at least one, by figures of the same kind and
-    author. `BY_NOISE` are those that would be beaten if differences within noise counted as none.
+    A build beats another where it is worse in no objective and better in at least one, by metrics of the same kind and
+    author. `WITHIN_NOISE` are those that would be beaten if differences within noise counted as none.
     """
-    chosen = [(objective, [c for c in columns if c.figure == objective.figure]) for objective in objectives]
+    chosen = [(objective, [c for c in columns if c.metric == objective.metric]) for objective in objectives]
     rows = [_Row.of(build, chosen) for build in builds]
     complete = [row for row in rows if row is not None]
     groups: dict[tuple[Column, ...], list[_Row]] = {}
@@ -102,10 +104,10 @@ def standings(
     found = {}
     for group in groups.values():
         for row in group:
-            if any(other.beats(row) for other in group):
+            if any(other.dominates(row) for other in group):
                 continue
-            by_noise = any(other.beats_beyond_noise(row, paired) for other in group)
-            found[row.build.label] = Standing.BY_NOISE if by_noise else Standing.OPTIMAL
+            within_noise = any(other.dominates_beyond_noise(row, paired) for other in group)
+            found[row.build.label] = Standing.WITHIN_NOISE if within_noise else Standing.OPTIMAL
     return {build.label: found[build.label] for build in builds if build.label in found}
 
 
@@ -133,13 +135,13 @@ class _Row:
         directions = tuple(objective.direction for objective, _ in chosen)
         return cls(build=build, columns=tuple(found), directions=directions, scores=tuple(scores))
 
-    def beats(self, other: _Row) -> bool:
+    def dominates(self, other: _Row) -> bool:
         """Whether this build is worse nowhere and better somewhere."""
         return self.scores != other.scores and all(
             mine >= theirs for mine, theirs in zip(self.scores, other.scores, strict=True)
         )
 
-    def beats_beyond_noise(self, other: _Row, paired: Mapping[str, bool]) -> bool:
+    def dominates_beyond_noise(self, other: _Row, paired: Mapping[str, bool]) -> bool:
         """The same where only differences beyond noise count."""
         better = False
         for column, mine, theirs in zip(self.columns, self.scores, other.scores, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import sha256
-from lowerdeck.comparison.builds import ComparedBuild, State, finite
+from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import flat_params
@@ -24,7 +24,7 @@ _REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE)
 _LINKED = {"plan": paths.PLAN.name, "program": paths.PROGRAM.name, "configuration": paths.CONFIG.name}
 
 
-def of_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:
+def from_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:
     """What recorded runs tell; labels are as long as it takes for them to differ.
 
     Args:
@@ -35,7 +35,7 @@ def of_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[C
     length = LABEL_CHARACTERS
     while len({run_id[:length] for run_id in ids}) < len(set(ids)):
         length += 1
-    return [_of_run(run, run.run_id[:length], _links(run, run_pages)) for run in runs]
+    return [_from_run(run, run.run_id[:length], _links(run, run_pages)) for run in runs]
 
 
 def _links(run: RecordedRun, run_pages: str | None) -> dict[str, str]:
@@ -44,9 +44,9 @@ def _links(run: RecordedRun, run_pages: str | None) -> dict[str, str]:
     return {name: f"{run.artifact_uri}/{file}" for name, file in _LINKED.items()} if run.artifact_uri else {}
 
 
-def _of_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> ComparedBuild:
-    numbers, tags = finite(run.metrics), run.tags
-    by_hand = {key.removeprefix(_OVERRIDE_TAG) for key in tags if key.startswith(_OVERRIDE_TAG)}
+def _from_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> ComparedBuild:
+    numbers, tags = finite_metrics(run.metrics), run.tags
+    overridden = {key.removeprefix(_OVERRIDE_TAG) for key in tags if key.startswith(_OVERRIDE_TAG)}
     state, reason = _state(run, bool(numbers))
     converter = f"{tags.get('converter', '')} {tags.get('converter_version', '')}".strip()
     return ComparedBuild(
@@ -55,8 +55,8 @@ def _of_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> ComparedB
         state=state,
         reason=reason,
         params=run.params,
-        set_by_hand=frozenset(by_hand),
-        figures=numbers,
+        overridden=frozenset(overridden),
+        metrics=numbers,
         texts={key: tags[key] for key in ("delegated_accuracy", "converter.caveat") if key in tags},
         compiler=_compiler(tags.get("flavor", ""), converter),
         samples=tags.get("dataset.evaluation.sha256", ""),
@@ -70,14 +70,14 @@ def points_of(runs: Sequence[RecordedRun]) -> set[tuple[str, str]]:
     return {(run.tags[SWEEP_ID_TAG], run.tags.get(_POINT_TAG, "")) for run in runs if SWEEP_ID_TAG in run.tags}
 
 
-def of_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status: str, reason: str) -> ComparedBuild:
+def from_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status: str, reason: str) -> ComparedBuild:
     """A point of a sweep of which no build was made; `status` is `failed` or `skipped`."""
     label = f"{sweep_id[:LABEL_CHARACTERS]} point {point}"
     return ComparedBuild(label=label, name=" ".join(overrides), state=State(status), reason=" ".join(reason.split()))
 
 
-def _state(run: RecordedRun, has_figures: bool) -> tuple[State, str]:
-    if not has_figures:
+def _state(run: RecordedRun, has_metrics: bool) -> tuple[State, str]:
+    if not has_metrics:
         return (State.RUNNING if run.status in ("RUNNING", "SCHEDULED") else State.FAILED), f"MLflow says {run.status}"
     if run.tags.get("gates") == "failed":
         return State.GATED, run.tags.get("gates.failed", "")
@@ -97,7 +97,7 @@ def is_revision(text: str) -> bool:
     )
 
 
-def of_revision(revision: str) -> ComparedBuild:
+def from_revision(revision: str) -> ComparedBuild:
     """The build that a commit holds: its metrics.json, config.yaml and lineage.json are committed.
 
     Raises:
@@ -110,7 +110,7 @@ def of_revision(revision: str) -> ComparedBuild:
             f"the git revision {revision!r} holds no build: {' and '.join(missing)} is not committed there. `dvc "
             "repro` builds, and `git add build dvc.lock` with a commit keeps the build's figures"
         )
-    return _of_files(revision, {path: text for path, text in found.items() if text is not None})
+    return _from_files(revision, {path: text for path, text in found.items() if text is not None})
 
 
 def confusion(build: ComparedBuild) -> bytes | None:
@@ -123,7 +123,7 @@ def confusion(build: ComparedBuild) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def of_workspace() -> ComparedBuild:
+def from_workspace() -> ComparedBuild:
     """The build in build/ as it is now.
 
     Raises:
@@ -135,7 +135,7 @@ def of_workspace() -> ComparedBuild:
     files = {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()}
     if paths.LINEAGE in files and not _is_of_program(files[paths.LINEAGE]):
         del files[paths.LINEAGE]  # of the build before: this one was not recorded yet
-    return _of_files(WORKSPACE, files)
+    return _from_files(WORKSPACE, files)
 
 
 def _is_of_program(lineage: str) -> bool:
@@ -144,7 +144,7 @@ def _is_of_program(lineage: str) -> bool:
     return paths.PROGRAM.is_file() and programs == [sha256(paths.PROGRAM)]
 
 
-def _of_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
+def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
     import yaml
 
     try:
@@ -161,7 +161,7 @@ def _of_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
         label=label,
         name=name,
         params=flat_params(config)[0],
-        figures=finite(measured),
+        metrics=finite_metrics(measured),
         texts=texts | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {}),
         compiler=_compiler(config["flavor"]["name"], f"{converter['name']} {converter['version']}".strip()),
         samples=_samples(lineage, config, measured),

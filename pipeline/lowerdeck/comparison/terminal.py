@@ -18,8 +18,8 @@ from lowerdeck.comparison.marks import Mark
 from lowerdeck.comparison.pareto import Standing
 
 MARKS = {Mark.BEST: "*", Mark.TIED: "≈"}
-STANDINGS = {Standing.OPTIMAL: "◆", Standing.BY_NOISE: "◇"}
-UNFIT = "✕"
+STANDINGS = {Standing.OPTIMAL: "◆", Standing.WITHIN_NOISE: "◇"}
+INELIGIBLE = "✕"
 _SHOWN = (
     "delegated_accuracy", "quantized_accuracy", "delegated_macs_share", "delegated_share", "undelegated_macs",
     "partitions", "crossing_bytes", "program_bytes", "planned_memory_bytes",
@@ -50,20 +50,20 @@ def console() -> Console:
     return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_PIPED_WIDTH)
 
 
-def print_comparison(comparison: Comparison, console: Console, *, top: int | None, figures: Sequence[str] = ()) -> None:
+def print_comparison(comparison: Comparison, console: Console, *, top: int | None, metrics: Sequence[str] = ()) -> None:
     """Print the table, what could not be compared, and what the signs mean.
 
     Args:
         comparison: What to print.
         console: Where to.
         top: Most rows; None for all.
-        figures: Figures to show in place of the usual ones.
+        metrics: Figures to show in place of the usual ones.
     """
     rows = comparison.builds[:top]
     columns = [
         _first(comparison, len(rows)),
         *_parameters(comparison, len(rows)),
-        *_figures(comparison, len(rows), figures),
+        *_metric_columns(comparison, len(rows), metrics),
     ]
     for part in _packed(columns, console.width):
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
@@ -82,7 +82,7 @@ def _first(comparison: Comparison, count: int) -> _Shown:
     cells = []
     for build in comparison.builds[:count]:
         standing = comparison.standings.get(build.label)
-        sign = STANDINGS[standing] if standing else " " if build.may_be_chosen else UNFIT
+        sign = STANDINGS[standing] if standing else " " if build.is_eligible else INELIGIBLE
         cells.append(Text(f"{sign} {build.label}", style="bold" if sign == STANDINGS[Standing.OPTIMAL] else ""))
     return _Shown(heading="  build", cells=cells, is_number=False)
 
@@ -91,16 +91,18 @@ def _parameters(comparison: Comparison, count: int) -> Iterator[_Shown]:
     for parameter in comparison.parameters:
         section, dot, rest = parameter.key.partition(".")
         heading = f"{section}.\n{rest}" if dot else section
-        yield _Shown(heading=heading, cells=[Text(_cut(value)) for value in parameter.values[:count]], is_number=False)
+        yield _Shown(
+            heading=heading, cells=[Text(_truncate(value)) for value in parameter.values[:count]], is_number=False
+        )
 
 
-def _cut(value: str) -> str:
+def _truncate(value: str) -> str:
     line = " ".join(value.split())
     return line if len(line) <= _MAX_VALUE_CHARACTERS else line[: _MAX_VALUE_CHARACTERS - 1] + "…"
 
 
-def _figures(comparison: Comparison, count: int, figures: Sequence[str]) -> Iterator[_Shown]:
-    for column in shown_columns(comparison, figures):
+def _metric_columns(comparison: Comparison, count: int, metrics: Sequence[str]) -> Iterator[_Shown]:
+    for column in shown_columns(comparison, metrics):
         cells = []
         for build in comparison.builds[:count]:
             text = numbers.number(column, column.value(build))
@@ -108,17 +110,17 @@ def _figures(comparison: Comparison, count: int, figures: Sequence[str]) -> Iter
                 text += f" ({ends})"
             mark = comparison.marks[column].get(build.label)
             cells.append(Text(f"{text} {MARKS[mark] if mark else ' '}", style="green" if mark else ""))
-        words, unit = numbers.title(column, with_author=False), numbers.unit(column)
-        heading = f"{words}\n{comparison.author_words(column)} {unit}".replace("\n ", "\n")
+        title, unit = numbers.title(column, with_source=False), numbers.unit(column)
+        heading = f"{title}\n{comparison.source_label(column)} {unit}".replace("\n ", "\n")
         yield _Shown(heading=heading, cells=cells, is_number=True)
 
 
-def shown_columns(comparison: Comparison, figures: Sequence[str] = ()) -> list[Column]:
+def shown_columns(comparison: Comparison, metrics: Sequence[str] = ()) -> list[Column]:
     """The columns of a short table: those of the objectives, and usual ones whose values differ."""
-    if figures:
-        return [column for figure in figures for column in comparison.columns if column.figure == figure]
+    if metrics:
+        return [column for metric in metrics for column in comparison.columns if column.metric == metric]
     objectives = comparison.objective_columns
-    usual = [column for column in comparison.columns if column.figure in _SHOWN and comparison.varies(column)]
+    usual = [column for column in comparison.columns if column.metric in _SHOWN and comparison.varies(column)]
     return [column for column in comparison.columns if column in objectives or column in usual]
 
 
@@ -141,37 +143,37 @@ def _notes(comparison: Comparison, count: int) -> Iterator[str]:
     objectives = ", ".join(map(str, comparison.objectives))
     yield f"◆ Pareto-optimal in {objectives}   ◇ the same, by a difference within noise alone"
     yield "* best   ≈ not distinguishable from the best (95 % intervals)"
-    if not all(build.may_be_chosen for build in comparison.builds):
-        yield f"{UNFIT} misses its gates, or is not finished: shown, and the best of nothing"
-    samples = {column.author for column in comparison.columns if column.kind is Kind.MEASURED and column.author}
+    if not all(build.is_eligible for build in comparison.builds):
+        yield f"{INELIGIBLE} misses its gates, or is not finished: shown, and the best of nothing"
+    samples = {column.source for column in comparison.columns if column.kind is Kind.MEASURED and column.source}
     if len(samples) > 1:
         yield f"measured on {len(samples)} sets of samples, each in columns of its own: they cannot be compared"
-    compilers = {column.author for column in comparison.columns if column.kind is Kind.ESTIMATED}
+    compilers = {column.source for column in comparison.columns if column.kind is Kind.ESTIMATED}
     if compilers:
         yield "estimates are those of the compiler named above them; times of different authors are not comparable"
     for build in comparison.builds:
         if build.reason:
             yield f"{build.label} {build.state}: {build.reason}"
-    for build in comparison.left_out:
+    for build in comparison.not_comparable:
         yield f"{build.label} {build.state}: {build.reason or 'nothing more is recorded'} ({build.name})"
 
 
 def print_effects(comparison: Comparison, console: Console) -> None:
     """Print what each option changed in the objectives."""
     for effect in comparison.effects[:_MAX_EFFECTS]:
-        console.print(Text(effect_words(comparison, effect)), soft_wrap=True)
+        console.print(Text(format_effect(comparison, effect)), soft_wrap=True)
     if len(comparison.effects) > _MAX_EFFECTS:
         console.print(f"{len(comparison.effects) - _MAX_EFFECTS} more changes are on the page", highlight=False)
 
 
-def effect_words(comparison: Comparison, effect: Effect) -> str:
+def format_effect(comparison: Comparison, effect: Effect) -> str:
     """E.g. `target: a -> b: delegated accuracy -0.28 (-2.1 to +1.5) %, within noise`."""
     parts = []
     for column in comparison.objective_columns:
         change = effect.changes.get(column)
         if change is None:
             continue
-        text = f"{numbers.title(column, with_author=False)} {numbers.number(column, change.mean, signed=True)}"
+        text = f"{numbers.title(column, with_source=False)} {numbers.number(column, change.mean, signed=True)}"
         if change.has_interval:
             text += f" ({numbers.interval(column, (change.low, change.high), signed=True)})"
         text += f" {numbers.unit(column)}".rstrip()
@@ -179,4 +181,4 @@ def effect_words(comparison: Comparison, effect: Effect) -> str:
             text += ", within noise"
         parts.append(text)
     pairs = "1 pair" if effect.num_pairs == 1 else f"mean of {effect.num_pairs} pairs"
-    return f"{effect.parameter}: {_cut(effect.before)} -> {_cut(effect.after)} ({pairs}): {'; '.join(parts)}"
+    return f"{effect.parameter}: {_truncate(effect.before)} -> {_truncate(effect.after)} ({pairs}): {'; '.join(parts)}"

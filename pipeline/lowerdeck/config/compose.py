@@ -16,11 +16,11 @@ from typing import Any
 
 from lowerdeck import backends, datasets, metrics, models
 from lowerdeck.config import flavor as flavors
-from lowerdeck.config.problems import Problem, not_plain, raise_problems, validated
+from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.config.shapes import shape_problems
-from lowerdeck.contracts.backends import BackendDeclaration, BuildChoices
+from lowerdeck.contracts.backends import BackendDeclaration, BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
@@ -47,7 +47,7 @@ def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None
     """
     raise_problems(_selection_problems(params, conf_dir))
     values = _composed(params, conf_dir, {} if chosen is None else chosen)
-    config, problems = validated(Config, values)
+    config, problems = validate(Config, values)
     raise_problems(problems)
     assert isinstance(config, Config)
     return _resolved(config, conf_dir)
@@ -132,7 +132,7 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
                 message="there is no such key in params.yaml (single values go under `overrides`)",
                 received=value,
                 allowed=_PARAMS,
-                guess_from=str(key),
+                suggest_for=str(key),
             )
         elif key in GROUPS:
             options = options_of(key, conf_dir)
@@ -143,10 +143,10 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
                     message=named if isinstance(value, str) else "the name of an option has to stand here",
                     received=value,
                     allowed=options,
-                    guess_from=str(value),
+                    suggest_for=str(value),
                 )
         else:
-            yield from not_plain(value, key)
+            yield from find_non_plain(value, key)
     plugins = params.get("plugins") or []
     if not isinstance(plugins, list) or not all(isinstance(prefix, str) and prefix for prefix in plugins):
         yield Problem(key="plugins", message="a list of import prefixes has to stand here", received=plugins)
@@ -162,7 +162,7 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
                 message="there is no such section",
                 received=values,
                 allowed=sections,
-                guess_from=str(section),
+                suggest_for=str(section),
             )
         elif not isinstance(values, dict):
             where = f"to choose another option write `{section}: NAME` at the top" if section in GROUPS else ""
@@ -191,7 +191,7 @@ def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[st
         if params.get("plugins") is not None and isinstance(values.get("build"), dict):
             values["build"]["plugins"] = params["plugins"]
         _merge(values, overrides)
-        _refuse_missing(values)
+        _check_nothing_missing(values)
         resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
     except OmegaConfBaseException as error:
         raise_problems([_composition_problem(error)])
@@ -232,7 +232,7 @@ def _default_flavor_problems(flavor: Any, conf_dir: Path) -> Iterator[Problem]:
             message="there is no such option of conf/flavor",
             received=flavor,
             allowed=options,
-            guess_from=str(flavor),
+            suggest_for=str(flavor),
         )
 
 
@@ -252,7 +252,7 @@ def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3)
             values[key] = value
 
 
-def _refuse_missing(values: Any, prefix: str = "") -> None:
+def _check_nothing_missing(values: Any, prefix: str = "") -> None:
     """Name the keys that conf/ marks `???`, to be given by the user."""
     missing: list[str] = []
 
@@ -274,8 +274,8 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     problems: list[Problem] = []
 
     def options(schema: type, values: dict[str, Any], prefix: str, instead: Mapping[str, str] | None = None) -> Any:
-        checked, found = validated(schema, values, prefix)
-        problems.extend(_with_advice(found, prefix, instead or {}))
+        checked, found = validate(schema, values, prefix)
+        problems.extend(_with_vendor_advice(found, prefix, instead or {}))
         return checked
 
     model_source = _found(problems, "model.source", models, config.model.source)
@@ -287,8 +287,10 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
 
     model_options = options(model_source.Options, config.model.options, "model.options")
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options")
-    device = options(declaration.device, config.target.device, "target.device", declaration.not_options)
-    target_options = options(declaration.options, config.target.options, "target.options", declaration.not_options)
+    device = options(declaration.device, config.target.device, "target.device", declaration.unsupported_options)
+    target_options = options(
+        declaration.options, config.target.options, "target.options", declaration.unsupported_options
+    )
     quantization, observer_problems = completed(config.quantization)
     problems += observer_problems
     flavor = config.flavor
@@ -329,7 +331,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     )
 
 
-def _with_advice(problems: list[Problem], prefix: str, instead: Mapping[str, str]) -> list[Problem]:
+def _with_vendor_advice(problems: list[Problem], prefix: str, instead: Mapping[str, str]) -> list[Problem]:
     """`problems` with the backend's own words for keys that only its vendor's documentation has."""
     advice = {f"{prefix}.{name}": message for name, message in instead.items()}
     return [
@@ -347,7 +349,7 @@ def _found(problems: list[Problem], key: str, package: Any, name: str) -> Any:
                 message=f"there is no such module in {package.__name__.replace('.', '/')}/",
                 received=name,
                 allowed=package.available(),
-                guess_from=name,
+                suggest_for=name,
             )
         )
         return None
@@ -388,7 +390,7 @@ def _build_problems(
     """What the backend finds wrong with its options beside the model and the quantization."""
     values = dataclasses.asdict(config)
     values["target"] |= {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
-    build = BuildChoices(
+    build = BuildContext(
         scheme=quantization_scheme(config.quantization),
         input_shapes=config.model.input_shapes,
         dynamic_dimensions=config.model.dynamic_shapes,

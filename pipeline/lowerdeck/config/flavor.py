@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from lowerdeck.config.problems import Problem, validated
+from lowerdeck.config.problems import Problem, validate
 from lowerdeck.config.schema import FlavorConfig
 from lowerdeck.contracts.backends import BackendDeclaration
 
@@ -23,10 +23,10 @@ def completed(config: FlavorConfig, declaration: BackendDeclaration) -> tuple[Fl
             message=f"the backend {config.backend} has no such converter",
             received=config.converter,
             allowed=declaration.converters,
-            guess_from=config.converter,
+            suggest_for=config.converter,
         )
         return config, [problem]
-    options, problems = validated(declaration.flavor_options, config.options, "flavor.options")
+    options, problems = validate(declaration.flavor_options, config.options, "flavor.options")
     if problems:
         return config, problems
     resolved = dataclasses.replace(config, options=dataclasses.asdict(options))

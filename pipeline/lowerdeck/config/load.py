@@ -6,7 +6,7 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lowerdeck.config.problems import raise_problems, validated
+from lowerdeck.config.problems import raise_problems, validate
 from lowerdeck.config.schema import Config
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import ConfigurationError
@@ -20,7 +20,7 @@ def read_section(path: Path, schema: type[Section]) -> Section:
     Raises:
         ConfigurationError: compose has not run, or the file was edited by hand.
     """
-    section, problems = validated(schema, _values(path).get(section_name(schema)), section_name(schema))
+    section, problems = validate(schema, _values(path).get(section_name(schema)), section_name(schema))
     raise_problems(problems)
     return typing.cast(Section, section)
 
@@ -47,7 +47,7 @@ def config_of(text: str) -> Config:
 
 
 def _checked(values: Any) -> Config:
-    config, problems = validated(Config, values)
+    config, problems = validate(Config, values)
     raise_problems(problems)
     assert isinstance(config, Config)
     return config

@@ -56,8 +56,8 @@ def with_values(path: Path, values: Mapping[str, Any]) -> str:
 def _set(place: Any, key: str, value: Any) -> None:
     """`place[key] = value` that leaves alone what is equal already."""
     if value and isinstance(value, Mapping) and isinstance(place.get(key), dict):
-        for gone in [name for name in place[key] if name not in value]:
-            del place[key][gone]
+        for removed in [name for name in place[key] if name not in value]:
+            del place[key][removed]
         for name, inner in value.items():
             _set(place[key], name, inner)
     elif key not in place or _differs(place[key], value):

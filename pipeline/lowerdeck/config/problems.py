@@ -39,18 +39,18 @@ class Problem:
     """The offending value, where there is one."""
     allowed: Sequence[str] = ()
     """What may stand there instead, where that is a closed list."""
-    guess_from: str | None = None
+    suggest_for: str | None = None
     """The name that may be a misspelling of one of `allowed`."""
-    by_itself: bool = False
+    is_context_free: bool = False
     """Whether the value is of a wrong type or none of a list, and not only wrong beside other choices."""
 
     def __str__(self) -> str:
         lines = [f"{self.key}: {self.message}"]
         if self.received is not _UNSET:
-            lines.append(f"    received: {_shown(self.received)}")
+            lines.append(f"    received: {_format_value(self.received)}")
         if self.allowed:
             lines.append(f"    allowed: {', '.join(self.allowed)}")
-        guess = self.guess_from or ""
+        guess = self.suggest_for or ""
         near = difflib.get_close_matches(guess, self.allowed, n=3)
         if near:  # of equally near ones the one that goes on as the guess begins
             best = next((name for name in near if guess and name.startswith(guess)), near[0])
@@ -64,11 +64,11 @@ def raise_problems(problems: Iterable[Problem]) -> None:
     if found:
         count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
         listed = "\n".join("  " + str(problem).replace("\n", "\n  ") for problem in found)
-        mistaken = [problem.key for problem in found if problem.by_itself or problem.guess_from is not None]
-        raise ConfigurationError(f"{count} in the configuration, nothing was built:\n{listed}", mistaken)
+        invalid_keys = [problem.key for problem in found if problem.is_context_free or problem.suggest_for is not None]
+        raise ConfigurationError(f"{count} in the configuration, nothing was built:\n{listed}", invalid_keys)
 
 
-def not_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[Problem]:
+def find_non_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[Problem]:
     """What of `values` is no string, finite number, boolean, null, list, or mapping with strings as keys.
 
     Args:
@@ -83,7 +83,7 @@ def not_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Ite
             key = f"{prefix}.{name}" if prefix else str(name)
             if isinstance(values, dict) and not isinstance(name, str):
                 yield Problem(key=key, message=f"a key has to be a string; this is a {type(name).__name__}")
-            yield from not_plain(value, key, (*outer, id(values)))
+            yield from find_non_plain(value, key, (*outer, id(values)))
     elif isinstance(values, float) and not math.isfinite(values):
         yield Problem(key=prefix, message="has to be a finite number", received=values)
     elif not isinstance(values, (str, int, float, bool, NoneType)):
@@ -91,7 +91,7 @@ def not_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Ite
         yield Problem(key=prefix, message=message, received=values)
 
 
-def validated(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Problem]]:
+def validate(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Problem]]:
     """`values` as an instance of the dataclass `schema`, or None and all that is wrong with them.
 
     Args:
@@ -99,8 +99,8 @@ def validated(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pr
         values: What YAML gave: mappings, sequences and scalars.
         prefix: Dotted key under which `values` stand.
     """
-    if odd := list(not_plain(values, prefix)):
-        return None, odd
+    if non_plain := list(find_non_plain(values, prefix)):
+        return None, non_plain
     if not isinstance(values, dict):
         return None, [Problem(key=prefix, message="a mapping has to stand here", received=values)]
     text = json.dumps(values)
@@ -137,8 +137,8 @@ def _problem(schema: type, details: Any, prefix: str) -> Problem:
             message="there is no such key" if allowed else "nothing can be set here",
             received=details["input"],
             allowed=allowed,
-            guess_from=location[-1],
-            by_itself=True,
+            suggest_for=location[-1],
+            is_context_free=True,
         )
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return Problem(key=key, message="is missing; give it under `overrides` in params.yaml or in the conf/ file")
@@ -146,12 +146,12 @@ def _problem(schema: type, details: Any, prefix: str) -> Problem:
         allowed = [part.strip().strip("'") for part in details["ctx"]["expected"].replace(" or ", ",").split(",")]
         received = details["input"]
         return Problem(
-            key=key, message="not one of the values", received=received, allowed=allowed, guess_from=str(received)
+            key=key, message="not one of the values", received=received, allowed=allowed, suggest_for=str(received)
         )
     message = details["msg"].removeprefix("Value error, ")
     for theirs, ours in _WORDING.items():
         message = message.replace(theirs, ours)
-    return Problem(key=key, message=message, received=details["input"], by_itself=True)
+    return Problem(key=key, message=message, received=details["input"], is_context_free=True)
 
 
 def _fields_at(schema: Any, location: Sequence[str | int]) -> list[str]:
@@ -167,6 +167,6 @@ def _fields_at(schema: Any, location: Sequence[str | int]) -> list[str]:
     return [field.name for field in dataclasses.fields(schema)] if dataclasses.is_dataclass(schema) else []
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 120 else text[:117] + "..."

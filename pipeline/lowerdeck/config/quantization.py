@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from lowerdeck.config.problems import Problem, validated
+from lowerdeck.config.problems import Problem, validate
 from lowerdeck.config.schema import ObserverConfig, QuantizationConfig, TargetConfig
 from lowerdeck.contracts.backends import BackendDeclaration
 from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
@@ -92,11 +92,11 @@ def _completed_observer(
                 message="there is no such observer",
                 received=observer.kind,
                 allowed=list(kinds),
-                guess_from=observer.kind,
+                suggest_for=observer.kind,
             )
         )
         return observer
-    options, found = validated(kinds[observer.kind], observer.options, f"{key}.options")
+    options, found = validate(kinds[observer.kind], observer.options, f"{key}.options")
     problems.extend(found)
     return observer if found else dataclasses.replace(observer, options=dataclasses.asdict(options))
 
@@ -130,7 +130,7 @@ def _exception_problems(
                 message = f"has no effect with {config.scheme}, which quantizes nothing; remove it"
                 yield Problem(key=f"quantization.{key}", message=message, received=value)
         return
-    allowed = [*declaration.mixes.get(config.scheme, ()), "float32"]
+    allowed = [*declaration.mixed_schemes.get(config.scheme, ()), "float32"]
     for index, rule in enumerate(config.rules):
         key = f"quantization.rules.{index}"
         if not rule.modules and not rule.types:

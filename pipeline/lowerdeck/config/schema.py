@@ -56,7 +56,8 @@ class DatasetConfig:
     name: Name
     """How the dataset is called in tables and in MLflow."""
     source: Name
-    """Where it comes from: a module of pipeline/lowerdeck/datasets (`digits`, `image_folder`, `arrays`, `random` ...)."""
+    """Where it comes from: a module of pipeline/lowerdeck/datasets (`digits`, `image_folder`, `arrays`,
+    `random` ...)."""
     options: dict[str, Any] = field(default_factory=dict)
     """What the source needs; its `Options` dataclass says which keys there are."""
     fingerprint: str | None = None
@@ -204,12 +205,12 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GatesConfig:
-    """Bounds that a build has to keep: `min_FIGURE` or `max_FIGURE`, FIGURE being a key of metrics.json."""
+    """Bounds that a build has to keep: `min_METRIC` or `max_METRIC`, METRIC being a key of metrics.json."""
 
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How this set of gates is called. Null switches a gate off; a chosen one fails too where its figure is missing."""
+    """How this set of gates is called. Null switches a gate off; a chosen one fails too where its metric is missing."""
     min_quantized_accuracy: Fraction | None = None
     """Least top-1 of the quantized program, as a fraction."""
     min_delegated_accuracy: Fraction | None = None

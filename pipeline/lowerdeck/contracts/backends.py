@@ -36,7 +36,7 @@ class DynamicDimension:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildChoices:
+class BuildContext:
     """What of the rest of a build the options of a backend may have to fit."""
 
     scheme: QuantizationScheme
@@ -101,7 +101,7 @@ class FlavorReport:
     converter: Converter
     targets: Sequence[str] | None
     """Devices that it compiles for, None where it cannot list them."""
-    lacks: Sequence[str] = ()
+    missing_features: Sequence[str] = ()
     """What other releases have and this one has not."""
 
 
@@ -110,7 +110,7 @@ def _any_flavor(converter: str, options: Any) -> Iterator[tuple[str, str]]:
     yield from ()
 
 
-def _fits_every_build(device: Any, options: Any, build: BuildChoices) -> Iterator[tuple[str, str]]:
+def _fits_every_build(device: Any, options: Any, build: BuildContext) -> Iterator[tuple[str, str]]:
     """Nothing of a build beside the options themselves matters to them."""
     yield from ()
 
@@ -133,7 +133,7 @@ class BackendDeclaration:
     """Frozen keyword-only dataclass for `target.options`: partitioner and compiler options."""
     schemes: Mapping[str, Sequence[str]]
     """Quantization schemes that it has, each with its weight granularities."""
-    mixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    mixed_schemes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Scheme of the whole model -> schemes that rules may give to modules of it, besides `float32`, which all may."""
     group_size_multiple: int = 1
     """What `quantization.group_size` has to be a multiple of, where the backend has `per_group`."""
@@ -145,7 +145,7 @@ class BackendDeclaration:
     """(device, options) -> pairs (key below `target`, what is wrong with its value)."""
     files: Callable[[Any, Any], Iterator[Path]] = _names_no_files
     """(device, options) -> files that they name; what these hold goes into `target.fingerprint`."""
-    check_build: Callable[[Any, Any, BuildChoices], Iterator[tuple[str, str]]] = _fits_every_build
+    check_build: Callable[[Any, Any, BuildContext], Iterator[tuple[str, str]]] = _fits_every_build
     """(device, options, build) -> pairs (full key, e.g. `target.options.x` or `quantization.scheme`, why its value does
     not go together with the rest of the build)."""
     supports_dynamic_shapes: bool = False
@@ -155,7 +155,7 @@ class BackendDeclaration:
     too where `flavor_options` has fields.
 
     Only `device` has to be given, for the quantizer alone."""
-    not_options: Mapping[str, str] = field(default_factory=dict)
+    unsupported_options: Mapping[str, str] = field(default_factory=dict)
     """Names that the vendor's documentation has and `options` and `device` lack, each with what to do instead."""
     flavor_options: type = _NoFlavorOptions
     """Frozen keyword-only dataclass for `flavor.options`: how a converter is reached."""

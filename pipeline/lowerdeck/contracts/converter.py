@@ -24,7 +24,7 @@ class Converter:
     target: Mapping[str, Any] = field(default_factory=dict)
     """Properties of the device as the converter states them, where it does: those that partitioning went by."""
 
-    def held_to(self, version: str | None) -> Converter:
+    def require_version(self, version: str | None) -> Converter:
         """This converter, which has to be of `version` unless that is None.
 
         Raises:

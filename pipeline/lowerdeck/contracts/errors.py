@@ -12,7 +12,7 @@ class LowerdeckError(Exception):
 class ConfigurationError(LowerdeckError):
     """The configuration names something that does not exist or cannot be combined."""
 
-    def __init__(self, message: str, mistaken: Iterable[str] = ()) -> None:
+    def __init__(self, message: str, invalid_keys: Iterable[str] = ()) -> None:
         """See the class.
 
         Args:
@@ -21,7 +21,7 @@ class ConfigurationError(LowerdeckError):
                 problems come from combinations.
         """
         super().__init__(message)
-        self.mistaken = tuple(mistaken)
+        self.invalid_keys = tuple(invalid_keys)
 
 
 class UnsupportedQuantizationError(ConfigurationError):

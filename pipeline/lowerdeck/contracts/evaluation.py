@@ -26,7 +26,7 @@ class Outputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassFigures:
+class ClassMetrics:
     """How well each program recognizes one class."""
 
     label: int
@@ -36,7 +36,7 @@ class ClassFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerFigures:
+class LayerMetrics:
     """How far one tensor of the quantized program is from the same tensor of the float program."""
 
     node: str

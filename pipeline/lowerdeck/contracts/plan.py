@@ -16,7 +16,7 @@ class ReasonCode(StrEnum):
 
     EXCLUDED = "excluded"
     """An option of the configuration keeps it off the delegate, or its quantize/dequantize cluster."""
-    OWN_CHECK = "own_check"
+    USER_CHECK = "user_check"
     """A check of the user's own, named in the configuration, refused it."""
     NO_CONVERTER = "no_converter"
     """The backend has no implementation of the operator."""
@@ -51,7 +51,7 @@ class Reason:
     """Why one node is not delegated."""
 
     code: ReasonCode
-    words: str
+    message: str
     """In the backend's own words where it has some, e.g. `groups=4, out_channels=6: not divisible`."""
     check: str = ""
     """What said no, e.g. `ConvolutionConverter._is_supported_on_target`; empty where it was no check of the backend."""
@@ -61,7 +61,7 @@ class Reason:
     """The other node that decided, where one did (`neighbour`, `excluded`)."""
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.words}"
+        return f"{self.code}: {self.message}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class Dataset(Protocol):
     num_classes: int | None
     """Number of classes, or None where the samples have no labels."""
     structural: bool
-    """True for random data: it shows that a program runs, and no figure of accuracy made with it means anything."""
+    """True for random data: it shows that a program runs, and no metric of accuracy made with it means anything."""
     calibration: Split
     evaluation: Split
     training: Split | None

@@ -64,8 +64,10 @@ def stratified(split: Split, count: int, seed: int) -> list[int]:
     classes: dict[int | None, list[int]] = {}
     for index in np.random.default_rng(seed).permutation(len(split)):
         classes.setdefault(split[int(index)].label, []).append(int(index))
-    dealt = [index for rank in range(len(split)) for members in classes.values() for index in members[rank : rank + 1]]
-    return sorted(dealt[:count])
+    interleaved = [
+        index for rank in range(len(split)) for members in classes.values() for index in members[rank : rank + 1]
+    ]
+    return sorted(interleaved[:count])
 
 
 def training_split(dataset: Dataset) -> Split:

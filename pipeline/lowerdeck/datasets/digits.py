@@ -16,7 +16,7 @@ import numpy as np
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import content, preprocessing, splits
 
-MEND = "run `dvc repro data/dvc.yaml`"
+REMEDY = "run `dvc repro data/dvc.yaml`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,21 +97,21 @@ def _manifest(options: Options) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise LowerdeckError(f"the digits are not prepared, {path} is missing: {MEND}") from error
+        raise LowerdeckError(f"the digits are not prepared, {path} is missing: {REMEDY}") from error
     except ValueError as error:
-        raise LowerdeckError(f"{path} is no JSON ({error}): {MEND}") from error
+        raise LowerdeckError(f"{path} is no JSON ({error}): {REMEDY}") from error
     return manifest
 
 
 def _checked_digest(options: Options, manifest: Mapping[str, Any], split: str) -> str:
     path = _file(options, split)
     if not path.is_file():
-        raise LowerdeckError(f"the digits are not complete, {path} is missing: {MEND}")
+        raise LowerdeckError(f"the digits are not complete, {path} is missing: {REMEDY}")
     digest, expected = content.file_digest(path), manifest["splits"][split]["sha256"]
     if digest != expected:
         raise LowerdeckError(
             f"{path} has SHA-256 {digest[:12]}..., its manifest says {expected[:12]}...: it was changed after it was "
-            f"prepared, {MEND}"
+            f"prepared, {REMEDY}"
         )
     return digest
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-LEFT_BY_DESKTOPS = ("thumbs.db", "desktop.ini")
+DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ def _listings(options: Options) -> tuple[_Listing, _Listing]:
         differing = sorted(set(calibration.classes) ^ set(evaluation.classes))
         raise LowerdeckError(
             f"{folder} and {evaluation.folder} must hold the same class folders; only in one of them: "
-            f"{_some(differing)}. Make them alike, or put the calibration images into one flat folder."
+            f"{_format_names(differing)}. Make them alike, or put the calibration images into one flat folder."
         )
     return calibration, evaluation
 
@@ -166,27 +166,26 @@ def _listings(options: Options) -> tuple[_Listing, _Listing]:
 def _list_images(folder: Path, *, flat_allowed: bool) -> _Listing:
     if not folder.is_dir():
         raise LowerdeckError(f"image folder {folder} does not exist; correct dataset.options, or put the images there")
-    entries = sorted(entry for entry in folder.iterdir() if not _is_clutter(entry.name))
+    entries = sorted(entry for entry in folder.iterdir() if not _is_desktop_metadata(entry.name))
     classes = tuple(entry.name for entry in entries if entry.is_dir())
     loose = [entry for entry in entries if not entry.is_dir()]
     if loose and (classes or not flat_allowed):
         raise LowerdeckError(
-            f"{folder} holds files beside or instead of class folders ({_some(entry.name for entry in loose)}); put "
-            "every "
-            "image into a folder named after its class"
+            f"{folder} holds files beside or instead of class folders "
+            f"({_format_names(entry.name for entry in loose)}); put every image into a folder named after its class"
         )
     found = [(path, None) for path in loose] + [
         (path, label) for label, name in enumerate(classes) for path in _files_below(folder / name)
     ]
-    strangers = [path.relative_to(folder).as_posix() for path, _ in found if path.suffix.lower() not in SUFFIXES]
-    if strangers:
+    unsupported = [path.relative_to(folder).as_posix() for path, _ in found if path.suffix.lower() not in SUFFIXES]
+    if unsupported:
         raise LowerdeckError(
-            f"{folder} holds {len(strangers)} files that are no images ({_some(strangers)}); allowed are "
+            f"{folder} holds {len(unsupported)} files that are no images ({_format_names(unsupported)}); allowed are "
             f"{', '.join(SUFFIXES)}. Move the others out."
         )
     empty = [name for label, name in enumerate(classes) if label not in {label for _, label in found}]
     if empty or not found:
-        raise LowerdeckError(f"no images in {folder}{f' for {_some(empty)}' if empty else ''}; put some there")
+        raise LowerdeckError(f"no images in {folder}{f' for {_format_names(empty)}' if empty else ''}; put some there")
     return _Listing(
         folder=folder,
         files=tuple(path for path, _ in found),
@@ -197,15 +196,15 @@ def _list_images(folder: Path, *, flat_allowed: bool) -> _Listing:
 
 def _files_below(folder: Path) -> list[Path]:
     return sorted(
-        Path(parent) / name for parent, _, names in os.walk(folder) for name in names if not _is_clutter(name)
+        Path(parent) / name for parent, _, names in os.walk(folder) for name in names if not _is_desktop_metadata(name)
     )
 
 
-def _is_clutter(name: str) -> bool:
-    return name.startswith(".") or name.lower() in LEFT_BY_DESKTOPS
+def _is_desktop_metadata(name: str) -> bool:
+    return name.startswith(".") or name.lower() in DESKTOP_METADATA_FILES
 
 
-def _some(names: Iterable[str], num_named: int = 3) -> str:
+def _format_names(names: Iterable[str], num_named: int = 3) -> str:
     listed = list(names)
     more = f" and {len(listed) - num_named} more" if len(listed) > num_named else ""
     return ", ".join(listed[:num_named]) + more

@@ -30,7 +30,7 @@ def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibr
     if not pairs:
         return
     named = "; ".join(
-        f"{purpose} {_place(calibration, seen)} = evaluation {_place(evaluation, index)}"
+        f"{purpose} {_locate(calibration, seen)} = evaluation {_locate(evaluation, index)}"
         for seen, index in pairs[:NUM_NAMED]
     )
     more = f"; and {len(pairs) - NUM_NAMED} more" if len(pairs) > NUM_NAMED else ""
@@ -41,7 +41,7 @@ def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibr
     )
 
 
-def _place(split: Split, index: int) -> str:
+def _locate(split: Split, index: int) -> str:
     # `origin` is more than the contract asks of a split, so it may be missing.
     origin = getattr(split, "origin", None)
     return f"[{index}] ({origin(index)})" if origin is not None else f"[{index}]"

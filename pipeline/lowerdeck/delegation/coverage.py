@@ -1,4 +1,4 @@
-"""What a delegation plan amounts to, as figures. docs/plan.md has their formulas.
+"""What a delegation plan amounts to, as metrics. docs/plan.md has their formulas.
 
 Pure functions of the plan, and of what is known of its compiled partitions.
 """
@@ -23,7 +23,7 @@ TRANSPOSES = (
 
 
 def coverage(plan: DelegationPlan) -> dict[str, int | float]:
-    """The figures of a plan; a share of nothing is 1.
+    """The metrics of a plan; a share of nothing is 1.
 
     Returns:
         `compute_nodes`, `delegated_compute_nodes`, `delegated_share` (of compute nodes); `total_macs`,
@@ -58,21 +58,21 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
     }
 
 
-def compiled_transposes(figures: Mapping[str, Any], of_partitions: Sequence[int | None]) -> dict[str, int]:
-    """What compiling has added to the `figures` of coverage; empty where that is not known of every partition.
+def compiled_transposes(metrics: Mapping[str, Any], transposes_per_partition: Sequence[int | None]) -> dict[str, int]:
+    """What compiling has added to the `metrics` of coverage; empty where that is not known of every partition.
 
     Args:
-        figures: Those of the plan.
-        of_partitions: Transposes in each compiled partition, None where they were not counted.
+        metrics: Those of the plan.
+        transposes_per_partition: Transposes in each compiled partition, None where they were not counted.
 
     Returns:
         `transposes_in_delegates`, all that the delegates execute, and `transposes_inserted`, those of them that the
         plan has not: where a backend has also removed some, as many less.
     """
-    counted = [count for count in of_partitions if count is not None]
-    if len(counted) < len(of_partitions):
+    counted = [count for count in transposes_per_partition if count is not None]
+    if len(counted) < len(transposes_per_partition):
         return {}
-    inserted = max(0, sum(counted) - figures["transposes_delegated"])
+    inserted = max(0, sum(counted) - metrics["transposes_delegated"])
     return {"transposes_in_delegates": sum(counted), "transposes_inserted": inserted}
 
 
@@ -109,22 +109,22 @@ def _crossings(plan: DelegationPlan) -> dict[tuple[str, str, str], int]:
     What one partition gives and another takes is handed over twice: out of the one and into the other.
     """
     partitions = {node.name: node.partition for node in plan.nodes}
-    handed: dict[tuple[str, str, str], int] = {}
-    for node, tensor in _taken(plan):
-        giver, taker = partitions.get(tensor.source), node.partition
+    crossings: dict[tuple[str, str, str], int] = {}
+    for node, tensor in _activation_uses(plan):
+        producer, consumer = partitions.get(tensor.source), node.partition
         # A node with several results gives as many tensors, each named by its getitem.
         name = node.name if node.operator == "getitem" else tensor.source
-        if giver is not None and giver != taker:
-            handed[name, giver, "out"] = tensor.size_bytes
-        if taker is not None and giver != taker:
-            handed[name, taker, "in"] = tensor.size_bytes
+        if producer is not None and producer != consumer:
+            crossings[name, producer, "out"] = tensor.size_bytes
+        if consumer is not None and producer != consumer:
+            crossings[name, consumer, "in"] = tensor.size_bytes
     for node in plan.nodes:
         if node.name in plan.outputs and node.partition is not None:
-            handed[node.name, node.partition, "out"] = sum(tensor.size_bytes for tensor in node.outputs)
-    return handed
+            crossings[node.name, node.partition, "out"] = sum(tensor.size_bytes for tensor in node.outputs)
+    return crossings
 
 
-def _taken(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, PlannedTensor]]:
+def _activation_uses(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, PlannedTensor]]:
     """Every tensor that is computed or given to the program, with each node that takes it."""
     for node in plan.nodes:
         for tensor in node.inputs:
@@ -145,8 +145,8 @@ def _transposes(plan: DelegationPlan) -> Iterator[PlannedNode]:
 def _transposes_at_boundary(plan: DelegationPlan) -> Iterator[PlannedNode]:
     """Transposes on the CPU that take a tensor from a partition or give one to it."""
     delegated = {node.name for node in plan.nodes if node.partition is not None}
-    gives = {tensor.source for node, tensor in _taken(plan) if node.name in delegated}
+    feeding_delegates = {tensor.source for node, tensor in _activation_uses(plan) if node.name in delegated}
     for node in _transposes(plan):
-        takes = any(tensor.source in delegated for tensor in node.inputs)
-        if node.partition is None and (takes or node.name in gives):
+        reads_delegate = any(tensor.source in delegated for tensor in node.inputs)
+        if node.partition is None and (reads_delegate or node.name in feeding_delegates):
             yield node

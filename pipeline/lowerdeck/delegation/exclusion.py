@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.modules import matches, modules_of
-from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, origins
+from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, original_operators
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MARK = "lowerdeck_excluded_by"
 _OPERATOR = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GLOB = re.compile(r"[\w.*?!\[\]-]+")
-_MOST_LISTED = 40
+_MAX_LISTED = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def mark(graph: torch.fx.Graph, exclusion: Exclusion) -> None:
         for pattern in getattr(exclusion, option):
             matched, names = matching(nodes, pattern)
             if not matched:
-                unmatched.append(_names_nothing(option, pattern, sorted(names - {""})))
+                unmatched.append(_no_match_message(option, pattern, sorted(names - {""})))
             for node in matched:
                 node.meta.setdefault(_MARK, f"{option}: {pattern}")
     if unmatched:
@@ -113,7 +113,7 @@ def excluded_by(node: torch.fx.Node) -> str | None:
     return found
 
 
-def names_in_aten(node: torch.fx.Node, exclusion: Exclusion) -> bool:
+def matches_aten_node(node: torch.fx.Node, exclusion: Exclusion) -> bool:
     """Whether `exclusion` names a node of the ATen program, by operator or module; nodes have other names there.
 
     What it names must not be kept whole for the delegate: ExecuTorch's CPU kernels have some operators only in pieces.
@@ -132,7 +132,7 @@ def _with_operator(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
     matched = [node for node in nodes if is_operator(operator_name(node), pattern)]
     if matched:
         return matched, set()
-    earlier = {node: {name for name in origins(node) if name.startswith("aten.")} for node in nodes}
+    earlier = {node: {name for name in original_operators(node) if name.startswith("aten.")} for node in nodes}
     matched = [node for node in nodes if any(is_operator(name, pattern) for name in earlier[node])]
     return matched, {operator_name(node) for node in nodes}.union(*earlier.values())
 
@@ -146,12 +146,10 @@ def _with_name(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
     return [node for node in nodes if fnmatchcase(node.name, pattern)], {node.name for node in nodes}
 
 
-def _names_nothing(option: str, pattern: str, names: Sequence[str]) -> str:
+def _no_match_message(option: str, pattern: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(pattern.replace("::", "."), names, n=3, cutoff=0.4)
     guess = f"\n    did you mean {' or '.join(near)}?" if near else ""
-    listed = ", ".join(names[:_MOST_LISTED]) + (
-        f" and {len(names) - _MOST_LISTED} more" if names[_MOST_LISTED:] else ""
-    )
+    listed = ", ".join(names[:_MAX_LISTED]) + (f" and {len(names) - _MAX_LISTED} more" if names[_MAX_LISTED:] else "")
     return (
         f"target.options.{option}: {pattern!r} names nothing that computes in the edge program{guess}\n"
         f"    it has: {listed or 'no such names'}"

@@ -25,7 +25,7 @@ TAG = "delegation_tag"
 
 _QUANTIZE = ("quantized_decomposed.quantize_per_", "torchao.quantize_")
 _DEQUANTIZE = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_")
-_PART_OF_WHAT_IS_BEFORE = (
+_FUSED_INTO_PRODUCER = (
     "getitem",
     *(f"aten.{name}.default" for name in ("relu", "hardtanh", "clamp", "sigmoid", "tanh", "leaky_relu")),
 )
@@ -44,18 +44,19 @@ def planned_nodes(
     Raises:
         LowerdeckError: nodes are neither delegated nor is said why, or a tensor may grow without bound.
     """
-    described = _Description(program)
+    describer = _NodeDescriber(program)
     nodes = [
-        described.planned(node, _reason(node, reason)) for node in program.graph.nodes if node.op == "call_function"
+        describer.planned(node, _reason(node, reason)) for node in program.graph.nodes if node.op == "call_function"
     ]
-    without = [node.name for node in nodes if node.partition is None and node.reason is None]
-    if without:
+    unexplained = [node.name for node in nodes if node.partition is None and node.reason is None]
+    if unexplained:
         raise LowerdeckError(
-            f"the backend leaves {len(without)} nodes on the CPU and gives no reason: {', '.join(without[:5])}; every "
-            "node has to be tagged by its partitioner or given a Reason by Lowering.reasons"
+            f"the backend leaves {len(unexplained)} nodes on the CPU and gives no reason: "
+            f"{', '.join(unexplained[:5])}; every node has to be tagged by its partitioner or given a Reason by "
+            "Lowering.reasons"
         )
-    given = [node.name for node in program.graph.output_node().all_input_nodes if node.op == "call_function"]
-    return nodes, tuple(given)
+    outputs = [node.name for node in program.graph.output_node().all_input_nodes if node.op == "call_function"]
+    return nodes, tuple(outputs)
 
 
 def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None]) -> Reason | None:
@@ -65,12 +66,12 @@ def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None
         return None
     if excluded:
         option, _, pattern = excluded.partition(": ")
-        words = f"excluded by {excluded}"
-        return Reason(code=ReasonCode.EXCLUDED, words=words, values={"option": option, "pattern": pattern})
+        message = f"excluded by {excluded}"
+        return Reason(code=ReasonCode.EXCLUDED, message=message, values={"option": option, "pattern": pattern})
     return reason(node)
 
 
-class _Description:
+class _NodeDescriber:
     """What is known of the nodes of one program, each thing found out once."""
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -93,7 +94,7 @@ class _Description:
             module=module_path(node) or self._module_of_neighbour(node),
             source=self._source_line(node.meta.get("stack_trace")),
             inputs=self._inputs(node),
-            outputs=self._given(node),
+            outputs=self._outputs(node),
             macs=self._macs(node),
             is_quantized=node in self._quantized and is_compute(node),
             reason=reason,
@@ -109,7 +110,7 @@ class _Description:
             return module_path(node.all_input_nodes[0])
         return ""
 
-    def _given(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
+    def _outputs(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
         """The tensors that `node` gives, or holds where it is a placeholder."""
         if node not in self._tensors:
             value = node.meta.get("val")
@@ -124,9 +125,9 @@ class _Description:
             source, index = node.args
             assert isinstance(source, torch.fx.Node)
             assert isinstance(index, int)
-            given = self._given(source)
-            return given[index : index + 1]
-        return tuple(tensor for source in node.all_input_nodes for tensor in self._given(source))
+            outputs = self._outputs(source)
+            return outputs[index : index + 1]
+        return tuple(tensor for source in node.all_input_nodes for tensor in self._outputs(source))
 
     def _tensor(self, node: torch.fx.Node, value: torch.Tensor) -> PlannedTensor:
         shape = tuple(size if isinstance(size, int) else _largest(size, node) for size in value.shape)
@@ -146,29 +147,29 @@ class _Description:
         def shape_of(argument: Any) -> Any:
             if not isinstance(argument, torch.fx.Node):
                 return argument
-            tensors = self._given(argument)
+            tensors = self._outputs(argument)
             return tensors[0].shape if tensors else ()
 
-        given = self._given(node)
-        return macs(self._operators[node], list(map(shape_of, node.args)), given[0].shape) if given else 0
+        outputs = self._outputs(node)
+        return macs(self._operators[node], list(map(shape_of, node.args)), outputs[0].shape) if outputs else 0
 
     def _quantized_nodes(self) -> set[torch.fx.Node]:
         """The nodes that compute on integers, as far as the program says: see PlannedNode.is_quantized."""
         requantized: set[torch.fx.Node] = set()
-        passed_on: set[torch.fx.Node] = set()  # those of the requantized that are part of what is before them
+        fused: set[torch.fx.Node] = set()  # those of the requantized that are part of what is before them
         for node in reversed(self._operators):
             users = [user for user in node.users if user in self._operators]
-            if users and all(user in passed_on or self._operators[user].startswith(_QUANTIZE) for user in users):
+            if users and all(user in fused or self._operators[user].startswith(_QUANTIZE) for user in users):
                 requantized.add(node)
-                if self._operators[node] in _PART_OF_WHAT_IS_BEFORE:
-                    passed_on.add(node)
+                if self._operators[node] in _FUSED_INTO_PRODUCER:
+                    fused.add(node)
         found: set[torch.fx.Node] = set()
         for node in self._operators:
             sources = [source for source in node.all_input_nodes if source in self._operators]
             dequantized = [source for source in sources if self._operators[source].startswith(_DEQUANTIZE)]
             has_weight = any(source.all_input_nodes[0].name in self._constants for source in dequantized)
             takes_integers = len(dequantized) == len(sources) > 0 and (has_weight or node in requantized)
-            if takes_integers or (node in passed_on and found.issuperset(sources)):
+            if takes_integers or (node in fused and found.issuperset(sources)):
                 found.add(node)
         return found
 

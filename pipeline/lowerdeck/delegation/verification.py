@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-def hold_converter(plan: DelegationPlan, converter: Converter) -> None:
+def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
     """A plan for one release's target is not converted by another.
 
     Raises:
@@ -35,7 +35,7 @@ def hold_converter(plan: DelegationPlan, converter: Converter) -> None:
         )
 
 
-def hold_partitioner(partitioner: Partitioner, plan: DelegationPlan) -> None:
+def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:
     """Make `partitioner` raise LowerdeckError when it does not tag exactly the nodes that `plan` has.
 
     The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
@@ -61,7 +61,7 @@ def hold_partitioner(partitioner: Partitioner, plan: DelegationPlan) -> None:
     partitioner.partition = partition_as_planned
 
 
-def hold_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:
+def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:
     """Every delegate of a lowered program has the nodes of one partition of `plan`, and the rest is left as it was.
 
     Tags are what a partitioner wants; this is what came of it.
@@ -78,7 +78,7 @@ def hold_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:
         for name, module, _ in get_lowered_submodules(lowered)
     }
     found: dict[str, str | None] = {node: name for name, nodes in delegates.items() for node in nodes}
-    found |= dict.fromkeys(_left(lowered.graph))
+    found |= dict.fromkeys(_undelegated(lowered.graph))
     planned = {node.name: node.partition for node in plan.nodes}
     if found.keys() == planned.keys() and _groups(found) == _groups(planned):
         return
@@ -92,14 +92,14 @@ def hold_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:
         "planned and in the program no more": [name for name in planned if name not in found],
         "in the program and not planned": [name for name in found if name not in planned],
     }
-    said = [f"{what}: {_listed(names)}" for what, names in wrong.items() if names]
+    differences = [f"{what}: {_listed(names)}" for what, names in wrong.items() if names]
     raise LowerdeckError(
         f"{plan.backend} lowered the program otherwise than it was planned: "
-        f"{'; '.join(said) or 'the same nodes are delegated, in other partitions'}"
+        f"{'; '.join(differences) or 'the same nodes are delegated, in other partitions'}"
     )
 
 
-def _left(graph: torch.fx.Graph) -> list[str]:
+def _undelegated(graph: torch.fx.Graph) -> list[str]:
     """What is not delegated: all but calls of delegates and what takes their results apart."""
 
     def calls_delegate(node: torch.fx.Node) -> bool:

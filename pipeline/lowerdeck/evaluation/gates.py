@@ -1,4 +1,4 @@
-"""Bounds that a build has to keep, checked against its figures."""
+"""Bounds that a build has to keep, checked against its metrics."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ def bounds(section: DataclassInstance) -> dict[str, float | None]:
     return values
 
 
-def hold_gates(bounds: Mapping[str, float | None], figures: Mapping[str, Any]) -> None:
+def check_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) -> None:
     """Check the gates that are on.
 
     Args:
-        bounds: `min_FIGURE` and `max_FIGURE` with their bounds; None switches a gate off.
-        figures: As metrics.json holds them.
+        bounds: `min_METRIC` and `max_METRIC` with their bounds; None switches a gate off.
+        metrics: As metrics.json holds them.
 
     Raises:
-        GateError: names every gate that fails, its bound and the value; a figure that was not measured fails.
+        GateError: names every gate that fails, its bound and the value; a metric that was not measured fails.
     """
     chosen = sum(bound is not None for bound in bounds.values())
-    failed = failed_gates(bounds, figures)
+    failed = failed_gates(bounds, metrics)
     if failed:
         lines = "\n  ".join(failed.values())
         raise GateError(f"{len(failed)} of {chosen} gates failed; the figures are written all the same:\n  {lines}")
 
 
-def failed_gates(bounds: Mapping[str, float | None], figures: Mapping[str, Any]) -> dict[str, str]:
-    """For each gate that fails what is said about it: gate, value and bound; arguments as for `hold_gates`."""
+def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) -> dict[str, str]:
+    """For each gate that fails what is said about it: gate, value and bound; arguments as for `check_gates`."""
     failed = {}
     for gate, bound in bounds.items():
         if bound is None:
             continue
         side, _, name = gate.partition("_")
         assert side in ("min", "max"), gate
-        value = figures.get(name, "not measured")
+        value = metrics.get(name, "not measured")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {_exact(bound)}"
         # Written so that a value that is no number (NaN) fails.

@@ -28,9 +28,14 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """
     assert 0 <= successes <= trials, (successes, trials)
     assert trials > 0
-    share, square = successes / trials, Z_95**2
+    share_with_interval, square = successes / trials, Z_95**2
     centre = (successes + square / 2) / (trials + square)
-    half_width = Z_95 * math.sqrt(trials) / (trials + square) * math.sqrt(share * (1 - share) + square / (4 * trials))
+    half_width = (
+        Z_95
+        * math.sqrt(trials)
+        / (trials + square)
+        * math.sqrt(share_with_interval * (1 - share_with_interval) + square / (4 * trials))
+    )
     # At the ends rounding would leave 1e-17 where the formula gives 0 or 1.
     low = 0.0 if successes == 0 else max(0.0, centre - half_width)
     high = 1.0 if successes == trials else min(1.0, centre + half_width)
@@ -57,7 +62,7 @@ def paired_difference(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_
     return (gains - losses) / trials, max(-1.0, centre - half_width), min(1.0, centre + half_width)
 
 
-def share(name: str, hits: npt.NDArray[np.bool_]) -> dict[str, float]:
+def share_with_interval(name: str, hits: npt.NDArray[np.bool_]) -> dict[str, float]:
     """The share of samples that are hits, as `NAME`, and its 95 % interval, as `NAME_low` and `NAME_high`.
 
     Args:

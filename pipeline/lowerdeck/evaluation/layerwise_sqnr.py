@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import input_dtypes
@@ -30,7 +30,7 @@ _QUANTIZE, _DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomp
 _BATCH_NORM = "aten.batch_norm"
 _TORCHAO = "torchao."  # what quantizes in a program that torchao's quantize_ changed
 # Operators that hand values on as they are: behind them the steps of a quantization are still the same.
-_KEEPS_VALUES = (
+_VALUE_PRESERVING_OPS = (
     "aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.squeeze", "aten.unsqueeze", "aten.permute",
     "aten.transpose", "aten.t.", "aten.slice", "aten.select", "aten.clone", "aten.contiguous", "aten.alias",
     "aten.detach", "aten.expand", "aten.dropout", "<built-in function getitem>",
@@ -52,7 +52,7 @@ class _Pair:
 
 def compare_layers(
     exported: ExportedProgram, quantized: ExportedProgram, split: Split, samples: Sequence[int]
-) -> list[LayerFigures]:
+) -> list[LayerMetrics]:
     """Signal to quantization noise ratio of every tensor that the quantized program holds in integers, worst first.
 
     A tensor counts as it leaves its quantization. What one node of the float program became several nodes counts once,
@@ -65,7 +65,7 @@ def compare_layers(
         split: Where the samples come from.
         samples: Indices into it, of the samples to measure on; at least one.
     """
-    pairs = _pairs(exported, quantized) or _traced_anew(exported, quantized)
+    pairs = _pairs(exported, quantized) or _retraced_pairs(exported, quantized)
     if not pairs:
         return []
     reference = _Tap(exported, {pair.folded for pair in pairs})
@@ -80,7 +80,7 @@ def compare_layers(
                 signal[index] += float(wanted.square().sum())
                 noise[index] += float((wanted - found[pair.dequantize].double()).square().sum())
     layers = [
-        LayerFigures(
+        LayerMetrics(
             node=pair.source.name,
             operator="input" if pair.source.op == "placeholder" else str(pair.source.target),
             module=module_path(pair.source),
@@ -97,23 +97,23 @@ def output_lsb(quantized: ExportedProgram) -> float | None:
     """One step of the quantization of a program's first output, in its units; None where that is not quantized."""
     outputs = quantized.graph.output_node().args[0]
     node = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
-    while isinstance(node, torch.fx.Node) and str(node.target).startswith(_KEEPS_VALUES):
+    while isinstance(node, torch.fx.Node) and str(node.target).startswith(_VALUE_PRESERVING_OPS):
         node = node.args[0]
-    return _lsb(node) if isinstance(node, torch.fx.Node) and _is(node, _DEQUANTIZE) else None
+    return _lsb(node) if isinstance(node, torch.fx.Node) and _calls(node, _DEQUANTIZE) else None
 
 
 def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
     """The tensors that can be compared, in the order of the quantized program."""
     originals = {node.name: node for node in exported.graph.nodes}
     parameters = exported.graph_signature.inputs_to_parameters | exported.graph_signature.inputs_to_buffers
-    remaining = {float_node(node) for node in quantized.graph.nodes if not _is(node, _QUANTIZE, _DEQUANTIZE)}
+    remaining = {float_node(node) for node in quantized.graph.nodes if not _calls(node, _QUANTIZE, _DEQUANTIZE)}
     pairs: dict[str, _Pair] = {}
     for node in quantized.graph.nodes:
-        if not _is(node, _QUANTIZE):
+        if not _calls(node, _QUANTIZE):
             continue
         # Not every quantizer's nodes remember where they come from; what they quantize does.
         source = originals.get(float_node(node) or float_node(node.args[0]) or "")
-        dequantize = next((user for user in node.users if _is(user, _DEQUANTIZE)), None)
+        dequantize = next((user for user in node.users if _calls(user, _DEQUANTIZE)), None)
         if source is None or dequantize is None or source.name in parameters:
             continue
         folded = _folded_into(source, remaining)
@@ -123,12 +123,12 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
     return list(pairs.values())
 
 
-def _traced_anew(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
+def _retraced_pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
     """The results of operators, where `quantized` was made of the model, as `exported` was, in other numbers."""
     originals, others = _operators(exported), _operators(quantized)
-    if not any(_is(node, _TORCHAO) or _dtype(node) == torch.float16 for node in others):
+    if not any(_calls(node, _TORCHAO) or _dtype(node) == torch.float16 for node in others):
         return []
-    others = [node for node in others if not _is(node, _TORCHAO)]
+    others = [node for node in others if not _calls(node, _TORCHAO)]
     if [str(node.target) for node in originals] != [str(node.target) for node in others]:
         return []
     return [
@@ -140,7 +140,7 @@ def _traced_anew(exported: ExportedProgram, quantized: ExportedProgram) -> list[
 
 def _operators(program: ExportedProgram) -> list[torch.fx.Node]:
     """The nodes that call operators, without what takes results apart."""
-    return [node for node in program.graph.nodes if _is(node, "") and node.target is not operator.getitem]
+    return [node for node in program.graph.nodes if _calls(node, "") and node.target is not operator.getitem]
 
 
 def _folded_into(source: torch.fx.Node, remaining: Container[str | None]) -> torch.fx.Node:
@@ -151,7 +151,7 @@ def _folded_into(source: torch.fx.Node, remaining: Container[str | None]) -> tor
     return source
 
 
-def _is(node: torch.fx.Node, *prefixes: str) -> bool:
+def _calls(node: torch.fx.Node, *prefixes: str) -> bool:
     return node.op == "call_function" and str(node.target).startswith(prefixes)
 
 

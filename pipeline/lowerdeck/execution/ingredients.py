@@ -8,7 +8,7 @@ from typing import Any
 from lowerdeck.execution.resolved_config import section
 
 
-def training_ingredients() -> str:
+def training_fingerprint() -> str:
     """SHA-256 over all that a training depends on: only a checkpoint of the same may be taken up."""
     import dataclasses
     import hashlib
@@ -21,17 +21,17 @@ def training_ingredients() -> str:
 
     target, code = section(TargetConfig), Path(__file__).parents[1]
     sections = (section(BuildConfig), section(DatasetConfig), section(ModelConfig), section(QuantizationConfig))
-    ingredients = [
+    fingerprinted = [
         sha256(paths.EXPORTED),
         [dataclasses.asdict(chosen) for chosen in sections],
         [target.backend, target.device],
         [importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")],
         [sha256(path) for path in sorted((code / "quantization").glob("*.py"))],
     ]
-    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(fingerprinted, sort_keys=True).encode()).hexdigest()
 
 
-def edge_ingredients() -> tuple[str, dict[str, Any]]:
+def edge_fingerprint() -> tuple[str, dict[str, Any]]:
     """What the edge program is made of, but for what the partitioner keeps whole.
 
     Returns:
@@ -53,12 +53,12 @@ def edge_ingredients() -> tuple[str, dict[str, Any]]:
     options = {name: value for name, value in target.options.items() if name not in declaration.delegation_options}
     code = Path(__file__).parents[1]
     files = sorted(code.rglob("*.py"))
-    ingredients = [
+    fingerprinted = [
         sha256(paths.QUANTIZED),
         dataclasses.asdict(dataclasses.replace(target, options=options)),
         dataclasses.asdict(section(FlavorConfig)),
         [importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")],
         [[file.relative_to(code).as_posix(), sha256(file)] for file in files],
     ]
-    digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(fingerprinted, sort_keys=True).encode()).hexdigest()
     return digest, {name: target.options[name] for name in declaration.decomposition_options}

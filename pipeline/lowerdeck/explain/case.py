@@ -25,7 +25,7 @@ class Case:
     @property
     def text(self) -> str:
         """What said no, and its words."""
-        return f"{self.reason.check} {self.reason.words}"
+        return f"{self.reason.check} {self.reason.message}"
 
     @property
     def has_better_device(self) -> bool:
@@ -70,13 +70,13 @@ class Rule:
 
     pattern: re.Pattern[str]
     """Found in `Case.text`."""
-    mend: Callable[[Case], str]
+    remedy: Callable[[Case], str]
     """The hint; empty where the values do not allow one."""
 
 
-def rule(pattern: str, mend: Callable[[Case], str] | str) -> Rule:
-    """A rule whose hint is `mend`, or what it gives."""
-    return Rule(pattern=re.compile(pattern), mend=mend if callable(mend) else lambda case: mend)
+def rule(pattern: str, remedy: Callable[[Case], str] | str) -> Rule:
+    """A rule whose hint is `remedy`, or what it gives."""
+    return Rule(pattern=re.compile(pattern), remedy=remedy if callable(remedy) else lambda case: remedy)
 
 
 def next_multiple(value: int, by: int) -> int:
@@ -84,6 +84,6 @@ def next_multiple(value: int, by: int) -> int:
     return ceil(value / by) * by
 
 
-def shown(values: object) -> str:
+def format_shape(values: object) -> str:
     """Sizes as `1x8x32x32`, everything else as it is."""
     return "x".join(map(str, values)) if isinstance(values, list | tuple) else str(values)

@@ -50,7 +50,7 @@ class PartitionChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class PlanDifference:
     """How one plan differs from another."""
 
     before: DelegationPlan
@@ -94,7 +94,7 @@ class Difference:
         return not any(lists)
 
 
-def difference(before: DelegationPlan, after: DelegationPlan) -> Difference:
+def difference(before: DelegationPlan, after: DelegationPlan) -> PlanDifference:
     """Hold `after` against `before`.
 
     Nodes are the same that have the same name, operator and module. Names count the nodes of an operator, so one node
@@ -117,7 +117,7 @@ def difference(before: DelegationPlan, after: DelegationPlan) -> Difference:
         left = [node for node in left if node.name not in taken]
         right = [node for node in right if node.name not in found]
     pairs = [Pair(before=matched[node.name], after=node) for node in after.nodes if node.name in matched]
-    return Difference(before=before, after=after, pairs=pairs, only_before=left, only_after=right)
+    return PlanDifference(before=before, after=after, pairs=pairs, only_before=left, only_after=right)
 
 
 def _matched(
@@ -136,10 +136,10 @@ def _module_unknown(name: str, other: PlannedNode, nodes: Sequence[PlannedNode])
 
 def _cause(graph: PlanGraph, node: PlannedNode) -> tuple[str, ...]:
     reason = node.reason
-    return () if reason is None else (reason.code, reason.check, graph.without_names(reason.words))
+    return () if reason is None else (reason.code, reason.check, graph.without_names(reason.message))
 
 
-def _partition_changes(found: Difference) -> list[PartitionChange]:
+def _partition_changes(found: PlanDifference) -> list[PartitionChange]:
     """Groups of partitions that share nodes, without those that are the same on both sides."""
     same = {pair.after.name: pair.before.name for pair in found.pairs}
     sides: list[tuple[set[str], set[str]]] = []  # tags before, tags after
@@ -173,7 +173,7 @@ def _join(sides: list[tuple[set[str], set[str]]], before: str, after: str) -> No
         sides.remove(second)
 
 
-def as_json(found: Difference, against: str) -> dict[str, Any]:
+def as_json(found: PlanDifference, against: str) -> dict[str, Any]:
     """The difference as plain containers; docs/plan.md describes them.
 
     Args:

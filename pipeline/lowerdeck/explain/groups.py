@@ -14,7 +14,7 @@ from lowerdeck.explain.hints import hint
 
 MEANINGS: Mapping[ReasonCode, str] = {
     ReasonCode.EXCLUDED: "the configuration keeps it off the delegate",
-    ReasonCode.OWN_CHECK: "a check of your own refused it",
+    ReasonCode.USER_CHECK: "a check of your own refused it",
     ReasonCode.NO_CONVERTER: "the backend has no such operator",
     ReasonCode.NOT_QUANTIZED: "the backend computes in integers, and it is not quantized",
     ReasonCode.DTYPE: "the backend has it, but not for these dtypes or this quantization",
@@ -111,12 +111,12 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
 def _key(graph: PlanGraph, node: PlannedNode, reason: Reason, said: str) -> tuple[str, ...]:
     """Equal for nodes that one row can tell of: which nodes are around them does not count, but what kind they are."""
     values = json.dumps(dict(reason.values), sort_keys=True, default=str)
-    parts = (reason.code, node.operator, reason.words, reason.check, values, said)
+    parts = (reason.code, node.operator, reason.message, reason.check, values, said)
     return tuple(map(graph.without_names, parts))
 
 
 def _row_order(row: Row) -> tuple[int, int, int, str, str]:
-    return -row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.words
+    return -row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.message
 
 
 def reason_code(name: str) -> ReasonCode:
@@ -153,7 +153,7 @@ def as_json(found: Sequence[Group], total_macs: int) -> list[dict[str, Any]]:
                     "modules": row.modules,
                     "macs": row.macs,
                     "macs_share": share(row.macs, total_macs),
-                    "words": row.reason.words,
+                    "message": row.reason.message,
                     "check": row.reason.check,
                     "values": dict(row.reason.values),
                     "hint": row.hint,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from lowerdeck.contracts.plan import PlannedNode, ReasonCode
-from lowerdeck.explain.case import DEQUANTIZE, QUANTIZE, Case, Rule, next_multiple, shown
+from lowerdeck.explain.case import DEQUANTIZE, QUANTIZE, Case, Rule, format_shape, next_multiple
 from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 
@@ -15,7 +15,7 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "neutron": neutron.RULES,
     "xnnpack": xnnpack.RULES,
 }
-_BY_CHECK = (
+_CODES_WITH_RULES = (
     ReasonCode.CONSTRAINT,
     ReasonCode.TARGET_CONSTRAINT,
     ReasonCode.SHAPE,
@@ -29,7 +29,7 @@ _HARD_SIGMOID = {"aten.add.Tensor", "aten.clamp.default", "aten.div.Tensor"}
 """What a hard sigmoid becomes in the edge program."""
 _U85 = "build for an Ethos-U85 (`target: ethos_u85_256`), which takes it as it is"
 _SIGMOID = "this is a hard sigmoid, written out: use nn.Sigmoid, which the quantizer and the NPU have"
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 _REPLACEMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "neutron": neutron.REPLACEMENTS,
     "xnnpack": xnnpack.REPLACEMENTS,
@@ -51,7 +51,7 @@ def hint(node: PlannedNode, graph: PlanGraph) -> str:
     if node.operator in _COPIES and node.inputs and not case.activations:
         users = ", ".join(dict.fromkeys(user.operator for user in graph.users(node)))
         return f"converts a constant for {users}, and goes when that is replaced; it costs next to nothing"
-    if case.reason.code in _BY_CHECK:
+    if case.reason.code in _CODES_WITH_RULES:
         said = _by_check(case) or _divisible(case)
         if said:
             return f"{said}; or {_U85}" if case.has_better_device else said
@@ -61,7 +61,7 @@ def hint(node: PlannedNode, graph: PlanGraph) -> str:
 def _by_check(case: Case) -> str:
     for each in _RULES.get(case.graph.plan.backend, ()):
         if each.pattern.search(case.text):
-            return each.mend(case)
+            return each.remedy(case)
     return ""
 
 
@@ -91,7 +91,7 @@ def _excluded(case: Case) -> str:
         case "config_precisions":
             return "add its precision to `target.options.config_precisions`, or set that to null"
     if case.node.excluded_by is None and case.reason.node:
-        return _follows(case)
+        return _neighbour_hint(case)
     return f"take {case.node.excluded_by or option or 'it'} out of the configuration to delegate it"
 
 
@@ -111,34 +111,34 @@ def _not_quantized(case: Case) -> str:
         return "quantize the model: `quantization: int8` in params.yaml"
     region = case.float_region()
     if len(region) > 1:
-        return _together(case, region)
+        return _float_region_hint(case, region)
     return (
         "quantize it: take its module out of quantization.keep_float and rules if it is there; else the quantizer has "
         "no pattern for it, and another operator is needed"
     )
 
 
-def _together(case: Case, region: Sequence[PlannedNode]) -> str:
+def _float_region_hint(case: Case, region: Sequence[PlannedNode]) -> str:
     """For a node that computes in floats because those around it do."""
     if _in_hard_sigmoid(case):
         return _SIGMOID
     lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
     if lacking:
         return (
-            f"computes in floats together with {_several(lacking)}, which the backend does not have: replace those, so "
-            "that all of it can be quantized"
+            f"computes in floats together with {_join_unique(lacking)}, which the backend does not have: replace "
+            "those, so that all of it can be quantized"
         )
-    others = _several([node.operator for node in region if node is not case.node])
+    others = _join_unique([node.operator for node in region if node is not case.node])
     return (
         f"nothing is quantized between it and {others}: take them out of quantization.keep_float and rules if they are "
         "there; else put an operator between them that the quantizer knows"
     )
 
 
-def _several(names: Sequence[str]) -> str:
+def _join_unique(names: Sequence[str]) -> str:
     """Each name once, as many as can be read."""
     unique = list(dict.fromkeys(names))
-    return ", ".join(unique[:_MOST_NAMES]) + (f" and {len(unique) - _MOST_NAMES} more" if unique[_MOST_NAMES:] else "")
+    return ", ".join(unique[:_MAX_NAMES]) + (f" and {len(unique) - _MAX_NAMES} more" if unique[_MAX_NAMES:] else "")
 
 
 def _in_hard_sigmoid(case: Case) -> bool:
@@ -155,7 +155,7 @@ def _dtype(case: Case) -> str:
 
 
 def _shape(case: Case) -> str:
-    given = f" ({shown(case.shape)} now)" if case.shape else ""
+    given = f" ({format_shape(case.shape)} now)" if case.shape else ""
     return f"export with another shape{given}: model.input_shapes, or a reshape before it"
 
 
@@ -176,7 +176,7 @@ def _constraint(case: Case) -> str:
     return f"change {named} in the model" if named else "change its arguments in the model"
 
 
-def _follows(case: Case) -> str:
+def _neighbour_hint(case: Case) -> str:
     other = case.graph.nodes.get(case.reason.node)
     if other is None:
         return ""
@@ -194,8 +194,8 @@ def _follows(case: Case) -> str:
 def _boundary(case: Case) -> str:
     side = {QUANTIZE: "inputs", DEQUANTIZE: "outputs"}
     for operators, name in side.items():
-        at_the_border = not case.graph.sources(case.node) if name == "inputs" else not case.graph.users(case.node)
-        if case.node.operator.startswith(operators) and at_the_border:
+        at_boundary = not case.graph.sources(case.node) if name == "inputs" else not case.graph.users(case.node)
+        if case.node.operator.startswith(operators) and at_boundary:
             return f"nothing to mend; `target.options.quantized_{name}: true` has the program's {name} in integers"
     return "nothing to mend: the CPU converts numbers at the edge of a partition; fewer partitions need fewer of these"
 
@@ -215,7 +215,7 @@ def _partitioning(case: Case) -> str:
 
 _BY_CODE: Mapping[ReasonCode, Callable[[Case], str]] = {
     ReasonCode.EXCLUDED: _excluded,
-    ReasonCode.OWN_CHECK: lambda case: "change your own check, or take it out of the target's options",
+    ReasonCode.USER_CHECK: lambda case: "change your own check, or take it out of the target's options",
     ReasonCode.NO_CONVERTER: _no_converter,
     ReasonCode.NOT_QUANTIZED: _not_quantized,
     ReasonCode.DTYPE: _dtype,
@@ -224,7 +224,7 @@ _BY_CODE: Mapping[ReasonCode, Callable[[Case], str]] = {
     ReasonCode.NOT_CONSTANT: _not_constant,
     ReasonCode.CONSTRAINT: _constraint,
     ReasonCode.TARGET_CONSTRAINT: _target_constraint,
-    ReasonCode.NEIGHBOUR: _follows,
+    ReasonCode.NEIGHBOUR: _neighbour_hint,
     ReasonCode.BOUNDARY: _boundary,
     ReasonCode.NO_OP_PARTITION: _no_op_partition,
     ReasonCode.PARTITIONING: _partitioning,

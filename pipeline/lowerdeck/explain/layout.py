@@ -12,7 +12,7 @@ from itertools import pairwise
 
 _SWEEPS = 6
 """Times that the order and the places are improved, down and up."""
-_PASSING = 0.35
+_PASSING_WIDTH = 0.35
 """Width of a place at which an edge passes a layer, in boxes."""
 
 Edge = tuple[str, str]
@@ -56,9 +56,9 @@ def layered(nodes: Sequence[str], edges: Sequence[Edge]) -> Layout:
         for offset, passing in enumerate(chain[1:-1], start=1):
             ranks[layers[chain[0]] + offset].append(passing)
         links += pairwise(chain)
-    givers, takers = _neighbours(links, 1), _neighbours(links, 0)
-    _order(ranks, givers, takers)
-    places = _places(ranks, givers, takers, set(nodes))
+    producers, consumers = _neighbours(links, 1), _neighbours(links, 0)
+    _order(ranks, producers, consumers)
+    places = _places(ranks, producers, consumers, set(nodes))
     left = min(places.values(), default=0.0)
     shifted = {name: round(x - left, 3) for name, x in places.items()}
     level = {name: rank for rank, names in enumerate(ranks) for name in names}
@@ -70,13 +70,13 @@ def layered(nodes: Sequence[str], edges: Sequence[Edge]) -> Layout:
 
 def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
     """Box -> layer: below all that it takes from; what takes from nothing stands right above its first taker."""
-    givers, takers = _neighbours(edges, 1), _neighbours(edges, 0)
+    producers, consumers = _neighbours(edges, 1), _neighbours(edges, 0)
     layers: dict[str, int] = {}
     for node in nodes:
-        layers[node] = 1 + max((layers[giver] for giver in givers.get(node, ())), default=-1)
+        layers[node] = 1 + max((layers[producer] for producer in producers.get(node, ())), default=-1)
     for node in reversed(nodes):
-        if node not in givers and node in takers:
-            layers[node] = min(layers[taker] for taker in takers[node]) - 1
+        if node not in producers and node in consumers:
+            layers[node] = min(layers[consumer] for consumer in consumers[node]) - 1
     return layers
 
 
@@ -95,11 +95,11 @@ def _neighbours(edges: Sequence[Edge], end: int) -> dict[str, list[str]]:
     return found
 
 
-def _order(ranks: list[list[str]], givers: Mapping[str, list[str]], takers: Mapping[str, list[str]]) -> None:
+def _order(ranks: list[list[str]], producers: Mapping[str, list[str]], consumers: Mapping[str, list[str]]) -> None:
     """Sort every layer by the mean place of what its boxes are linked with in the layer before, and then after, it."""
     place = {name: float(index) for names in ranks for index, name in enumerate(names)}
     for _ in range(_SWEEPS):
-        for ordered, linked in ((ranks[1:], givers), (ranks[-2::-1], takers)):
+        for ordered, linked in ((ranks[1:], producers), (ranks[-2::-1], consumers)):
             for rank in ordered:
                 wanted = {name: _mean([place[other] for other in linked.get(name, ())], place[name]) for name in rank}
                 rank.sort(key=wanted.__getitem__)
@@ -107,20 +107,20 @@ def _order(ranks: list[list[str]], givers: Mapping[str, list[str]], takers: Mapp
 
 
 def _places(
-    ranks: list[list[str]], givers: Mapping[str, list[str]], takers: Mapping[str, list[str]], boxes: set[str]
+    ranks: list[list[str]], producers: Mapping[str, list[str]], consumers: Mapping[str, list[str]], boxes: set[str]
 ) -> dict[str, float]:
     """Name -> place: as near to those that it is linked with as the others of its layer allow."""
     places = {name: float(index) for names in ranks for index, name in enumerate(names)}
     for _ in range(_SWEEPS):
-        for ordered, linked in ((ranks, givers), (ranks[::-1], takers)):
+        for ordered, linked in ((ranks, producers), (ranks[::-1], consumers)):
             for rank in ordered:
                 wanted = [_mean([places[other] for other in linked.get(name, ())], places[name]) for name in rank]
-                widths = [1.0 if name in boxes else _PASSING for name in rank]
-                places.update(zip(rank, _apart(wanted, widths), strict=True))
+                widths = [1.0 if name in boxes else _PASSING_WIDTH for name in rank]
+                places.update(zip(rank, _separate(wanted, widths), strict=True))
     return places
 
 
-def _apart(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+def _separate(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
     """The places nearest to `wanted`, by least squares, at which neighbours of these widths do not overlap.
 
     Without the widths that lie before each, the places may only not decrease: pool adjacent violators.

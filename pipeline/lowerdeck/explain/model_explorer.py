@@ -28,9 +28,9 @@ def clusters(plan: DelegationPlan) -> dict[str, Any]:
         "collectionLabel": _LABEL,
         **dict.fromkeys(("groupNodeConfigs", "nodeLabelsToHide", "tasksData", "layoutConfigs")),
         "nodes": [
-            *(_given(tensor) for tensor in _given_tensors(graph)),
+            *(_input_node(tensor) for tensor in _input_tensors(graph)),
             *(_node(graph, node, number_of) for node in plan.nodes),
-            {**_bare("output", "output"), "incomingEdges": _edges(plan.outputs)},
+            {**_empty_node("output", "output"), "incomingEdges": _edges(plan.outputs)},
         ],
         "groupNodeAttributes": {
             _namespace(tag, number_of): {
@@ -43,7 +43,7 @@ def clusters(plan: DelegationPlan) -> dict[str, Any]:
     return {"label": _LABEL, "graphs": [drawn], "graphsWithLevel": [{"graph": drawn, "level": 0}]}
 
 
-def _given_tensors(graph: PlanGraph) -> list[PlannedTensor]:
+def _input_tensors(graph: PlanGraph) -> list[PlannedTensor]:
     """What nodes take that no node computes: inputs, parameters, buffers and constants, each once."""
     given = {
         tensor.source: tensor for node in graph.plan.nodes for tensor in node.inputs if tensor.source not in graph.nodes
@@ -51,10 +51,10 @@ def _given_tensors(graph: PlanGraph) -> list[PlannedTensor]:
     return list(given.values())
 
 
-def _given(tensor: PlannedTensor) -> dict[str, Any]:
+def _input_node(tensor: PlannedTensor) -> dict[str, Any]:
     what = "constant" if tensor.is_constant else "input"
     attributes = _attributes([("is", what)])
-    return {**_bare(tensor.source, tensor.source), "attrs": attributes, "outputsMetadata": [_metadata(0, tensor)]}
+    return {**_empty_node(tensor.source, tensor.source), "attrs": attributes, "outputsMetadata": [_metadata(0, tensor)]}
 
 
 def _node(graph: PlanGraph, node: PlannedNode, number_of: dict[str, int]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _node(graph: PlanGraph, node: PlannedNode, number_of: dict[str, int]) -> dic
     ]
     stays = node.partition is None and node.compute
     return {
-        **_bare(node.name, node.operator.rpartition(".")[0] or node.operator),
+        **_empty_node(node.name, node.operator.rpartition(".")[0] or node.operator),
         "namespace": "" if node.partition is None else _namespace(node.partition, number_of),
         "attrs": _attributes(attributes),
         "incomingEdges": _edges(dict.fromkeys(tensor.source for tensor in node.inputs)),
@@ -85,7 +85,7 @@ def _namespace(tag: str, number_of: dict[str, int]) -> str:
     return f"partition {number_of[tag]} ({tag.replace('/', ':')})"
 
 
-def _bare(name: str, label: str) -> dict[str, Any]:
+def _empty_node(name: str, label: str) -> dict[str, Any]:
     """All fields of Model Explorer's GraphNode, empty but for the first two."""
     lists: dict[str, Any] = {
         key: [] for key in ("subgraphIds", "attrs", "incomingEdges", "outputsMetadata", "inputsMetadata")

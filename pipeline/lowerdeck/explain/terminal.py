@@ -11,15 +11,15 @@ from rich.text import Text
 
 from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason
 from lowerdeck.delegation.coverage import coverage
-from lowerdeck.explain.difference import Difference, Pair
+from lowerdeck.explain.difference import Pair, PlanDifference
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, share
 from lowerdeck.explain.hints import hint
 
-_MOST_MODULES = 8
+_MAX_MODULES = 8
 """Modules that a row names; --json has all."""
 _SHARES = ("delegated_share", "delegated_macs_share", "delegated_parameter_share")
-_FIGURES = {
+_METRICS = {
     "delegated_compute_nodes": "delegated compute nodes",
     "compute_nodes": "compute nodes",
     "delegated_share": "share of compute nodes",
@@ -35,9 +35,9 @@ _FIGURES = {
 
 def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> None:
     """What stays on the CPU by reason code, below one line on the whole plan."""
-    plan, figures = graph.plan, coverage(graph.plan)
+    plan, metrics = graph.plan, coverage(graph.plan)
     total_macs = sum(node.macs for node in plan.nodes)
-    shares = f", {100 * figures['delegated_macs_share']:.1f} % of the MACs" if total_macs else ""
+    shares = f", {100 * metrics['delegated_macs_share']:.1f} % of the MACs" if total_macs else ""
     _line(console, Text(f"{plan.backend}: {plan.summary}{shares}"))
     for group in found:
         counts = _counts(group.num_nodes, group.macs, total_macs)
@@ -56,8 +56,8 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
             of_all = 100 * share(row.macs, total_macs)
             numbers = f"{numbers:<{counts + 3 + operators}}  {row.macs:>{macs},} MACs  {of_all:5.1f} %"
         _line(console, Text(numbers), 2)
-        _line(console, Text(f"in {listed(row.modules)}"), 6)
-        _line(console, Text(because(row.reason)), 6)
+        _line(console, Text(f"in {join_names(row.modules)}"), 6)
+        _line(console, Text(format_reason(row.reason)), 6)
         if row.hint:
             _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
 
@@ -80,21 +80,21 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
     yield "quantized", "yes" if node.is_quantized else "no"
     yield "MACs", f"{node.macs:,}"
     for tensor in node.inputs:
-        yield "takes", tensor_words(tensor) + _place(graph.nodes.get(tensor.source))
+        yield "takes", format_tensor(tensor) + _place(graph.nodes.get(tensor.source))
     for tensor in node.outputs:
-        yield "gives", tensor_words(tensor, named=False)
+        yield "gives", format_tensor(tensor, named=False)
     for user in graph.users(node):
         yield "taken by", user.name + _place(user)
     if node.reason is not None:
         yield "reason", f"{node.reason.code.value}: {MEANINGS[node.reason.code]}"
-        yield "", because(node.reason)
+        yield "", format_reason(node.reason)
         if node.reason.node:
             yield "decided by", node.reason.node
         if said := hint(node, graph):
             yield "hint", said
 
 
-def tensor_words(tensor: PlannedTensor, *, named: bool = True) -> str:
+def format_tensor(tensor: PlannedTensor, *, named: bool = True) -> str:
     """E.g. `weight float32 [8 x 3 x 3 x 3], 864 bytes, constant`."""
     sizes = " x ".join(map(str, tensor.shape))
     extra = (", constant" if tensor.is_constant else "") + (", size varies" if tensor.is_dynamic else "")
@@ -106,17 +106,24 @@ def _place(node: PlannedNode | None) -> str:
     return "" if node is None else f" ({node.partition or 'CPU'})"
 
 
-def print_difference(console: Console, found: Difference, against: str) -> None:
+def print_difference(console: Console, found: PlanDifference, against: str) -> None:
     """What changed from the plan before, named `against`, to the plan after."""
     _line(console, Text(f"before: {against} ({found.before.backend}), {found.before.summary}"))
     _line(console, Text(f"now:    {found.after.backend}, {found.after.summary}"))
     if found.is_empty:
         _line(console, Text("Both delegate the same nodes in the same partitions."))
-    _print_figures(console, found)
-    _print_pairs(console, "gained: delegated now, and not before", found.gained, lambda pair: _was(pair.before))
-    _print_pairs(console, "lost: delegated before, and not now", found.lost, lambda pair: _now(pair.after))
+    _print_metrics(console, found)
+    _print_pairs(
+        console, "gained: delegated now, and not before", found.gained, lambda pair: _previous_reason(pair.before)
+    )
+    _print_pairs(console, "lost: delegated before, and not now", found.lost, lambda pair: _current_reason(pair.after))
     both = "on the CPU in both, for another reason"
-    _print_pairs(console, both, found.other_reason, lambda pair: f"{_was(pair.before)}; {_now(pair.after)}")
+    _print_pairs(
+        console,
+        both,
+        found.other_reason,
+        lambda pair: f"{_previous_reason(pair.before)}; {_current_reason(pair.after)}",
+    )
     _print_single(console, "only in the program before", found.only_before)
     _print_single(console, "only in the program now", found.only_after)
     if found.partitions:
@@ -126,13 +133,13 @@ def print_difference(console: Console, found: Difference, against: str) -> None:
         _line(console, Text(f"{change.kind}: {tags} (compute nodes: {change.num_before} -> {change.num_after})"), 2)
 
 
-def _print_figures(console: Console, found: Difference) -> None:
+def _print_metrics(console: Console, found: PlanDifference) -> None:
     before, after = coverage(found.before), coverage(found.after)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     for heading in ("before", "now", "change"):
         table.add_column(heading, justify="right")
-    for key, name in _FIGURES.items():
+    for key, name in _METRICS.items():
         old, new = before[key], after[key]
         if key in _SHARES:
             old_text, new_text, change = f"{100 * old:.1f} %", f"{100 * new:.1f} %", f"{100 * (new - old):+.1f}"
@@ -143,14 +150,14 @@ def _print_figures(console: Console, found: Difference) -> None:
     console.print(table)
 
 
-def _print_pairs(console: Console, title: str, pairs: Sequence[Pair], words: Callable[[Pair], str]) -> None:
+def _print_pairs(console: Console, title: str, pairs: Sequence[Pair], format_pair: Callable[[Pair], str]) -> None:
     if not pairs:
         return
     computing = [pair for pair in pairs if pair.after.compute]
     _heading(console, title, len(pairs))
     for pair in sorted(computing, key=lambda pair: -pair.after.macs):
-        _line(console, Text(_node_words(pair.after)), 2)
-        _line(console, Text(words(pair)), 6)
+        _line(console, Text(_format_node(pair.after)), 2)
+        _line(console, Text(format_pair(pair)), 6)
     _print_rest(console, len(pairs) - len(computing))
 
 
@@ -160,8 +167,8 @@ def _print_single(console: Console, title: str, nodes: Sequence[PlannedNode]) ->
     computing = [node for node in nodes if node.compute]
     _heading(console, title, len(nodes))
     for node in computing:
-        _line(console, Text(_node_words(node)), 2)
-        _line(console, Text(_now(node) if node.reason else f"in {node.partition}"), 6)
+        _line(console, Text(_format_node(node)), 2)
+        _line(console, Text(_current_reason(node) if node.reason else f"in {node.partition}"), 6)
     _print_rest(console, len(nodes) - len(computing))
 
 
@@ -171,22 +178,22 @@ def _print_rest(console: Console, number: int) -> None:
         _line(console, Text(f"and {what}"), 2)
 
 
-def _node_words(node: PlannedNode) -> str:
+def _format_node(node: PlannedNode) -> str:
     macs = f", {node.macs:,} MACs" if node.macs else ""
     return f"{node.name} ({node.operator}) in {node.module or 'an unknown module'}{macs}"
 
 
-def _was(node: PlannedNode) -> str:
+def _previous_reason(node: PlannedNode) -> str:
     return f"was {_reason(node)}"
 
 
-def _now(node: PlannedNode) -> str:
+def _current_reason(node: PlannedNode) -> str:
     return f"is {_reason(node)}"
 
 
 def _reason(node: PlannedNode) -> str:
     assert node.reason is not None
-    return f"{node.reason.code.value}: {because(node.reason)}"
+    return f"{node.reason.code.value}: {format_reason(node.reason)}"
 
 
 def _heading(console: Console, title: str, number: int) -> None:
@@ -194,32 +201,32 @@ def _heading(console: Console, title: str, number: int) -> None:
     _line(console, Text(f"{title} ({number})", style="bold"))
 
 
-def because(reason: Reason) -> str:
-    """The backend's words, what said them, and the values that the words leave out."""
+def format_reason(reason: Reason) -> str:
+    """The backend's message, what said them, and the values that the message leave out."""
     left_out = [
         f"{name}={value}"
         for name, value in reason.values.items()
-        if name != "option" and value not in ([], "", None) and not _says(reason.words, name, value)
+        if name != "option" and value not in ([], "", None) and not _mentions(reason.message, name, value)
     ]
-    words = reason.words + (f" with {', '.join(left_out)}" if left_out else "")
-    return f"{words} [{reason.check}]" if reason.check else words
+    message = reason.message + (f" with {', '.join(left_out)}" if left_out else "")
+    return f"{message} [{reason.check}]" if reason.check else message
 
 
-def _says(words: str, name: str, value: object) -> bool:
-    """Whether `words` have the value by its name, or all of the texts that it is."""
+def _mentions(message: str, name: str, value: object) -> bool:
+    """Whether `message` have the value by its name, or all of the texts that it is."""
     texts = value if isinstance(value, list) else [value]
-    return name in words or all(isinstance(text, str) and text in words for text in texts)
+    return name in message or all(isinstance(text, str) and text in message for text in texts)
 
 
 def _counts(nodes: int, macs: int, total_macs: int) -> str:
-    words = "1 node" if nodes == 1 else f"{nodes:,} nodes"
-    return f"{words}, {macs:,} MACs, {100 * share(macs, total_macs):.1f} %" if macs else words
+    text = "1 node" if nodes == 1 else f"{nodes:,} nodes"
+    return f"{text}, {macs:,} MACs, {100 * share(macs, total_macs):.1f} %" if macs else text
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """The first of `names`, and how many more there are."""
-    return ", ".join(names[:_MOST_MODULES]) + (
-        f" and {len(names) - _MOST_MODULES} more" if len(names) > _MOST_MODULES else ""
+    return ", ".join(names[:_MAX_MODULES]) + (
+        f" and {len(names) - _MAX_MODULES} more" if len(names) > _MAX_MODULES else ""
     )
 
 

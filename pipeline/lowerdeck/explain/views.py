@@ -9,7 +9,7 @@ from lowerdeck.contracts.plan import PlannedNode
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.layout import Edge
 
-_MOST_GROUPS = 80
+_MAX_GROUPS = 80
 """Boxes that a picture of the whole may have before modules are put together further."""
 
 
@@ -73,13 +73,13 @@ def _edges_between(graph: PlanGraph, kept: set[str]) -> list[Edge]:
     reached: dict[str, dict[str, None]] = {}  # of a node left out, the kept nodes that it takes from
     edges: dict[Edge, None] = {}
     for node in graph.plan.nodes:
-        givers: dict[str, None] = {}
+        producers: dict[str, None] = {}
         for source in graph.sources(node):
-            givers |= {source.name: None} if source.name in kept else reached.get(source.name, {})
+            producers |= {source.name: None} if source.name in kept else reached.get(source.name, {})
         if node.name in kept:
-            edges |= {(giver, node.name): None for giver in givers}
+            edges |= {(producer, node.name): None for producer in producers}
         else:
-            reached[node.name] = givers
+            reached[node.name] = producers
     return list(edges)
 
 
@@ -88,7 +88,7 @@ def _by_module(nodes: Sequence[PlannedNode], edges: Sequence[Edge]) -> View:
     deepest = max((node.module.count(".") + 1 for node in nodes), default=1)
     for depth in range(deepest, 0, -1):
         boxes, between = _grouped(nodes, edges, depth)
-        if len(boxes) <= _MOST_GROUPS:
+        if len(boxes) <= _MAX_GROUPS:
             break
     return View(name="modules", title="modules", boxes=boxes, edges=between)
 
@@ -99,14 +99,16 @@ def _grouped(nodes: Sequence[PlannedNode], edges: Sequence[Edge], depth: int) ->
     Put together so that no circle arises: a node joins the group of a node that it takes from only where all others
     that it takes from belong to groups of lower level, and edges between groups always lead to a higher level.
     """
-    givers: dict[str, list[str]] = {}
-    for giver, taker in edges:
-        givers.setdefault(taker, []).append(giver)
+    producers: dict[str, list[str]] = {}
+    for producer, consumer in edges:
+        producers.setdefault(consumer, []).append(producer)
     group_of: dict[str, int] = {}
     members: list[list[PlannedNode]] = []
     levels: list[int] = []
     for node in nodes:
-        before = sorted({group_of[giver] for giver in givers.get(node.name, ())}, key=lambda group: -levels[group])
+        before = sorted(
+            {group_of[producer] for producer in producers.get(node.name, ())}, key=lambda group: -levels[group]
+        )
         highest = before[0] if before else None
         alone = highest is not None and all(levels[group] < levels[highest] for group in before[1:])
         if highest is not None and alone and _belongs(node, members[highest][0], depth):
@@ -118,7 +120,7 @@ def _grouped(nodes: Sequence[PlannedNode], edges: Sequence[Edge], depth: int) ->
         levels.append(1 + max((levels[group] for group in before), default=-1))
     order = sorted(range(len(members)), key=lambda group: (levels[group], group))
     boxes = [_group_box(group, members[group], depth) for group in order]
-    between = {(f"g{group_of[giver]}", f"g{group_of[taker]}"): None for giver, taker in edges}
+    between = {(f"g{group_of[producer]}", f"g{group_of[consumer]}"): None for producer, consumer in edges}
     return boxes, [edge for edge in between if edge[0] != edge[1]]
 
 

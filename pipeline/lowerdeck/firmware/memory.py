@@ -25,7 +25,7 @@ class _Sizes:
     @property
     def tensor(self) -> int:
         """TensorImpl: four pointers, three sizes, and four bytes of types and device."""
-        return _up(7 * self.pointer + 4, self.pointer)
+        return _align_up(7 * self.pointer + 4, self.pointer)
 
     @property
     def delegate(self) -> int:
@@ -56,20 +56,20 @@ def method_allocator_bytes(method: Method, pointer_bytes: int) -> int:
         pointer_bytes: 4 for Cortex-M, 8 for a 64-bit processor.
     """
     sizes = _Sizes(pointer_bytes)
-    total = _up(len(method.values) * sizes.value, 8) + _up(len(method.inputs), sizes.pointer)
+    total = _align_up(len(method.values) * sizes.value, 8) + _align_up(len(method.inputs), sizes.pointer)
     for value in method.values:
         total += _value_bytes(value, sizes)
-    total += len(method.delegates) * (sizes.delegate + _MOST_COMPILE_SPECS * sizes.compile_spec)
+    total += len(method.delegates) * (sizes.delegate + _MAX_COMPILE_SPECS * sizes.compile_spec)
     total += len(method.chains) * sizes.chain
     for chain in method.chains:
         total += len(chain) * (sizes.pointer + 2 * sizes.pointer)  # a kernel and a span of arguments each
         for instruction in chain:
             if isinstance(instruction, (KernelCall, DelegateCall)):
                 total += len(instruction.args) * sizes.pointer
-    return _up(total, 16)
+    return _align_up(total, 16)
 
 
-_MOST_COMPILE_SPECS = 8
+_MAX_COMPILE_SPECS = 8
 """Entries of a delegate's compile specs that are reckoned with; the backends here write fewer."""
 
 
@@ -81,12 +81,14 @@ def planned_bytes(method: Method) -> dict[str, int]:
 def _value_bytes(value: Any, sizes: _Sizes) -> int:
     if isinstance(value, TensorSpec):
         rank = len(value.sizes)
-        dynamic = _up(4 * rank, sizes.pointer) + _up(rank, sizes.pointer) if value.dynamism != STATIC else 0
-        return sizes.tensor + _up(4 * rank, sizes.pointer) + dynamic  # strides; own sizes and order where they vary
+        dynamic = _align_up(4 * rank, sizes.pointer) + _align_up(rank, sizes.pointer) if value.dynamism != STATIC else 0
+        return (
+            sizes.tensor + _align_up(4 * rank, sizes.pointer) + dynamic
+        )  # strides; own sizes and order where they vary
     if isinstance(value, Boxed):
         return len(value.items) * (sizes.pointer + sizes.wide) + sizes.wide + sizes.list
     return sizes.list if isinstance(value, (tuple, str)) else 0
 
 
-def _up(size: int, alignment: int) -> int:
+def _align_up(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment

@@ -50,7 +50,7 @@ def describe(
     """
     methods = read_pte(program)
     forward = next(method for method in methods if method.name == "forward")
-    converter, outputs = manifest["converter"], zip(manifest["outputs"], manifest["output_steps"], strict=True)
+    converter, outputs = manifest["converter"], zip(manifest["outputs"], manifest["output_scales"], strict=True)
     return {
         "format": FORMAT,
         "caveats": [caveat for caveat in (converter["caveat"], RANDOM_CAVEAT if structural else None) if caveat],
@@ -66,7 +66,7 @@ def describe(
             "header": _header(placement),
         },
         "inputs": manifest["inputs"],
-        "outputs": [tensor | {"step": step} for tensor, step in outputs],
+        "outputs": [tensor | {"step": scale} for tensor, scale in outputs],
         "operators": list(forward.operators),
         "delegates": [delegate.backend for delegate in forward.delegates],
         "memory": _memory(forward, manifest),

@@ -77,13 +77,13 @@ def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256
     Raises:
         LowerdeckError: the sample does not fit the program, or this host cannot execute it.
     """
-    inputs = tuple(map(_laid_out, program.encode(sample), program.inputs))
+    inputs = tuple(map(_to_dim_order, program.encode(sample), program.inputs))
     outputs = program.program(inputs)
     if not all(isinstance(output, torch.Tensor) for output in outputs):
         raise LowerdeckError("the program gives outputs that are no tensors, which a test vector cannot hold")
     return TestVector(
         inputs=inputs,
-        outputs=tuple(map(_laid_out, outputs, program.outputs)),
+        outputs=tuple(map(_to_dim_order, outputs, program.outputs)),
         executed_by=program.executor,
         sample_sha256=sample_sha256,
     )
@@ -115,7 +115,7 @@ def raw_bytes(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
-def _laid_out(tensor: torch.Tensor, described: ProgramTensor) -> torch.Tensor:
+def _to_dim_order(tensor: torch.Tensor, described: ProgramTensor) -> torch.Tensor:
     """`tensor` with its dimensions in memory as the program has them."""
     strides = strides_of(tensor.shape, described.dim_order)
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)

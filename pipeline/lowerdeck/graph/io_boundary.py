@@ -29,7 +29,7 @@ _PER_TENSOR = "_per_tensor.default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Integers:
+class QuantizationParameters:
     """How integers stand for floats in one input or output."""
 
     scale: float
@@ -39,38 +39,42 @@ class Integers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Border:
+class IOBoundary:
     """Inputs and outputs, by index, that a program takes and gives as integers."""
 
-    inputs: Mapping[int, Integers]
-    outputs: Mapping[int, Integers]
+    inputs: Mapping[int, QuantizationParameters]
+    outputs: Mapping[int, QuantizationParameters]
 
 
-def keep_border(lowering: Lowering) -> None:
+def keep_io_boundary_on_cpu(lowering: Lowering) -> None:
     """Make the partitioner leave the outermost quantize and dequantize on the CPU where `lowering` wants integers."""
     if not (lowering.quantized_inputs or lowering.quantized_outputs):
         return
     decide = lowering.partitioner.partition
 
-    def partition_within_border(program: ExportedProgram) -> PartitionResult:
+    def partition_within_io_boundary(program: ExportedProgram) -> PartitionResult:
         result = decide(program)
         tagged = result.tagged_exported_program
-        outermost = [user for entry in _entries(tagged) for user in entry.users] if lowering.quantized_inputs else []
+        outermost = (
+            [user for input_node in _input_nodes(tagged) for user in input_node.users]
+            if lowering.quantized_inputs
+            else []
+        )
         outermost += tagged.graph.output_node().all_input_nodes if lowering.quantized_outputs else []
         for node in outermost:
-            if _is(node, _QUANTIZE, _DEQUANTIZE):
+            if _calls(node, _QUANTIZE, _DEQUANTIZE):
                 node.meta.pop(_TAG, None)
         left = {node.meta.get(_TAG) for node in tagged.graph.nodes}
         return replace(result, partition_tags={tag: it for tag, it in result.partition_tags.items() if tag in left})
 
-    lowering.partitioner.partition = partition_within_border
+    lowering.partitioner.partition = partition_within_io_boundary
 
 
-def take_integers(manager: EdgeProgramManager, lowering: Lowering) -> tuple[EdgeProgramManager, Border]:
+def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tuple[EdgeProgramManager, IOBoundary]:
     """The lowered program without quantization at its border, where `lowering` wants that, and what it was.
 
     The program gains ExecuTorch's constant methods `input0_scale`, `input0_zp` ... `output0_dtype`, which firmware can
-    ask for the same figures.
+    ask for the same metrics.
 
     Raises:
         LowerdeckError: an input is used in other ways than by one quantization of the whole tensor, or an output is
@@ -78,61 +82,63 @@ def take_integers(manager: EdgeProgramManager, lowering: Lowering) -> tuple[Edge
     """
     from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
 
-    border = Border(inputs={}, outputs={})
+    boundary = IOBoundary(inputs={}, outputs={})
     if lowering.quantized_inputs:
-        border = replace(border, inputs=_quantized_entries(manager.exported_program()))
-        manager = manager.transform([QuantizeInputs(manager, list(border.inputs))])
+        boundary = replace(boundary, inputs=_quantized_inputs(manager.exported_program()))
+        manager = manager.transform([QuantizeInputs(manager, list(boundary.inputs))])
     if lowering.quantized_outputs:
-        border = replace(border, outputs=_dequantized_exits(manager.exported_program()))
-        manager = manager.transform([QuantizeOutputs(manager, list(border.outputs))])
-    return manager, border
+        boundary = replace(boundary, outputs=_dequantized_outputs(manager.exported_program()))
+        manager = manager.transform([QuantizeOutputs(manager, list(boundary.outputs))])
+    return manager, boundary
 
 
-def describe(plan: ExecutionPlan, names: tuple[Sequence[str], Sequence[str]], border: Border) -> tuple[Any, Any]:
+def describe(plan: ExecutionPlan, names: tuple[Sequence[str], Sequence[str]], boundary: IOBoundary) -> tuple[Any, Any]:
     """ProgramTensors of the inputs and of the outputs of `plan`, the method as it stands in the `.pte`.
 
     Args:
         plan: The method.
-        names: Names of inputs and of outputs, see `names_of`.
-        border: Where integers stand for floats.
+        names: Names of inputs and of outputs, see `input_and_output_names`.
+        boundary: Where integers stand for floats.
 
     Raises:
         LowerdeckError: an input or output is no tensor.
     """
 
-    def tensors(indices: Sequence[int], called: Sequence[str], integers: Mapping[int, Integers]) -> Any:
+    def tensors(indices: Sequence[int], called: Sequence[str], parameters: Mapping[int, QuantizationParameters]) -> Any:
         values = [plan.values[index].val for index in indices]
         return tuple(
-            _tensor(value, name, integers.get(index))
+            _tensor(value, name, parameters.get(index))
             for index, (value, name) in enumerate(zip(values, called, strict=True))
         )
 
-    return tensors(plan.inputs, names[0], border.inputs), tensors(plan.outputs, names[1], border.outputs)
+    return tensors(plan.inputs, names[0], boundary.inputs), tensors(plan.outputs, names[1], boundary.outputs)
 
 
-def names_of(program: ExportedProgram) -> tuple[list[str], list[str]]:
+def input_and_output_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
     """Names of the inputs of an edge program, and of the nodes that compute its outputs."""
     names: list[str] = []
     outputs: Any = program.graph.output_node().args[0]
     for node in outputs:
-        while isinstance(node, torch.fx.Node) and _is(node, _QUANTIZE, _DEQUANTIZE):
+        while isinstance(node, torch.fx.Node) and _calls(node, _QUANTIZE, _DEQUANTIZE):
             node = node.args[0]
         names.append(str(node))
     return list(map(str, program.graph_signature.user_inputs)), names
 
 
-def steps_of(program: ExportedProgram) -> tuple[float | None, ...]:
+def output_scales_of(program: ExportedProgram) -> tuple[float | None, ...]:
     """One step of the quantization of each output of an edge program, None where it is not quantized as a whole."""
     outputs: Any = program.graph.output_node().args[0]
-    return tuple(_integers(node).scale if _is_per_tensor(node, _DEQUANTIZE) else None for node in outputs)
+    return tuple(
+        _quantization_parameters(node).scale if _is_per_tensor(node, _DEQUANTIZE) else None for node in outputs
+    )
 
 
 def input_dtypes(program: ExportedProgram) -> list[torch.dtype]:
     """What an ATen or edge program takes, in the order of its inputs."""
-    return [node.meta["val"].dtype for node in _entries(program)]
+    return [node.meta["val"].dtype for node in _input_nodes(program)]
 
 
-def _tensor(value: Any, name: str, integers: Integers | None) -> ProgramTensor:
+def _tensor(value: Any, name: str, parameters: QuantizationParameters | None) -> ProgramTensor:
     from executorch.exir.schema import Tensor, TensorShapeDynamism
     from executorch.exir.tensor import get_scalar_type
 
@@ -147,37 +153,38 @@ def _tensor(value: Any, name: str, integers: Integers | None) -> ProgramTensor:
         shape=tuple(map(int, value.sizes)),
         dim_order=tuple(map(int, value.dim_order)),
         is_dynamic=value.shape_dynamism != TensorShapeDynamism.STATIC,
-        scale=None if integers is None else integers.scale,
-        zero_point=None if integers is None else integers.zero_point,
-        quant_min=None if integers is None else integers.quant_min,
-        quant_max=None if integers is None else integers.quant_max,
+        scale=None if parameters is None else parameters.scale,
+        zero_point=None if parameters is None else parameters.zero_point,
+        quant_min=None if parameters is None else parameters.quant_min,
+        quant_max=None if parameters is None else parameters.quant_max,
     )
 
 
-def _entries(program: ExportedProgram) -> list[torch.fx.Node]:
+def _input_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
     """The nodes of the inputs."""
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     return [placeholders[str(name)] for name in program.graph_signature.user_inputs]
 
 
-def _quantized_entries(program: ExportedProgram) -> dict[int, Integers]:
+def _quantized_inputs(program: ExportedProgram) -> dict[int, QuantizationParameters]:
     """How the floating-point inputs are quantized."""
     found = {}
-    for index, entry in enumerate(_entries(program)):
-        if not entry.meta["val"].dtype.is_floating_point:
+    for index, input_node in enumerate(_input_nodes(program)):
+        if not input_node.meta["val"].dtype.is_floating_point:
             continue
-        users = list(entry.users)
+        users = list(input_node.users)
         if len(users) != 1 or not _is_per_tensor(users[0], _QUANTIZE):
             raise LowerdeckError(
-                f"input {entry.name!r} cannot be taken as integers (quantized_inputs): it is used by "
-                f"{', '.join(map(_what, users)) or 'nothing'}, and not by one static quantization of the whole tensor "
-                "outside of delegates. Quantize what uses it, or set target.options.quantized_inputs to false"
+                f"input {input_node.name!r} cannot be taken as integers (quantized_inputs): it is used by "
+                f"{', '.join(map(_describe_node, users)) or 'nothing'}, and not by one static quantization of the "
+                "whole tensor outside of delegates. Quantize what uses it, or set target.options.quantized_inputs "
+                "to false"
             )
-        found[index] = _integers(users[0])
+        found[index] = _quantization_parameters(users[0])
     return found
 
 
-def _dequantized_exits(program: ExportedProgram) -> dict[int, Integers]:
+def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationParameters]:
     """How the floating-point outputs are dequantized."""
     found = {}
     outputs: Any = program.graph.output_node().args[0]
@@ -186,27 +193,29 @@ def _dequantized_exits(program: ExportedProgram) -> dict[int, Integers]:
             continue
         if not _is_per_tensor(node, _DEQUANTIZE):
             raise LowerdeckError(
-                f"output {index} cannot be given as integers (quantized_outputs): it comes from {_what(node)}, and not "
-                "from a static dequantization of the whole tensor outside of delegates. Quantize what computes it, or "
-                "set target.options.quantized_outputs to false"
+                f"output {index} cannot be given as integers (quantized_outputs): it comes from "
+                f"{_describe_node(node)}, and not from a static dequantization of the whole tensor outside of delegates. Quantize "
+                "what computes it, or set target.options.quantized_outputs to false"
             )
-        found[index] = _integers(node)
+        found[index] = _quantization_parameters(node)
     return found
 
 
-def _integers(node: torch.fx.Node) -> Integers:
+def _quantization_parameters(node: torch.fx.Node) -> QuantizationParameters:
     arguments: Any = node.args
     scale, zero_point, quant_min, quant_max = arguments[1:5]
-    return Integers(scale=float(scale), zero_point=int(zero_point), quant_min=int(quant_min), quant_max=int(quant_max))
+    return QuantizationParameters(
+        scale=float(scale), zero_point=int(zero_point), quant_min=int(quant_min), quant_max=int(quant_max)
+    )
 
 
-def _is(node: torch.fx.Node, *prefixes: str) -> bool:
+def _calls(node: torch.fx.Node, *prefixes: str) -> bool:
     return node.op == "call_function" and operator_name(node).startswith(prefixes)
 
 
 def _is_per_tensor(node: Any, prefix: str) -> bool:
-    return isinstance(node, torch.fx.Node) and _is(node, prefix) and operator_name(node).endswith(_PER_TENSOR)
+    return isinstance(node, torch.fx.Node) and _calls(node, prefix) and operator_name(node).endswith(_PER_TENSOR)
 
 
-def _what(node: torch.fx.Node) -> str:
+def _describe_node(node: torch.fx.Node) -> str:
     return f"{node.name} ({operator_name(node)})"

@@ -13,7 +13,7 @@ MemoryFormat = Literal["contiguous", "channels_last"]
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 
-def laid_out(inputs: tuple[torch.Tensor, ...], memory_format: MemoryFormat) -> tuple[torch.Tensor, ...]:
+def to_memory_format(inputs: tuple[torch.Tensor, ...], memory_format: MemoryFormat) -> tuple[torch.Tensor, ...]:
     """`inputs`, those of four dimensions with their channels innermost in memory where that is wanted.
 
     Shapes [n x c x h x w] and values stay. For `contiguous` the inputs are taken as they are.

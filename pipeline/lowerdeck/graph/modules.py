@@ -81,7 +81,7 @@ def matches(modules: Mapping[str, str], globs: Sequence[str] = (), classes: Sequ
     )
 
 
-def refuse_unknown(
+def check_modules_known(
     modules: Mapping[str, str], key: str, globs: Iterable[str] = (), classes: Iterable[str] = ()
 ) -> None:
     """Raise ConfigurationError for a glob or class that no module of the program has, with those that are near.

@@ -30,7 +30,7 @@ def is_compute(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and not moves
 
 
-def origins(node: torch.fx.Node) -> frozenset[str]:
+def original_operators(node: torch.fx.Node) -> frozenset[str]:
     """The operators that `node` was before decompositions and passes, e.g. `aten.linear.default` for an addmm."""
     found: set[str] = set()
     sources = list(node.meta.get("from_node") or ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowerdeck.contracts.evaluation import Outputs
-from lowerdeck.evaluation.intervals import share
+from lowerdeck.evaluation.intervals import share_with_interval
 
 
 def compute(outputs: Outputs) -> dict[str, float]:
@@ -12,10 +12,10 @@ def compute(outputs: Outputs) -> dict[str, float]:
     Each comes with the ends of its 95 % interval, `..._low` and `..._high`.
     """
     top1 = {program: logits.argmax(axis=1) for program, logits in outputs.logits.items()}
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for program in top1:
         if program != "float":
-            figures |= share(f"{program}_agreement_with_float", top1[program] == top1["float"])
+            metrics |= share_with_interval(f"{program}_agreement_with_float", top1[program] == top1["float"])
     if "delegated" in top1:
-        figures |= share("delegated_agreement_with_quantized", top1["delegated"] == top1["quantized"])
-    return figures
+        metrics |= share_with_interval("delegated_agreement_with_quantized", top1["delegated"] == top1["quantized"])
+    return metrics

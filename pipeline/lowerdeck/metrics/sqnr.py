@@ -11,12 +11,12 @@ from lowerdeck.evaluation.quantization_error import power, sqnr_db
 def compute(outputs: Outputs) -> dict[str, float]:
     """`PROGRAM_sqnr_db` against the float program, and `delegated_against_quantized_sqnr_db`."""
     logits = {program: values.astype(np.float64) for program, values in outputs.logits.items()}
-    figures = {
+    metrics = {
         f"{program}_sqnr_db": sqnr_db(power(logits["float"]), power(logits["float"] - values))
         for program, values in logits.items()
         if program != "float"
     }
     if "delegated" in logits:
         noise = logits["quantized"] - logits["delegated"]
-        figures["delegated_against_quantized_sqnr_db"] = sqnr_db(power(logits["quantized"]), power(noise))
-    return figures
+        metrics["delegated_against_quantized_sqnr_db"] = sqnr_db(power(logits["quantized"]), power(noise))
+    return metrics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowerdeck.contracts.evaluation import Outputs
-from lowerdeck.evaluation.intervals import share
+from lowerdeck.evaluation.intervals import share_with_interval
 
 
 def compute(outputs: Outputs) -> dict[str, float]:
@@ -11,8 +11,8 @@ def compute(outputs: Outputs) -> dict[str, float]:
 
     Each comes with the ends of its 95 % interval, `..._low` and `..._high`.
     """
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if outputs.labels is not None:
         for program, logits in outputs.logits.items():
-            figures |= share(f"{program}_accuracy", logits.argmax(axis=1) == outputs.labels)
-    return figures
+            metrics |= share_with_interval(f"{program}_accuracy", logits.argmax(axis=1) == outputs.labels)
+    return metrics

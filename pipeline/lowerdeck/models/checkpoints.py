@@ -75,9 +75,9 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         result = model.load_state_dict(complete, strict=False)
     except RuntimeError as error:
         misshaped = misshaped or [" ".join(str(error).split())]
-        _refuse(model, weights, {"of another shape": misshaped})
+        _raise_mismatch(model, weights, {"of another shape": misshaped})
     else:
-        _refuse(model, weights, {"missing": result.missing_keys, "unexpected": result.unexpected_keys})
+        _raise_mismatch(model, weights, {"missing": result.missing_keys, "unexpected": result.unexpected_keys})
 
 
 def read(weights: str) -> Mapping[str, torch.Tensor]:
@@ -135,8 +135,8 @@ def _without_wrappers(
     return metadata, tensors
 
 
-def _refuse(model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]]) -> None:
-    named = [f"{len(names)} {kind} ({_some(names)})" for kind, names in faults.items() if names]
+def _raise_mismatch(model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]]) -> None:
+    named = [f"{len(names)} {kind} ({_format_names(names)})" for kind, names in faults.items() if names]
     if named:
         raise ConfigurationError(
             f"model.weights {weights} do not fit {type(model).__name__}: {'; '.join(named)}. Use a checkpoint of this "
@@ -144,7 +144,7 @@ def _refuse(model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]
         )
 
 
-def _some(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = f", and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
     return ", ".join(names[:NUM_NAMED]) + more
 
@@ -152,7 +152,7 @@ def _some(names: list[str]) -> str:
 def _description(loaded: object) -> str:
     if not isinstance(loaded, Mapping):
         return f"a {type(loaded).__name__}"
-    return f"a dictionary with {_some([str(key) for key in loaded])}"
+    return f"a dictionary with {_format_names([str(key) for key in loaded])}"
 
 
 def _first_line(error: Exception) -> str:

@@ -42,7 +42,7 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
         weights: null, or the path of a checkpoint
         plugins: packages whose modules may be named, from params.yaml
     """
-    import_paths.parts(options.factory, _KEY, _EXAMPLE)
+    import_paths.split_import_path(options.factory, _KEY, _EXAMPLE)
     import_paths.check_permitted(options.factory, _KEY, OWN_PACKAGE, plugins)
     accepted = import_paths.parameters(options.factory, _KEY)
     _check_kwargs(options, accepted)
@@ -63,8 +63,8 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     Raises:
         ConfigurationError: the factory fails or returns something else, or the checkpoint does not fit.
     """
-    import_paths.parts(options.factory, _KEY, _EXAMPLE)
-    create = import_paths.imported_callable(options.factory, _KEY)
+    import_paths.split_import_path(options.factory, _KEY, _EXAMPLE)
+    create = import_paths.import_callable(options.factory, _KEY)
     import torch
 
     try:

@@ -174,7 +174,7 @@ def _builders(module: ast.Module) -> dict[str, tuple[str, ...]]:
         if isinstance(node, ast.ClassDef) and node.name.endswith("_Weights")
     }
     return {
-        name: next((members[word] for word in _words_of_weights_annotation(node) if word in members), ())
+        name: next((members[word] for word in _identifiers_of_weights_annotation(node) if word in members), ())
         for node in module.body
         if isinstance(node, ast.FunctionDef)
         for name in _registered_names(node)
@@ -188,7 +188,7 @@ def _registered_names(function: ast.FunctionDef) -> Iterator[str]:
             yield ast.literal_eval(named[0]) if named else function.name
 
 
-def _words_of_weights_annotation(function: ast.FunctionDef) -> Iterator[str]:
+def _identifiers_of_weights_annotation(function: ast.FunctionDef) -> Iterator[str]:
     for argument in (*function.args.args, *function.args.kwonlyargs):
         if argument.arg == "weights" and argument.annotation is not None:
             yield from (node.id for node in ast.walk(argument.annotation) if isinstance(node, ast.Name))

@@ -36,39 +36,39 @@ class Agreement:
 
 
 def agreement(
-    expected: Sequence[Any], given: Sequence[Any], steps: Sequence[float | None], scheme: QuantizationScheme
+    expected: Sequence[Any], actual: Sequence[Any], scales: Sequence[float | None], scheme: QuantizationScheme
 ) -> Agreement:
     """Compare outputs; of several, the one that is farthest off its limit.
 
     Args:
         expected: of the exported program in PyTorch.
-        given: of the delegated program.
-        steps: one step of each output's quantization, None for floats.
+        actual: of the delegated program.
+        scales: one step of each output's quantization, None for floats.
         scheme: decides what is near for floats.
 
     Raises:
         LowerdeckError: there are more or fewer outputs, or one has another shape.
     """
-    if not len(expected) == len(given) == len(steps):
-        raise LowerdeckError(f"the program gives {len(given)} results instead of {len(expected)}")
-    compared = [_compare(*pair, scheme) for pair in zip(expected, given, steps, strict=True)]
+    if not len(expected) == len(actual) == len(scales):
+        raise LowerdeckError(f"the program gives {len(actual)} results instead of {len(expected)}")
+    compared = [_compare(*pair, scheme) for pair in zip(expected, actual, scales, strict=True)]
     error, unit, limit = max(compared, key=lambda one: one[0] / (one[2] or 1e-9))
     digits = round(error, 1) if unit == LSB else float(f"{error:.0e}")
     return Agreement(max_error=digits, unit=unit, within_limit=error <= limit + (0.01 if unit == LSB else 0.0))
 
 
 def _compare(
-    expected: torch.Tensor, given: torch.Tensor, step: float | None, scheme: QuantizationScheme
+    expected: torch.Tensor, actual: torch.Tensor, scale: float | None, scheme: QuantizationScheme
 ) -> tuple[float, str, float]:
     """(error, unit, limit)."""
-    if expected.shape != given.shape:
-        raise LowerdeckError(f"the result has shape {list(given.shape)} instead of {list(expected.shape)}")
+    if expected.shape != actual.shape:
+        raise LowerdeckError(f"the result has shape {list(actual.shape)} instead of {list(expected.shape)}")
     if expected.numel() == 0:
         return 0.0, SHARE, LIMITS[SHARE]
     if not expected.is_floating_point():
-        return float((expected != given).float().mean()), SHARE, LIMITS[SHARE]
-    difference = (given.double() - expected.double()).abs().max()
-    if step is not None:
-        return float(difference / step), LSB, LIMITS[LSB]
+        return float((expected != actual).float().mean()), SHARE, LIMITS[SHARE]
+    difference = (actual.double() - expected.double()).abs().max()
+    if scale is not None:
+        return float(difference / scale), LSB, LIMITS[LSB]
     limit = LIMITS["quantized" if scheme.is_quantized else scheme.name]
     return float(difference / expected.double().abs().max().clamp(min=1e-9)), RELATIVE, limit

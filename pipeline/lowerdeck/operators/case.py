@@ -41,7 +41,7 @@ class Case:
     """Those to try; None for those of the claim, and `int8`."""
     positive: bool = False
     """Whether the operator takes positive numbers only."""
-    fed: bool = True
+    has_input_layers: bool = True
     """In quantized programs a layer computes each input, so that it comes quantized: no quantizer annotates everything
     by itself. False for operators that are such a layer."""
     dynamic: Sequence[DynamicDimension] = ()
@@ -79,17 +79,19 @@ class Program(nn.Module):
 
     def __init__(self, case: Case, quantized: bool) -> None:
         super().__init__()
-        feeding = case.fed and quantized
-        self.feeds = nn.ModuleList(_feed(shape, case.positive) if feeding else nn.Identity() for shape in case.shapes)
+        has_input_layers = case.has_input_layers and quantized
+        self.input_layers = nn.ModuleList(
+            _input_layer(shape, case.positive) if has_input_layers else nn.Identity() for shape in case.shapes
+        )
         self.operator = case.make()
 
     def forward(self, x: torch.Tensor, y: torch.Tensor | None = None, z: torch.Tensor | None = None) -> Any:
         """Inputs and outputs are those of the operator; a case has one to three inputs."""
         given = [value for value in (x, y, z) if value is not None]
-        return self.operator(*(feed(value) for feed, value in zip(self.feeds, given, strict=True)))
+        return self.operator(*(input_layer(value) for input_layer, value in zip(self.input_layers, given, strict=True)))
 
 
-def _feed(shape: Shape, positive: bool) -> nn.Module:
+def _input_layer(shape: Shape, positive: bool) -> nn.Module:
     """A layer that every quantizer annotates: [shape] -> [shape]."""
     layer: nn.Module = nn.Conv2d(shape[1], shape[1], 1) if len(shape) == 4 else nn.Linear(shape[-1], shape[-1])
     if positive:

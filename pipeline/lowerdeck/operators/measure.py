@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _NUM_SAMPLES = 4
 """Inputs that calibration sees; the first one is executed too."""
-_FEEDS = "feeds"
+_INPUT_LAYERS = "feeds"
 """Path of the submodules that compute the inputs."""
 _MOVING = ("XNNConvert", "XNNStaticTranspose", "XNNStaticReshape", "XNNCopy")
 """Operators of XNNPACK by which ExecuTorch changes memory formats and shapes around those that compute."""
@@ -81,7 +81,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class CaseResult:
     """What the installed versions did with a case."""
 
     outcome: Outcome
@@ -105,7 +105,7 @@ class _StoppedError(Exception):
     """A step stopped with an error that is not the project's own fault."""
 
 
-def measure(case: Case, precision: str, target: Target) -> Measured:
+def measure(case: Case, precision: str, target: Target) -> CaseResult:
     """Lower `case` for `target`, and execute it where the operator is delegated.
 
     An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not,
@@ -116,10 +116,10 @@ def measure(case: Case, precision: str, target: Target) -> Measured:
     except Exception as error:  # the project's own: all others were made results where they arose
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}, {frame.name}"
-        return Measured(outcome=Outcome.OWN_ERROR, problem=f"{type(error).__name__}: {_one_line(error)} ({place})")
+        return CaseResult(outcome=Outcome.OWN_ERROR, problem=f"{type(error).__name__}: {_one_line(error)} ({place})")
 
 
-def _measured(case: Case, precision: str, target: Target) -> Measured:
+def _measured(case: Case, precision: str, target: Target) -> CaseResult:
     backend, scheme = target.create(case.options), PRECISIONS[precision]
     tensors: Sequence[QuantizedTensor] = ()
     try:
@@ -127,8 +127,8 @@ def _measured(case: Case, precision: str, target: Target) -> Measured:
         partitioned, plan = _attempt("partition", lambda: _partitioned(quantized, backend))
     except _StoppedError as error:
         outcome = Outcome.REFUSED if isinstance(error.__cause__, LowerdeckError) else Outcome.ERROR
-        return Measured(outcome=outcome, is_quantized=_holds_integers(tensors), problem=str(error))
-    measured = _decided(case, plan, _holds_integers(tensors))
+        return CaseResult(outcome=outcome, is_quantized=_has_integers(tensors), problem=str(error))
+    measured = _decided(case, plan, _has_integers(tensors))
     if partitioned is None or measured.outcome is not Outcome.DELEGATED or not target.executes:
         return measured
     return _executed(measured, case, scheme, quantized, partitioned, backend)
@@ -158,7 +158,7 @@ def _partitioned(quantized: ExportedProgram, backend: Backend) -> tuple[Partitio
     return partitioned, partitioned.plan
 
 
-def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> Measured:
+def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> CaseResult:
     """What the plan says of the operator's nodes."""
     nodes = [node for node in plan.nodes if _is_tested(node, case)]
     left = [node for node in nodes if node.partition is None]
@@ -169,7 +169,7 @@ def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> Measured:
     else:
         outcome = Outcome.PARTLY if len(left) < len(nodes) else Outcome.NOT_DELEGATED
     reasons = {(node.operator, str(node.reason)): (node.operator, node.reason) for node in left if node.reason}
-    return Measured(
+    return CaseResult(
         outcome=outcome,
         operators=tuple(dict.fromkeys(node.operator for node in nodes)),
         reasons=tuple(reasons.values()),
@@ -181,22 +181,22 @@ def _is_tested(node: PlannedNode, case: Case) -> bool:
     if case.nodes:
         return fnmatchcase(node.operator, case.nodes)
     # Some passes make nodes that do not know their module; the layers that feed are simple enough not to need them.
-    return node.compute and node.module.partition(".")[0] != _FEEDS
+    return node.compute and node.module.partition(".")[0] != _INPUT_LAYERS
 
 
-def _holds_integers(tensors: Sequence[QuantizedTensor]) -> bool:
+def _has_integers(tensors: Sequence[QuantizedTensor]) -> bool:
     """Whether a result of the operator itself is among the quantized tensors."""
     return any(tensor.module.partition(".")[0] == OPERATOR and not tensor.is_constant for tensor in tensors)
 
 
 def _executed(
-    measured: Measured,
+    measured: CaseResult,
     case: Case,
     scheme: QuantizationScheme,
     quantized: ExportedProgram,
     partitioned: Partitioned,
     backend: Backend,
-) -> Measured:
+) -> CaseResult:
     """`measured` with what compiling and executing gave."""
     facts: dict[str, Any] = {}
     try:
@@ -207,10 +207,10 @@ def _executed(
             executor, given = _attempt("execute", lambda: _run(inputs))
         facts["executor"] = executor
         expected = _attempt("execute in PyTorch", lambda: _expected(quantized, inputs))
-        facts["agreement"] = _attempt("compare", lambda: agreement(expected, given, converted.output_steps, scheme))
+        facts["agreement"] = _attempt("compare", lambda: agreement(expected, given, converted.output_scales, scheme))
     except _StoppedError as error:
         facts["problem"] = str(error)
-    return Measured(**(vars(measured) | facts))
+    return CaseResult(**(vars(measured) | facts))
 
 
 def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> Sequence[Any]:
@@ -250,7 +250,7 @@ def _arithmetic(converted: Converted, case: Case, scheme: QuantizationScheme) ->
     from lowerdeck.backends.xnnpack.serialized import read_graph
 
     found = [operator for part in converted.partitions for operator in read_graph(part.payload).arithmetic]
-    fed = len(case.shapes) if case.fed and scheme.is_quantized else 0
+    fed = len(case.shapes) if case.has_input_layers and scheme.is_quantized else 0
     computing = [operator for operator in found if operator[0] not in _MOVING][fed:]
     # What only moves values stands for itself where nothing else is left: the last one is followed by conversions.
     moving = [operator for operator in found if operator[0] != "XNNConvert"][-1:]

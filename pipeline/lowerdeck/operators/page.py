@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from lowerdeck.operators.measure import Outcome
-from lowerdeck.operators.rows import Claimed, Page, Row, Verdict
+from lowerdeck.operators.rows import Claimed, ClaimVerdict, Page, Row
 
-MARKED = (Verdict.LESS, Verdict.MORE, Verdict.FAILS)
+MARKED = (ClaimVerdict.LESS, ClaimVerdict.MORE, ClaimVerdict.FAILS)
 """Verdicts that contradict the text, or would surprise who trusts it."""
 _TITLES = {"neutron": "Neutron", "ethos_u": "Ethos-U", "xnnpack": "XNNPACK"}
 HEADINGS = ("operator", "precision", "claimed", "measured", "why, or how exact", "verdict")
@@ -43,7 +43,7 @@ def markdown(page: Page) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """One line."""
     counted = Counter(row.verdict for row in rows)
-    return ", ".join(f"{counted[verdict]} {verdict}" for verdict in Verdict if counted[verdict])
+    return ", ".join(f"{counted[verdict]} {verdict}" for verdict in ClaimVerdict if counted[verdict])
 
 
 def _counts(rows: Sequence[Row]) -> str:
@@ -80,7 +80,7 @@ def _details(row: Row) -> str:
 
 def _details_of(row: Row) -> Iterator[str]:
     for reason in row.reasons:
-        yield f"{reason['operator']}: {reason['code']}: {reason['words']}"
+        yield f"{reason['operator']}: {reason['code']}: {reason['message']}"
     if row.problem:
         yield row.problem
     if row.max_error is not None:

@@ -18,7 +18,7 @@ from lowerdeck.artifacts.files import write_json
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.operators import cases, claims
 from lowerdeck.operators.case import Case
-from lowerdeck.operators.measure import Measured, Outcome, Target, measure
+from lowerdeck.operators.measure import CaseResult, Outcome, Target, measure
 
 PAGES = Path("docs/operators")
 DEFAULT_PRECISIONS = ("float32", "float16", "int8")
@@ -36,7 +36,7 @@ class Claimed(StrEnum):
     NOT_LISTED = "not listed"
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """How measurement and text agree."""
 
     AS_CLAIMED = "as claimed"
@@ -75,7 +75,7 @@ class Row:
     max_error: float | None
     unit: str
     within_limit: bool | None
-    verdict: Verdict
+    verdict: ClaimVerdict
 
     @property
     def key(self) -> str:
@@ -105,7 +105,7 @@ class Planned:
 
 def planned(backend: str, only: str = "*") -> list[Planned]:
     """The rows of `backend` whose case or key matches the glob `only`, in order."""
-    collection = cases.of(backend)
+    collection = cases.collection_of(backend)
     tables = claims.read(backend)
     found = [
         Planned(case=case, precision=precision, target=target, key=_key(case, precision, target))
@@ -131,7 +131,7 @@ def _key(case: Case, precision: str, target: Target) -> str:
 
 def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[str], None]) -> Page:
     """Measure rows; `advance` is told the key of each one before."""
-    tables, installed = claims.read(backend), cases.of(backend).installed()
+    tables, installed = claims.read(backend), cases.collection_of(backend).installed()
     rows = []
     for row in planned_rows:
         advance(row.key)
@@ -142,7 +142,7 @@ def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[s
 
 def versions(backend: str) -> dict[str, str]:
     """Of what the result depends on."""
-    converter = cases.of(backend).targets[0].create().converter()
+    converter = cases.collection_of(backend).targets[0].create().converter()
     found = {name: importlib.metadata.version(name) for name in ("executorch", "torch", "torchao")}
     found |= {converter.name: f"{converter.version} (flavor {converter.flavor})"}
     return dict(sorted(found.items()))
@@ -168,7 +168,7 @@ def _constraint(case: Case, tables: Mapping[str, claims.Table]) -> str:
     return tables[case.table].operators[case.operator].constraints[case.violates] if case.violates else ""
 
 
-def _row(row: Planned, claimed: Claimed, constraint: str, found: Measured) -> Row:
+def _row(row: Planned, claimed: Claimed, constraint: str, found: CaseResult) -> Row:
     agreement = found.agreement
     return Row(
         case=row.case.label,
@@ -182,7 +182,7 @@ def _row(row: Planned, claimed: Claimed, constraint: str, found: Measured) -> Ro
         quantized=found.is_quantized,
         arithmetic=found.arithmetic,
         reasons=tuple(
-            {"operator": operator, "code": str(reason.code), "words": reason.words}
+            {"operator": operator, "code": str(reason.code), "message": reason.message}
             for operator, reason in found.reasons
         ),
         problem=found.problem,
@@ -194,11 +194,11 @@ def _row(row: Planned, claimed: Claimed, constraint: str, found: Measured) -> Ro
     )
 
 
-def _verdict(claimed: Claimed, precision: str, found: Measured) -> Verdict:
+def _verdict(claimed: Claimed, precision: str, found: CaseResult) -> ClaimVerdict:
     if found.outcome is Outcome.OWN_ERROR:
-        return Verdict.FAILS
+        return ClaimVerdict.FAILS
     if claimed is Claimed.QUANTIZED:
-        return Verdict.AS_CLAIMED if found.is_quantized else Verdict.LESS
+        return ClaimVerdict.AS_CLAIMED if found.is_quantized else ClaimVerdict.LESS
     is_delegated = found.outcome is Outcome.DELEGATED
     executes = not found.problem and (found.agreement is None or found.agreement.within_limit)
     # A float precision has the delegate's numbers; a quantized one has integers, of which a text means just these.
@@ -209,14 +209,14 @@ def _verdict(claimed: Claimed, precision: str, found: Measured) -> Verdict:
         )
     works = is_delegated and executes and in_precision
     if found.outcome is Outcome.VANISHED:
-        return Verdict.NOTHING_LEFT
+        return ClaimVerdict.NOTHING_LEFT
     if claimed is Claimed.DELEGATED:
-        return Verdict.AS_CLAIMED if works else Verdict.LESS
+        return ClaimVerdict.AS_CLAIMED if works else ClaimVerdict.LESS
     if claimed is Claimed.NOT_DELEGATED:
-        return Verdict.MORE if works else Verdict.AS_CLAIMED
+        return ClaimVerdict.MORE if works else ClaimVerdict.AS_CLAIMED
     if is_delegated and not executes:
-        return Verdict.FAILS
-    return Verdict.BEYOND if works else Verdict.NOT_LISTED
+        return ClaimVerdict.FAILS
+    return ClaimVerdict.BEYOND if works else ClaimVerdict.NOT_LISTED
 
 
 def differences(committed: Page, fresh: Page) -> Iterator[str]:

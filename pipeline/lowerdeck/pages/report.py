@@ -33,8 +33,8 @@ def render(build: Build) -> str:
         "<main>",
         f'<header><p class="kind">Lowerdeck build report</p><h1>{escape(title)}</h1></header>',
         f'<p class="caveat" role="note">{escape(caveat)}</p>' if caveat else "",
-        section("Figures", _figures(build)),
-        section(summary.confusion_title(build.figures), _confusion(build.confusion)) if build.confusion else "",
+        section("Figures", _metrics_section(build)),
+        section(summary.confusion_title(build.metrics), _confusion(build.confusion)) if build.confusion else "",
         section("Classes", _classes(build)) if build.classes else "",
         section("Layers", _layers(build)) if build.layers else "",
         section("Quantization", _quantization(build)) if build.tensors else "",
@@ -46,21 +46,21 @@ def render(build: Build) -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _figures(build: Build) -> str:
+def _metrics_section(build: Build) -> str:
     tiles = "".join(
         f'<div class="tile"><h3>{escape(name)}</h3><b>{escape(large)}</b><span>{escape(small)}</span></div>'
-        for name, large, small in _tiles(build.figures)
+        for name, large, small in _tiles(build.metrics)
     )
-    rows = summary.rows(build.config, build.figures, build.manifest)
-    rows += summary.estimates(build.figures, build.manifest["converter"]["flavor"])
-    rows += [*summary.comparisons(build.figures), ("executed by", str(build.figures.get("executed_by", "unknown")))]
-    shown = {name for name, _, _ in _tiles(build.figures)}
+    rows = summary.rows(build.config, build.metrics, build.manifest)
+    rows += summary.estimates(build.metrics, build.manifest["converter"]["flavor"])
+    rows += [*summary.comparisons(build.metrics), ("executed by", str(build.metrics.get("executed_by", "unknown")))]
+    shown = {name for name, _, _ in _tiles(build.metrics)}
     unique = dict(row for row in rows if row[0] not in shown)
     return f'<div class="tiles">{tiles}</div>' + table((), list(unique.items()), "pairs")
 
 
 def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The figures that are looked for first, each as (name, what is set large, what is set small below it)."""
+    """The metrics that are looked for first, each as (name, what is set large, what is set small below it)."""
     tiles = []
     for program in ("float", "quantized", "delegated"):
         large, of, small = summary.accuracy(measured, program).partition(" of ")
@@ -119,7 +119,7 @@ def _classes(build: Build) -> str:
         ]
         rows.append((entry.label, entry.num_samples, *cells))
     hint = f'<p class="hint">In brackets: 95 % interval. Worst of the {escape(programs[-1])} program first.</p>'
-    return hint + _folded(("class", "samples", *programs), rows)
+    return hint + _fold_rows(("class", "samples", *programs), rows)
 
 
 def _layers(build: Build) -> str:
@@ -135,7 +135,7 @@ def _layers(build: Build) -> str:
         '<p class="hint">Signal to quantization noise of every tensor that the quantized program holds in integers, '
         f"against the float program, on {build.layers[0].num_samples} samples. Worst first.</p>"
     )
-    return hint + _folded(("node", "SQNR", "operator", "module", "LSB"), rows)
+    return hint + _fold_rows(("node", "SQNR", "operator", "module", "LSB"), rows)
 
 
 def _quantization(build: Build) -> str:
@@ -146,10 +146,10 @@ def _quantization(build: Build) -> str:
         "all that was lost before them; of weights by their own quantization. Observed: on the calibration samples. "
         "Clipped: share of observed values that lie beyond the representable ones by more than half a step.</p>"
     )
-    return hint + _folded(HEADER, [row.cells() for row in rows])
+    return hint + _fold_rows(HEADER, [row.cells() for row in rows])
 
 
-def _folded(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def _fold_rows(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table whose rows after the first MAX_ROWS are folded away."""
     worst = table(header, rows[:MAX_ROWS])
     if len(rows) <= MAX_ROWS:
@@ -208,7 +208,7 @@ def _lineage(lineage: Mapping[str, Any] | None) -> str:
     if lineage is None:
         return "<p>Not recorded yet: the stage track writes the lineage; <code>dvc repro</code> runs it.</p>"
     rows = [
-        (link["name"], link["what"], _maker(link), ", ".join(link["from"]), _code(link["sha256"]))
+        (link["name"], link["what"], _made_by(link), ", ".join(link["from"]), _code(link["sha256"]))
         for link in lineage["links"]
     ]
     versions = [(f"version of {name}", version) for name, version in lineage["versions"].items()]
@@ -216,7 +216,7 @@ def _lineage(lineage: Mapping[str, Any] | None) -> str:
     return table(("link", "what", "made by", "from", "SHA-256"), rows, "chain") + table((), facts, "pairs")
 
 
-def _maker(link: Mapping[str, Any]) -> str:
+def _made_by(link: Mapping[str, Any]) -> str:
     converter = link.get("converter")
     return f"{link['made_by']}, {converter['name']} {converter['version']}" if converter else str(link["made_by"])
 

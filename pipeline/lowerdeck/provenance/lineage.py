@@ -17,7 +17,7 @@ from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 
-GIVEN = "given"
+EXTERNAL = "given"
 """`made_by` of what no stage makes: the dataset, and weights that were trained elsewhere."""
 
 
@@ -77,11 +77,11 @@ def trace(config: Config) -> dict[str, Any]:
         "build_key": build_key(config, manifest),
         "upstream_key": upstream_key(config, manifest),
         "versions": manifest["versions"],
-        "links": [_dataset_link(config), *made_links(config)],
+        "links": [_dataset_link(config), *artifact_links(config)],
     }
 
 
-def made_links(config: Config) -> list[dict[str, Any]]:
+def artifact_links(config: Config) -> list[dict[str, Any]]:
     """The links from the weights to the `.pte`, as far as a build need have come for them: through convert.
 
     Raises:
@@ -118,7 +118,7 @@ def _dataset_link(config: Config) -> dict[str, Any]:
         "name": "dataset",
         "what": f"{config.dataset.name}: the samples that calibrate and evaluate used",
         "sha256": digest(samples),
-        "made_by": GIVEN,
+        "made_by": EXTERNAL,
         "from": [],
         "fingerprint": config.dataset.fingerprint,
         **samples,
@@ -137,9 +137,9 @@ def _weights_link(config: Config, manifest: Mapping[str, Any]) -> dict[str, Any]
     link: dict[str, Any] = {"name": "weights", "from": [], "fingerprint": model.fingerprint}
     if model.weights is not None and Path(model.weights).is_file():
         path = Path(model.weights)
-        return link | {"what": path.as_posix(), "sha256": sha256(path), "made_by": GIVEN}
+        return link | {"what": path.as_posix(), "sha256": sha256(path), "made_by": EXTERNAL}
     if model.weights is not None:
-        return link | {"what": model.weights, "sha256": digest([model.weights, model.fingerprint]), "made_by": GIVEN}
+        return link | {"what": model.weights, "sha256": digest([model.weights, model.fingerprint]), "made_by": EXTERNAL}
     # Random weights are in no file: what decides them is the model, the seed and PyTorch's generator.
     recipe = [model.source, model.options, model.fingerprint, config.build.seed, manifest["versions"]["torch"]]
     return link | {"what": f"random, seed {config.build.seed}", "sha256": digest(recipe), "made_by": "export"}

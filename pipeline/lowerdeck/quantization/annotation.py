@@ -23,7 +23,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
-from lowerdeck.graph.modules import known_modules, matches, modules_of, refuse_unknown
+from lowerdeck.graph.modules import check_modules_known, known_modules, matches, modules_of
 from lowerdeck.quantization.observers import BACKEND_DEFAULT, observed_by
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def scheme_quantizer(backend: Backend, scheme: QuantizationScheme) -> Quantizer 
     Raises:
         UnsupportedQuantizationError: the backend lacks the scheme, or that of a rule.
     """
-    whole = backend.quantizer(_alone(scheme))
+    whole = backend.quantizer(_without_rules(scheme))
     default = scheme.activation_observer.kind == scheme.weight_observer.kind == BACKEND_DEFAULT
     if whole is None or (default and not scheme.rules):
         return whole
@@ -58,7 +58,7 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """The backend's own transformation; what it does for quantized nodes only, it does not for float ones."""
-        refuse_unused_patterns(model.graph, self._scheme.rules)
+        check_patterns_match(model.graph, self._scheme.rules)
         with _hidden(self._float_nodes(model.graph)):
             transformed: GraphModule = self._whole.transform_for_annotation(model)
         _show(transformed.graph.nodes)  # a transformation may have copied annotations to new nodes
@@ -75,7 +75,7 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
             self._whole.annotate(model)
         for (scheme, granularity), nodes in groups.items():  # what takes over the quantization of a neighbour
             self._annotate_only(model, scheme, granularity, nodes)
-        _open_to_float(graph, kept)
+        _repair_float_neighbours(graph, kept)
         self._choose_observers(graph)
         return model
 
@@ -144,7 +144,7 @@ def rule_of_node(graph: Graph, rules: Collection[ModuleRule]) -> dict[Node, Modu
     return found
 
 
-def refuse_unused_patterns(graph: Graph, rules: Collection[ModuleRule]) -> None:
+def check_patterns_match(graph: Graph, rules: Collection[ModuleRule]) -> None:
     """Raise ConfigurationError where a pattern of `rules` names no module.
 
     Batch norms are folded into convolutions before: a pattern that names nothing else is refused as well.
@@ -152,10 +152,10 @@ def refuse_unused_patterns(graph: Graph, rules: Collection[ModuleRule]) -> None:
     known = known_modules(graph)
     for index, rule in enumerate(rules):
         key = f"quantization.rules.{index}" if rule.scheme else "quantization.keep_float (or a rule with float32)"
-        refuse_unknown(known, key, rule.modules, rule.types)
+        check_modules_known(known, key, rule.modules, rule.types)
 
 
-def _alone(scheme: QuantizationScheme) -> QuantizationScheme:
+def _without_rules(scheme: QuantizationScheme) -> QuantizationScheme:
     """`scheme` as a backend's own quantizer takes it."""
     default = ObserverChoice()
     return dataclasses.replace(scheme, rules=(), activation_observer=default, weight_observer=default)
@@ -192,7 +192,7 @@ def _is_weight(source: Node, spec: Any) -> bool:
     return source.op == "get_attr" and isinstance(spec, QuantizationSpec) and spec.qscheme in symmetric
 
 
-def _open_to_float(graph: Graph, kept: Collection[Node]) -> None:
+def _repair_float_neighbours(graph: Graph, kept: Collection[Node]) -> None:
     """Make annotations whole again where float nodes are beside quantized ones.
 
     A quantized node has to quantize its output although a fused activation stays float; nothing can share the
@@ -213,10 +213,10 @@ def _open_to_float(graph: Graph, kept: Collection[Node]) -> None:
         elif annotation.output_qspec is None and floats.intersection(node.users):
             annotation.output_qspec = _activation_spec(node)
     for node in filter(_annotated, annotated):
-        _end_sharing_with_float(node, _activation_spec(node) or default)
+        _unshare_with_float(node, _activation_spec(node) or default)
 
 
-def _end_sharing_with_float(node: Node, activation: QuantizationSpec | None) -> None:
+def _unshare_with_float(node: Node, activation: QuantizationSpec | None) -> None:
     annotation = node.meta[Q_ANNOTATION_KEY]
     for source, spec in annotation.input_qspec_map.items():
         if isinstance(spec, SharedQuantizationSpec) and not _is_observed(spec.edge_or_node):

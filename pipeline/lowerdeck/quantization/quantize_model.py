@@ -14,7 +14,7 @@ from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
-from lowerdeck.graph.modules import matches, refuse_unknown, with_outer_modules
+from lowerdeck.graph.modules import check_modules_known, matches, with_outer_modules
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _chosen_layers(model: nn.Module, scheme: QuantizationScheme) -> dict[str, nn
     """The linear layers that no rule leaves float, by path."""
     classes = {path: f"{type(module).__module__}.{type(module).__qualname__}" for path, module in model.named_modules()}
     for rule in scheme.rules:
-        refuse_unknown(classes, "quantization.keep_float (or a rule with float32)", rule.modules, rule.types)
+        check_modules_known(classes, "quantization.keep_float (or a rule with float32)", rule.modules, rule.types)
     layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     chosen = {
         path: layer

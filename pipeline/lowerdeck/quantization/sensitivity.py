@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class TrialResult:
     """What one choice of quantized layers answers."""
 
     hits: tuple[bool, ...] | None
@@ -41,7 +41,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class AccuracyDifference:
     """An accuracy minus another on the same samples, with its 95 % interval."""
 
     value: float
@@ -57,13 +57,13 @@ class LayerSensitivity:
     """Path of the module."""
     operators: tuple[str, ...]
     """Nodes that it stands for, with those computed together with it; more than one module's where it holds others."""
-    alone_quantized: Measured
+    alone_quantized: TrialResult
     """Everything else float."""
-    alone_float: Measured
+    alone_float: TrialResult
     """Everything else quantized."""
-    lost: Difference | None
+    accuracy_loss: AccuracyDifference | None
     """Accuracy of the float model minus `alone_quantized`; None without labels."""
-    won: Difference | None
+    accuracy_gain: AccuracyDifference | None
     """Accuracy of `alone_float` minus that with every layer quantized; None without labels."""
 
 
@@ -81,7 +81,7 @@ class Trials:
     """Measures choices of quantized layers on the same samples, each once."""
 
     def __init__(
-        self, prepared: GraphModule, samples: Sequence[Sample], known: MutableMapping[str, Measured] | None = None
+        self, prepared: GraphModule, samples: Sequence[Sample], known: MutableMapping[str, TrialResult] | None = None
     ) -> None:
         """
         Args:
@@ -95,14 +95,14 @@ class Trials:
         self._reference: npt.NDArray[np.float32] | None = None
         self.has_labels = all(sample.label is not None for sample in samples)
 
-    def measure(self, on: Collection[str]) -> Measured:
+    def measure(self, on: Collection[str]) -> TrialResult:
         """What the model answers with the tensors `on` quantized."""
         key = hashlib.sha256(" ".join(sorted(on)).encode()).hexdigest()[:16]
         if key not in self._known:
             self._known[key] = self._measured(on)
         return self._known[key]
 
-    def _measured(self, on: Collection[str]) -> Measured:
+    def _measured(self, on: Collection[str]) -> TrialResult:
         if self._reference is None:
             self._reference = self._outputs(())
         outputs = self._outputs(on) if on else self._reference
@@ -112,7 +112,7 @@ class Trials:
         if self.has_labels:
             labels = [sample.label for sample in self._samples]
             hits = tuple(bool(hit) for hit in outputs.argmax(axis=1) == np.array(labels))
-        return Measured(hits=hits, sqnr_db=sqnr_db(float(signal), float(noise)))
+        return TrialResult(hits=hits, sqnr_db=sqnr_db(float(signal), float(noise)))
 
     def _outputs(self, on: Collection[str]) -> npt.NDArray[np.float32]:
         with torch.no_grad():
@@ -124,15 +124,15 @@ def sensitivities(trials: Trials) -> Iterator[LayerSensitivity]:
     """Measure every layer, in the order of the graph; the first one also waits for the whole model's measurements."""
     floats, quantized = trials.measure(()), trials.measure(trials.model.switches)
     for layer, operators in trials.model.layers().items():
-        alone_quantized = trials.measure(trials.model.on_alone(layer))
-        alone_float = trials.measure(trials.model.on_with_float([layer]))
+        alone_quantized = trials.measure(trials.model.switches_for_layer(layer))
+        alone_float = trials.measure(trials.model.switches_with_float([layer]))
         yield LayerSensitivity(
             layer=layer,
             operators=operators,
             alone_quantized=alone_quantized,
             alone_float=alone_float,
-            lost=_difference(floats, alone_quantized),
-            won=_difference(alone_float, quantized),
+            accuracy_loss=_difference(floats, alone_quantized),
+            accuracy_gain=_difference(alone_float, quantized),
         )
 
 
@@ -145,13 +145,13 @@ def ranked(layers: Sequence[LayerSensitivity], metric: str) -> list[LayerSensiti
     """
 
     def order(layer: LayerSensitivity) -> tuple[float, float]:
-        lost = layer.lost.value if metric == "accuracy" and layer.lost is not None else 0.0
+        lost = layer.accuracy_loss.value if metric == "accuracy" and layer.accuracy_loss is not None else 0.0
         return -lost, layer.alone_quantized.sqnr_db
 
     return sorted(layers, key=order)
 
 
-def reach(
+def search_float_layers(
     trials: Trials, layers: Sequence[LayerSensitivity], wanted: float, report: Callable[[OptOut], None] | None = None
 ) -> OptOut:
     """A short list of layers to leave float so that the accuracy is `wanted`.
@@ -167,7 +167,7 @@ def reach(
     """
 
     def tried(chosen: Sequence[str]) -> OptOut:
-        accuracy = trials.measure(trials.model.on_with_float(chosen)).accuracy
+        accuracy = trials.measure(trials.model.switches_with_float(chosen)).accuracy
         if accuracy is None:
             raise LowerdeckError("the samples have no labels, so that there is no accuracy to reach")
         found = OptOut(layers=tuple(chosen), accuracy=accuracy, reached=accuracy >= wanted)
@@ -177,7 +177,7 @@ def reach(
 
     best = tried([])
     chosen: list[str] = []
-    for layer in _most_helpful_first(layers):
+    for layer in _by_accuracy_gain(layers):
         if best.reached:
             break
         chosen.append(layer.layer)
@@ -191,18 +191,18 @@ def reach(
     return best
 
 
-def _most_helpful_first(layers: Sequence[LayerSensitivity]) -> list[LayerSensitivity]:
+def _by_accuracy_gain(layers: Sequence[LayerSensitivity]) -> list[LayerSensitivity]:
     paths = [layer.layer for layer in layers]
 
     def order(layer: LayerSensitivity) -> tuple[bool, float, float]:
-        holds_others = any(path.startswith(f"{layer.layer}.") for path in paths)
-        return holds_others, -(layer.won.value if layer.won else 0.0), -layer.alone_float.sqnr_db
+        contains_others = any(path.startswith(f"{layer.layer}.") for path in paths)
+        return contains_others, -(layer.accuracy_gain.value if layer.accuracy_gain else 0.0), -layer.alone_float.sqnr_db
 
     return sorted(layers, key=order)
 
 
-def _difference(first: Measured, second: Measured) -> Difference | None:
+def _difference(first: TrialResult, second: TrialResult) -> AccuracyDifference | None:
     if first.hits is None or second.hits is None:
         return None
     value, low, high = paired_difference(np.array(first.hits), np.array(second.hits))
-    return Difference(value=value, low=low, high=high)
+    return AccuracyDifference(value=value, low=low, high=high)

@@ -28,7 +28,7 @@ _OPERATORS = torch.ops.quantized_decomposed
 
 
 @dataclass(frozen=True)
-class _Asker:
+class _QuantizationRequest:
     """A node that wants a tensor quantized."""
 
     node: str
@@ -48,7 +48,7 @@ class SwitchedModel:
         bare = _without_observers(prepared)
         self._rules = {path: _float_nodes(bare, [path]) for path in _annotated_paths(bare)}
         self._nodes = frozenset(node.name for node in bare.nodes if node.op == "call_function")
-        self._askers = {node.name: _askers(node, bare) for node in observer_nodes(prepared)}
+        self._requests = {node.name: _requests(node, bare) for node in observer_nodes(prepared)}
         self._switches = _put_switches(prepared)
         self._model = prepared
 
@@ -66,15 +66,15 @@ class SwitchedModel:
         found = {}
         for path, nodes in self._rules.items():
             follows = any(nodes < others and not path.startswith(f"{other}.") for other, others in self._rules.items())
-            if not follows and self.on_with_float([path]) != self.switches:
+            if not follows and self.switches_with_float([path]) != self.switches:
                 found[path] = tuple(sorted(nodes))
         return found
 
-    def on_with_float(self, paths: Iterable[str]) -> frozenset[str]:
+    def switches_with_float(self, paths: Iterable[str]) -> frozenset[str]:
         """What is quantized while the modules at `paths` stay float."""
         return self._on(frozenset().union(*(self._rules[path] for path in paths)))
 
-    def on_alone(self, path: str) -> frozenset[str]:
+    def switches_for_layer(self, path: str) -> frozenset[str]:
         """What is quantized while all but the module at `path` stays float."""
         return self._on(self._nodes - self._rules[path])
 
@@ -90,7 +90,7 @@ class SwitchedModel:
         return frozenset(
             name
             for name in self._switches
-            if any(asker.node not in floats and not _all_float(asker, floats) for asker in self._askers[name])
+            if any(request.node not in floats and not _all_float(request, floats) for request in self._requests[name])
         )
 
 
@@ -125,12 +125,12 @@ class _Switch(torch.nn.Module):
         steps = self._steps
         ends = (steps.quant_min, steps.quant_max, self._dtype)
         if steps.axis is None:
-            how: tuple[Any, ...] = (float(steps.scale), int(steps.zero_point), *ends)
-            stored = _OPERATORS.quantize_per_tensor(values, *how)
-            rounded: torch.Tensor = _OPERATORS.dequantize_per_tensor(stored, *how)
+            qparams: tuple[Any, ...] = (float(steps.scale), int(steps.zero_point), *ends)
+            stored = _OPERATORS.quantize_per_tensor(values, *qparams)
+            rounded: torch.Tensor = _OPERATORS.dequantize_per_tensor(stored, *qparams)
         else:
-            how = (steps.scale, steps.zero_point, steps.axis, *ends)
-            rounded = _OPERATORS.dequantize_per_channel(_OPERATORS.quantize_per_channel(values, *how), *how)
+            qparams = (steps.scale, steps.zero_point, steps.axis, *ends)
+            rounded = _OPERATORS.dequantize_per_channel(_OPERATORS.quantize_per_channel(values, *qparams), *qparams)
         return rounded
 
 
@@ -168,31 +168,31 @@ def _float_nodes(bare: Graph, paths: list[str]) -> frozenset[str]:
     return frozenset(node.name for node in rule_of_node(bare, [ModuleRule(modules=tuple(paths))]))
 
 
-def _askers(observer: Node, bare: Graph) -> list[_Asker]:
+def _requests(observer: Node, bare: Graph) -> list[_QuantizationRequest]:
     """The nodes whose annotation makes them want the tensor of `observer` quantized."""
     nodes = {node.name: node for node in bare.nodes}
     source: Any = observer.args[0]
     direct = source.name in nodes
     while source.name not in nodes:
         source = source.args[0]
-    producer, askers = nodes[source.name], []
+    producer, requests = nodes[source.name], []
     if direct and _annotation(producer, "output_qspec") is not None:
-        askers.append(_Asker(producer.name, _beyond(producer)))
+        requests.append(_QuantizationRequest(producer.name, _readers_of_input(producer)))
     for user in observer.users:
         wanted = _annotation(nodes[user.name], "input_qspec_map") if user.name in nodes else None
         if wanted and any(node.name == producer.name and spec is not None for node, spec in wanted.items()):
             # The model's output is given back in floats where a float node computes it.
-            askers.append(_Asker(user.name, frozenset([producer.name] if user.op == "output" else [])))
-    return askers
+            requests.append(_QuantizationRequest(user.name, frozenset([producer.name] if user.op == "output" else [])))
+    return requests
 
 
-def _beyond(producer: Node) -> frozenset[str]:
+def _readers_of_input(producer: Node) -> frozenset[str]:
     """An input of the model stays float where all that reads it does."""
     return frozenset(user.name for user in producer.users) if producer.op == "placeholder" else frozenset()
 
 
-def _all_float(asker: _Asker, floats: frozenset[str]) -> bool:
-    return bool(asker.floats) and asker.floats <= floats
+def _all_float(request: _QuantizationRequest, floats: frozenset[str]) -> bool:
+    return bool(request.floats) and request.floats <= floats
 
 
 def _annotation(node: Node, field: str) -> Any:

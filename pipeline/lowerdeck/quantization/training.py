@@ -24,7 +24,7 @@ from tqdm import tqdm
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.contracts.samples import Split
-from lowerdeck.graph.memory_formats import laid_out, memory_format_of
+from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
 from lowerdeck.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes
 
@@ -88,10 +88,10 @@ def train(
     Raises:
         LowerdeckError: the model's outputs are no scores of the labels' classes, or the training diverged.
     """
-    prepared, layout = prepare(program, quantizer), memory_format_of(program)
-    inputs = _LaidOut(observed, layout)
+    prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
+    inputs = _InMemoryFormat(observed, memory_format)
     replace_parameters(prepared, dict(prepared.named_parameters()))  # they are to change here, and not in `program`
-    recipe, samples = training.recipe, _LaidOut(training.split, layout)
+    recipe, samples = training.recipe, _InMemoryFormat(training.split, memory_format)
     optimizer = torch.optim.Adam(prepared.parameters(), lr=recipe.learning_rate)
     saved = training.checkpoints.load()
     if saved is not None:
@@ -101,30 +101,30 @@ def train(
         _train_epoch(prepared, optimizer, samples, recipe, epoch)
         training.checkpoints.save(epoch + 1, _tensors(prepared, optimizer))
     _find_ranges(prepared, inputs)
-    _observe_weights_anew(prepared)
+    _reobserve_weights(prepared)
     trained = {name: parameter.detach().clone() for name, parameter in prepared.named_parameters()}
     state = dataclasses.replace(observer_state(prepared), trained=trained)
     return dataclasses.replace(state, ranges=activation_ranges(prepared, inputs))
 
 
 @dataclass(frozen=True)
-class _LaidOut:
+class _InMemoryFormat:
     """Inputs or samples, their memory laid out as the program takes it."""
 
     source: Any
-    layout: Any
+    memory_format: Any
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        return (laid_out(inputs, self.layout) for inputs in self.source)
+        return (to_memory_format(inputs, self.memory_format) for inputs in self.source)
 
     def sample(self, index: int) -> tuple[tuple[torch.Tensor, ...], int]:
         """Inputs and label."""
         sample = self.source[index]
         assert sample.label is not None, "training_split checks that there are labels"
-        return laid_out(sample.inputs, self.layout), sample.label
+        return to_memory_format(sample.inputs, self.memory_format), sample.label
 
 
 def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...]]) -> None:
@@ -134,42 +134,42 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
     ranges of the average sample clip every other one.
     """
     histograms: dict[FakeQuantizeBase, Any] = {}
-    fakes, weights = _fake_quantizers(prepared)
-    for fake in (*fakes, *weights):
-        fake.disable_fake_quant()
-        fake.disable_observer()
-    for fake in fakes:
-        inner = fake.activation_post_process
+    fake_quantizers, weights = _fake_quantizers(prepared)
+    for fake_quantizer in (*fake_quantizers, *weights):
+        fake_quantizer.disable_fake_quant()
+        fake_quantizer.disable_observer()
+    for fake_quantizer in fake_quantizers:
+        inner = fake_quantizer.activation_post_process
         ends = {"quant_min": inner.quant_min, "quant_max": inner.quant_max, "eps": float(inner.eps)}
-        histograms[fake] = HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **ends)
+        histograms[fake_quantizer] = HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **ends)
 
-    def observe(fake: Any, given: tuple[torch.Tensor, ...]) -> None:
-        histograms[fake](given[0])
+    def observe(fake_quantizer: Any, given: tuple[torch.Tensor, ...]) -> None:
+        histograms[fake_quantizer](given[0])
 
-    hooks = [fake.register_forward_pre_hook(observe) for fake in fakes]
+    hooks = [fake_quantizer.register_forward_pre_hook(observe) for fake_quantizer in fake_quantizers]
     with torch.no_grad():
         for given in tqdm(inputs, desc="calibrate", unit="sample", disable=None):
             prepared(*given)
         for hook in hooks:
             hook.remove()
-        for fake, histogram in histograms.items():
-            _hold_range(fake, *histogram.calculate_qparams())
-    for fake in (*fakes, *weights):
-        fake.enable_fake_quant()
-    for fake in weights:
-        fake.enable_observer()
+        for fake_quantizer, histogram in histograms.items():
+            _fix_range(fake_quantizer, *histogram.calculate_qparams())
+    for fake_quantizer in (*fake_quantizers, *weights):
+        fake_quantizer.enable_fake_quant()
+    for fake_quantizer in weights:
+        fake_quantizer.enable_observer()
 
 
-def _hold_range(fake: Any, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
-    """Let the observer of `fake` have seen exactly the values that these steps represent."""
-    inner = fake.activation_post_process
+def _fix_range(fake_quantizer: Any, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
+    """Let the observer of `fake_quantizer` have seen exactly the values that these steps represent."""
+    inner = fake_quantizer.activation_post_process
     inner.min_val = (scale * (inner.quant_min - zero_point)).reshape(()).to(torch.float32)
     inner.max_val = (scale * (inner.quant_max - zero_point)).reshape(()).to(torch.float32)
-    fake.scale, fake.zero_point = (value.reshape(-1) for value in inner.calculate_qparams())
+    fake_quantizer.scale, fake_quantizer.zero_point = (value.reshape(-1) for value in inner.calculate_qparams())
 
 
 def _train_epoch(
-    prepared: GraphModule, optimizer: torch.optim.Optimizer, samples: _LaidOut, recipe: Recipe, epoch: int
+    prepared: GraphModule, optimizer: torch.optim.Optimizer, samples: _InMemoryFormat, recipe: Recipe, epoch: int
 ) -> None:
     order = np.random.default_rng([recipe.seed, epoch]).permutation(len(samples)).tolist()
     batches = [order[start : start + recipe.batch_size] for start in range(0, len(order), recipe.batch_size)]
@@ -181,7 +181,7 @@ def _train_epoch(
                 group["lr"] = recipe.learning_rate * (1 + math.cos(math.pi * done)) / 2
             optimizer.zero_grad(set_to_none=True)
             for index in batch:
-                sample_loss, hit = _learn(prepared, *samples.sample(index), share=1 / len(batch))
+                sample_loss, hit = _accumulate_gradients(prepared, *samples.sample(index), share=1 / len(batch))
                 loss, hits, seen = loss + sample_loss, hits + hit, seen + 1
             optimizer.step()
             progress.update(len(batch))
@@ -193,7 +193,9 @@ def _train_epoch(
         )
 
 
-def _learn(prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float) -> tuple[float, bool]:
+def _accumulate_gradients(
+    prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float
+) -> tuple[float, bool]:
     """Add the gradients of one sample; its loss, and whether it is recognized."""
     outputs = prepared(*inputs)
     scores = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
@@ -207,16 +209,16 @@ def _learn(prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, 
     return float(loss), int(scores.argmax()) == label
 
 
-def _observe_weights_anew(prepared: GraphModule) -> None:
+def _reobserve_weights(prepared: GraphModule) -> None:
     """Give weights the ranges that they ended with: observers remember where they have been while they learned."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     values = constant_values(prepared)
     with torch.no_grad():
         for node in observer_nodes(prepared):
-            fake = modules[node.target]
-            if node in values and isinstance(fake, FakeQuantizeBase):
-                fake.activation_post_process.reset_min_max_vals()
-                fake.activation_post_process(values[node])
+            fake_quantizer = modules[node.target]
+            if node in values and isinstance(fake_quantizer, FakeQuantizeBase):
+                fake_quantizer.activation_post_process.reset_min_max_vals()
+                fake_quantizer.activation_post_process(values[node])
 
 
 def _fake_quantizers(prepared: GraphModule) -> tuple[list[Any], list[Any]]:

@@ -15,7 +15,7 @@ from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.registry import components, signatures
 
 
-def parts(path: str, key: str, example: str) -> tuple[str, str]:
+def split_import_path(path: str, key: str, example: str) -> tuple[str, str]:
     """Module and attribute of an import path.
 
     Args:
@@ -55,10 +55,10 @@ def parameters(path: str, key: str) -> signatures.Parameters | None:
     """
     module, _, attribute = path.partition(":")
     accepted = signatures.parameters_in_source(module, attribute, key)
-    return signatures.parameters_of(imported_callable(path, key)) if accepted is None else accepted
+    return signatures.parameters_of(import_callable(path, key)) if accepted is None else accepted
 
 
-def imported(path: str, key: str) -> Any:
+def import_object(path: str, key: str) -> Any:
     """What stands at `path`.
 
     Raises:
@@ -78,13 +78,13 @@ def imported(path: str, key: str) -> Any:
     return getattr(module, attribute)
 
 
-def imported_callable(path: str, key: str) -> Any:
+def import_callable(path: str, key: str) -> Any:
     """The class or function at `path`.
 
     Raises:
         ConfigurationError: it cannot be imported, or is something else.
     """
-    found = imported(path, key)
+    found = import_object(path, key)
     if not callable(found):
         raise ConfigurationError(f"{key}: {path} is a {type(found).__name__}; name a class or a function")
     return found

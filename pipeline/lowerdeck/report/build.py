@@ -9,13 +9,13 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
 from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, read_classes, read_confusion
-from lowerdeck.artifacts.files import existing, read_json
+from lowerdeck.artifacts.files import read_json, require_file
 from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import read_quantization_report
 from lowerdeck.config import load
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.provenance.lineage import build_key
@@ -26,7 +26,7 @@ class Build:
     """A finished build as its artifacts describe it."""
 
     config: Config
-    figures: Mapping[str, Any]
+    metrics: Mapping[str, Any]
     """metrics.json."""
     manifest: Mapping[str, Any]
     plan: DelegationPlan
@@ -34,7 +34,7 @@ class Build:
     """None where the samples have no labels."""
     classes: Sequence[ClassAccuracies]
     """Empty where the samples have no labels."""
-    layers: Sequence[LayerFigures]
+    layers: Sequence[LayerMetrics]
     """Worst first; empty where nothing is quantized."""
     tensors: Sequence[QuantizedTensor]
     """Of the quantized program; empty where nothing is quantized."""
@@ -49,9 +49,9 @@ def read_build() -> Build:
         LowerdeckError: something is missing, or build/ holds parts of different builds.
     """
     config, manifest = load.read_config(paths.CONFIG), read_json(paths.MANIFEST)
-    plan, figures = read_plan(), read_json(paths.METRICS)
+    plan, metrics = read_plan(), read_json(paths.METRICS)
     converted = (plan.backend, manifest["converter"]["flavor"], manifest["program"]["bytes"])
-    if converted != (config.target.backend, config.flavor.name, figures["program_bytes"]):
+    if converted != (config.target.backend, config.flavor.name, metrics["program_bytes"]):
         raise LowerdeckError(
             f"{paths.BUILD} holds parts of different builds: the configuration is for {config.target.backend} with "
             f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
@@ -59,12 +59,12 @@ def read_build() -> Build:
         )
     return Build(
         config=config,
-        figures=figures,
+        metrics=metrics,
         manifest=manifest,
         plan=plan,
-        confusion=read_confusion(existing(paths.CONFUSION)),
-        classes=read_classes(existing(paths.CLASSES)),
-        layers=read_layers(existing(paths.LAYERS)),
+        confusion=read_confusion(require_file(paths.CONFUSION)),
+        classes=read_classes(require_file(paths.CLASSES)),
+        layers=read_layers(require_file(paths.LAYERS)),
         tensors=read_quantization_report(),
         lineage=_current_lineage(config, manifest),
     )

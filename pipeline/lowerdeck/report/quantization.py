@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.quantization import QuantizedTensor
 
 HEADER = ("tensor", "SQNR", "module", "type", "scale", "zero point", "representable", "observed", "clipped")
@@ -42,8 +42,8 @@ class TensorRow:
         )
 
 
-def tensor_rows(tensors: Sequence[QuantizedTensor], layers: Sequence[LayerFigures]) -> list[TensorRow]:
-    """The tensors of the quantization report with the figures that baseline has of them, worst first.
+def tensor_rows(tensors: Sequence[QuantizedTensor], layers: Sequence[LayerMetrics]) -> list[TensorRow]:
+    """The tensors of the quantization report with the metrics that baseline has of them, worst first.
 
     Args:
         tensors: One for each dequantize node; those that read the same tensor count once.

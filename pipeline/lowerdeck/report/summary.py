@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _SPELLINGS = {"cpu": "CPU", "dram": "DRAM", "macs": "MACs", "npu": "NPU", "shram": "SHRAM", "sram": "SRAM"}
 
 
-_MOST_ASKED_FOR = ("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes")
+_MAIN_ESTIMATES = ("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes")
 """How the compiler's estimates end that the short table has, in its order."""
 
 
-def confusion_title(figures: Mapping[str, Any]) -> str:
+def confusion_title(metrics: Mapping[str, Any]) -> str:
     """Which program the confusion matrix is of: the most real one that was executed."""
-    program = "delegated" if isinstance(figures.get("delegated_accuracy"), float) else "quantized"
+    program = "delegated" if isinstance(metrics.get("delegated_accuracy"), float) else "quantized"
     return f"Confusion matrix of the {program} program"
 
 
@@ -33,8 +33,8 @@ def _tensor(tensor: Mapping[str, Any]) -> str:
     return f"{tensor['dtype']} {'up to ' if tensor['is_dynamic'] else ''}{list(tensor['shape'])}"
 
 
-def rows(config: Config, figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The figures of a build as pairs (what, value), in the order in which they are read."""
+def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The metrics of a build as pairs (what, value), in the order in which they are read."""
     converter = manifest["converter"]
     table = [
         ("target", f"{config.target.name} ({config.target.backend})"),
@@ -43,76 +43,76 @@ def rows(config: Config, figures: Mapping[str, Any], manifest: Mapping[str, Any]
     ]
     if any(tensor["is_dynamic"] for tensor in manifest["inputs"]):
         table.append(("inputs", "; ".join(map(_tensor, manifest["inputs"]))))
-    table += [(f"{program} accuracy", accuracy(figures, program)) for program in ("float", "quantized", "delegated")]
-    if (against := delegated_against_quantized(figures)) is not None:
+    table += [(f"{program} accuracy", accuracy(metrics, program)) for program in ("float", "quantized", "delegated")]
+    if (against := delegated_vs_quantized(metrics)) is not None:
         table.append(("delegated against quantized", against))
-    if is_number(figures.get("worst_layer_sqnr_db")):
-        table.append(("worst layer", f"{figures['worst_layer']}: {figures['worst_layer_sqnr_db']:.1f} dB SQNR"))
+    if is_number(metrics.get("worst_layer_sqnr_db")):
+        table.append(("worst layer", f"{metrics['worst_layer']}: {metrics['worst_layer_sqnr_db']:.1f} dB SQNR"))
     table += [
-        ("delegated nodes", delegation(figures)),
-        *coverage(figures),
-        ("size", size(figures["program_bytes"])),
-        ("planned memory", size(figures["planned_memory_bytes"])),
+        ("delegated nodes", delegation(metrics)),
+        *coverage(metrics),
+        ("size", size(metrics["program_bytes"])),
+        ("planned memory", size(metrics["planned_memory_bytes"])),
     ]
-    table += [estimate(key, figures[key], converter["flavor"]) for key in _short_list(figures)]
+    table += [estimate(key, metrics[key], converter["flavor"]) for key in _main_estimates(metrics)]
     chosen = gates.bounds(config.gates)
     if any(bound is not None for bound in chosen.values()):
-        table.append((f"gates {config.gates.name}", _gates(gates.failed_gates(chosen, figures))))
+        table.append((f"gates {config.gates.name}", _gates(gates.failed_gates(chosen, metrics))))
     return table
 
 
-def accuracy(figures: Mapping[str, Any], program: str) -> str:
+def accuracy(metrics: Mapping[str, Any], program: str) -> str:
     """A program's accuracy as a percentage with its samples and interval; what is no number stays the text it is."""
     name = f"{program}_accuracy"
-    value = figures.get(name)
+    value = metrics.get(name)
     if value is None:
         return "not measured"
     if not is_number(value):
         return str(value)
-    return f"{100 * value:.2f} % of {figures['num_samples']:,} samples{interval(figures, name)}"
+    return f"{100 * value:.2f} % of {metrics['num_samples']:,} samples{interval(metrics, name)}"
 
 
-def interval(figures: Mapping[str, Any], name: str) -> str:
+def interval(metrics: Mapping[str, Any], name: str) -> str:
     """The 95 % interval of a share, e.g. ` (95 %: 97.2 to 99.6)`; empty where there is none."""
-    low, high = figures.get(name + LOW), figures.get(name + HIGH)
+    low, high = metrics.get(name + LOW), metrics.get(name + HIGH)
     return f" (95 %: {100 * low:.1f} to {100 * high:.1f})" if is_number(low) and is_number(high) else ""
 
 
-def delegated_against_quantized(figures: Mapping[str, Any]) -> str | None:
+def delegated_vs_quantized(metrics: Mapping[str, Any]) -> str | None:
     """E.g. `max 1 LSB, mean 0.04, 97.3 % exact`; None where it was not measured or the output is not quantized."""
-    if not is_number(figures.get("delegated_error_max_lsb")):
+    if not is_number(metrics.get("delegated_error_max_lsb")):
         return None
-    largest, mean = figures["delegated_error_max_lsb"], figures["delegated_error_mean_lsb"]
-    return f"max {largest:.4g} LSB, mean {mean:.2g}, {100 * figures['delegated_exact_share']:.1f} % exact"
+    largest, mean = metrics["delegated_error_max_lsb"], metrics["delegated_error_mean_lsb"]
+    return f"max {largest:.4g} LSB, mean {mean:.2g}, {100 * metrics['delegated_exact_share']:.1f} % exact"
 
 
 def _gates(failed: Mapping[str, str]) -> str:
     return "all passed" if not failed else f"{len(failed)} failed. " + ". ".join(failed.values())
 
 
-def delegation(figures: Mapping[str, Any]) -> str:
+def delegation(metrics: Mapping[str, Any]) -> str:
     """E.g. `9 of 9 in 1 partition`."""
-    partitions = "1 partition" if figures["partitions"] == 1 else f"{figures['partitions']} partitions"
-    return f"{figures['delegated_compute_nodes']} of {figures['compute_nodes']} in {partitions}"
+    partitions = "1 partition" if metrics["partitions"] == 1 else f"{metrics['partitions']} partitions"
+    return f"{metrics['delegated_compute_nodes']} of {metrics['compute_nodes']} in {partitions}"
 
 
-def coverage(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is delegated beside nodes, what crosses the delegates' boundaries, and why the rest is not delegated."""
-    if "total_macs" not in figures:
+    if "total_macs" not in metrics:
         return []
     table = []
     for what, share, total in (
         ("delegated MACs", "delegated_macs_share", "total_macs"),
         ("delegated parameters", "delegated_parameter_share", "total_parameters"),
     ):
-        if figures[total]:
-            table.append((what, f"{100 * figures[share]:.1f} % of {figures[total]:,}"))
-    table.append(("crossings", f"{figures['crossings']:,} tensors, {size(figures['crossing_bytes'])} an inference"))
-    at_boundary, inserted = figures["transposes_at_boundary"], figures.get("transposes_inserted")
+        if metrics[total]:
+            table.append((what, f"{100 * metrics[share]:.1f} % of {metrics[total]:,}"))
+    table.append(("crossings", f"{metrics['crossings']:,} tensors, {size(metrics['crossing_bytes'])} an inference"))
+    at_boundary, inserted = metrics["transposes_at_boundary"], metrics.get("transposes_inserted")
     if at_boundary or inserted:
         inside = "" if inserted is None else f", {inserted} inserted in delegates"
         table.append(("transposes", f"{at_boundary} at the boundary{inside}"))
-    left = {key.removeprefix("reasons."): count for key, count in figures.items() if key.startswith("reasons.")}
+    left = {key.removeprefix("reasons."): count for key, count in metrics.items() if key.startswith("reasons.")}
     if left:
         most_first = sorted(left.items(), key=lambda entry: (-entry[1], entry[0]))
         table.append(("left on the CPU", ", ".join(f"{count} {code.replace('_', ' ')}" for code, count in most_first)))
@@ -124,48 +124,48 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes:,} bytes" + (f" ({size_bytes / 1024:,.1f} KiB)" if size_bytes >= 1024 else "")
 
 
-def estimates(figures: Mapping[str, Any], flavor: str) -> list[tuple[str, str]]:
-    """All that the compiler predicts, each marked as its estimate; the most asked-for figures first."""
-    first = _short_list(figures)
-    keys = first + sorted(key for key in figures if key.startswith("estimated_") and key not in first)
-    return [estimate(key, figures[key], flavor) for key in keys]
+def estimates(metrics: Mapping[str, Any], flavor: str) -> list[tuple[str, str]]:
+    """All that the compiler predicts, each marked as its estimate; the most asked-for metrics first."""
+    first = _main_estimates(metrics)
+    keys = first + sorted(key for key in metrics if key.startswith("estimated_") and key not in first)
+    return [estimate(key, metrics[key], flavor) for key in keys]
 
 
 def estimate(key: str, value: Any, flavor: str) -> tuple[str, str]:
-    """One figure that the compiler predicts, marked as its estimate."""
+    """One metric that the compiler predicts, marked as its estimate."""
     author = flavor.capitalize() if flavor.isalpha() else flavor
-    return _words(key), f"{_quantity(key, value)} ({author}'s estimate)"
+    return _readable_name(key), f"{_quantity(key, value)} ({author}'s estimate)"
 
 
-def _short_list(figures: Mapping[str, Any]) -> list[str]:
+def _main_estimates(metrics: Mapping[str, Any]) -> list[str]:
     """The most asked-for estimates; memories that are not used are not among them."""
-    keys = sorted(key for key in figures if key.startswith("estimated_") and (figures[key] or "_bytes" not in key))
-    return [key for end in _MOST_ASKED_FOR for key in keys if key.endswith(f"_{end}")]
+    keys = sorted(key for key in metrics if key.startswith("estimated_") and (metrics[key] or "_bytes" not in key))
+    return [key for end in _MAIN_ESTIMATES for key in keys if key.endswith(f"_{end}")]
 
 
-def comparisons(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+def comparisons(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """How programs compare with one another: agreement, drop and signal to noise ratio."""
     pairs = []
-    for key, value in sorted(figures.items()):
+    for key, value in sorted(metrics.items()):
         if not is_number(value):
             continue
         if key.endswith((LOW, HIGH)):
             continue  # shown beside its share
         if "_agreement_with_" in key or key.endswith("_drop"):
-            pairs.append((key.replace("_", " "), f"{100 * value:.2f} %{interval(figures, key)}"))
+            pairs.append((key.replace("_", " "), f"{100 * value:.2f} %{interval(metrics, key)}"))
         elif key.endswith("_sqnr_db"):
             pairs.append((key.removesuffix("_sqnr_db").replace("_", " ") + " SQNR", f"{value:.1f} dB"))
     return pairs
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether `value` is a measured figure; True and False are none."""
+    """Whether `value` is a measured metric; True and False are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _words(key: str) -> str:
-    words = key.removesuffix("_ms").removesuffix("_bytes").split("_")  # the value shows these units
-    return " ".join(_SPELLINGS.get(word, word) for word in words)
+def _readable_name(key: str) -> str:
+    parts = key.removesuffix("_ms").removesuffix("_bytes").split("_")  # the value shows these units
+    return " ".join(_SPELLINGS.get(word, word) for word in parts)
 
 
 def _quantity(key: str, value: Any) -> str:

@@ -12,14 +12,14 @@ from lowerdeck.report.build import Build
 
 
 def print_table(build: Build, console: Console) -> None:
-    """Print the figures of `build`, the caveat of its converter, and where to look next.
+    """Print the metrics of `build`, the caveat of its converter, and where to look next.
 
     Nothing is interpreted as markup, and no line depends on colours: a log file gets the same words.
     """
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for what, value in summary.rows(build.config, build.figures, build.manifest):
+    for what, value in summary.rows(build.config, build.metrics, build.manifest):
         table.add_row(Text(what), Text(value))
     console.print()
     console.print(table)
@@ -37,6 +37,6 @@ def print_table(build: Build, console: Console) -> None:
 
 
 def _notes(build: Build) -> list[str]:
-    """What has to be known beside the figures."""
+    """What has to be known beside the metrics."""
     notes = [build.manifest["converter"]["caveat"]] if build.manifest["converter"]["caveat"] else []
     return notes if build.lineage is not None else [*notes, "not recorded yet: `dvc repro` runs the stage track"]

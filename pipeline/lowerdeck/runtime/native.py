@@ -69,20 +69,20 @@ class NativeEngine:
             LowerdeckError: the runtime reports an error.
         """
         plan = self._methods[method]
-        laid_out = [
-            _laid_out(given, spec) if isinstance(spec := plan.values[index], TensorSpec) else given
+        contiguous = [
+            _to_dim_order(given, spec) if isinstance(spec := plan.values[index], TensorSpec) else given
             for given, index in zip(inputs, plan.inputs, strict=True)
         ]
         try:
             with captured_messages() as messages:
-                return tuple(self._module.run_method(method, tuple(laid_out), clone_outputs=True))
+                return tuple(self._module.run_method(method, tuple(contiguous), clone_outputs=True))
         except RuntimeError as error:
             raise LowerdeckError(
                 f"ExecuTorch's runtime failed in method {method!r}: {_reason(messages, error)}{_HINT}"
             ) from error
 
 
-def _laid_out(given: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+def _to_dim_order(given: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """`given` in the memory layout that the program was made for: the runtime refuses others."""
     strides = strides_of(given.shape, spec.dim_order)
     if given.stride() == strides and not given.requires_grad:

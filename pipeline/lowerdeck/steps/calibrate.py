@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from lowerdeck.contracts.quantization import ObserverState
-from lowerdeck.graph.memory_formats import laid_out, memory_format_of
+from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges
 from lowerdeck.quantization.training import Training, train
@@ -45,7 +45,7 @@ def calibrate(
 
     def inputs(purpose: str) -> Iterator[tuple[torch.Tensor, ...]]:
         for sample in tqdm(samples, total=num_samples, desc=purpose, unit="sample", disable=None):
-            yield laid_out(sample, memory_format)
+            yield to_memory_format(sample, memory_format)
 
     with torch.no_grad():
         if num_samples == 0:

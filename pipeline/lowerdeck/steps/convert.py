@@ -42,7 +42,7 @@ class Converted:
     """What the program takes, in order."""
     outputs: tuple[ProgramTensor, ...]
     """What the program gives, in order."""
-    output_steps: tuple[float | None, ...]
+    output_scales: tuple[float | None, ...]
     """One step of the quantization of each output, in its units; None where the output is not quantized."""
     partitions: Sequence[CompiledPartition]
     data_files: Mapping[str, bytes] = field(default_factory=dict)
@@ -77,20 +77,20 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         LowerdeckError: the converter, the partitioner's decisions or what came of them are others than in partition,
             or the program cannot take or give the integers that the backend's options ask for.
     """
-    verification.hold_converter(plan, backend.converter())
+    verification.check_planned_converter(plan, backend.converter())
     lowering = backend.lowering(manager.exported_program())
-    names = io_boundary.names_of(manager.exported_program())
-    steps = io_boundary.steps_of(manager.exported_program())
+    names = io_boundary.input_and_output_names(manager.exported_program())
+    output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
-    io_boundary.keep_border(lowering)
-    verification.hold_partitioner(lowering.partitioner, plan)
+    io_boundary.keep_io_boundary_on_cpu(lowering)
+    verification.check_partitioner_against_plan(lowering.partitioner, plan)
     with quick_graphs():
         with backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(lowering.partitioner)
-        verification.hold_program(lowered.exported_program().graph_module, plan)
+        verification.check_lowered_program(lowered.exported_program().graph_module, plan)
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
-        lowered, border = io_boundary.take_integers(lowered, lowering)
+        lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
         executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
@@ -98,7 +98,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
             f"{len(plan.partitions)} partitions were planned, {len(partitions)} compiled and {len(method.delegates)} "
             "stand in the program"
         )
-    inputs, outputs = io_boundary.describe(method, names, border)
+    inputs, outputs = io_boundary.describe(method, names, boundary)
     return Converted(
         program=executorch_program.buffer,
         delegates=tuple(delegate.id for delegate in method.delegates),
@@ -106,7 +106,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         planned_memory_bytes=sum(method.non_const_buffer_sizes),
         inputs=inputs,
         outputs=outputs,
-        output_steps=steps,
+        output_scales=output_scales,
         partitions=tuple(map(with_transposes, partitions)),
         data_files=_data_files(executorch_program),
         etrecord=None if recorder is None else recorder.finish(executorch_program),

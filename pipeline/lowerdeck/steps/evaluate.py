@@ -1,4 +1,4 @@
-"""Step evaluate: float, quantized and delegated program on the same evaluation samples -> figures."""
+"""Step evaluate: float, quantized and delegated program on the same evaluation samples -> metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.evaluation import ClassFigures, LayerFigures, Metric, Outputs
+from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Metric, Outputs
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.samples import Dataset, Sample, Split
 from lowerdeck.datasets.choice import stratified
@@ -26,7 +26,7 @@ Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
 """Inputs of one sample -> float32 outputs [1 x c]."""
 
 NOT_MEASURED = "not measured"
-"""Stands in place of a figure of a program that this host cannot execute."""
+"""Stands in place of a metric of a program that this host cannot execute."""
 STRUCTURAL = "meaningless: random data"
 """Stands in place of an accuracy on a dataset that shows only that a program runs."""
 
@@ -111,19 +111,19 @@ def _class_scores(name: str, program: Program, sample: Sample, num_classes: int 
     return array
 
 
-def spread(samples: Sequence[int], max_samples: int) -> list[int]:
+def evenly_spaced(samples: Sequence[int], max_samples: int) -> list[int]:
     """At most `max_samples` of `samples`, evenly spread over them and so over classes that are stored one by one."""
     count = min(len(samples), max_samples)
     return [samples[position * len(samples) // count] for position in range(count)]
 
 
-def class_figures(outputs: Outputs) -> list[ClassFigures]:
+def class_metrics(outputs: Outputs) -> list[ClassMetrics]:
     """How well each program recognizes each class that occurs; empty where no sample has a label."""
     if outputs.labels is None:
         return []
     correct = {program: logits.argmax(axis=1) == outputs.labels for program, logits in outputs.logits.items()}
     return [
-        ClassFigures(
+        ClassMetrics(
             label=int(label),
             num_samples=int((outputs.labels == label).sum()),
             correct={program: int(hits[outputs.labels == label].sum()) for program, hits in correct.items()},
@@ -134,44 +134,44 @@ def class_figures(outputs: Outputs) -> list[ClassFigures]:
 
 def summarize(
     outputs: Outputs,
-    metrics: Iterable[Metric],
+    metric_functions: Iterable[Metric],
     plan: DelegationPlan,
     manifest: Mapping[str, Any],
-    layers: Sequence[LayerFigures] = (),
+    layers: Sequence[LayerMetrics] = (),
 ) -> dict[str, Any]:
-    """All figures of a build; every name ends in its unit, fractions and counts excepted.
+    """All metrics of a build; every name ends in its unit, fractions and counts excepted.
 
     Args:
         outputs: What the programs answered.
-        metrics: Computed on the outputs.
-        plan: Gives the figures of coverage.
+        metric_functions: Computed on the outputs.
+        plan: Gives the metrics of coverage.
         manifest: Of the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
         layers: Layer by layer, worst first.
     """
-    figures: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
+    metrics: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
     for program in ("float", "quantized", "delegated"):
         measured = program in outputs.logits
         missing = STRUCTURAL if outputs.structural else "no labels"
-        figures[f"{program}_accuracy"] = missing if measured else NOT_MEASURED
-    for metric in metrics:
-        figures.update(metric.compute(outputs))
+        metrics[f"{program}_accuracy"] = missing if measured else NOT_MEASURED
+    for metric in metric_functions:
+        metrics.update(metric.compute(outputs))
     for name, before, after in (
         ("quantization_drop", "float_accuracy", "quantized_accuracy"),
         ("delegation_drop", "quantized_accuracy", "delegated_accuracy"),
     ):
-        if isinstance(figures[before], float) and isinstance(figures[after], float):
-            figures[name] = figures[before] - figures[after]
+        if isinstance(metrics[before], float) and isinstance(metrics[after], float):
+            metrics[name] = metrics[before] - metrics[after]
     if layers:
         worst = layers[0]
-        figures |= {
+        metrics |= {
             "num_layer_samples": worst.num_samples,
             "worst_layer": f"{worst.node} ({worst.module or worst.operator})",
             "worst_layer_sqnr_db": worst.sqnr_db,
         }
-    figures |= coverage(plan)
-    figures |= compiled_transposes(figures, [partition["transposes"] for partition in manifest["partitions"]])
-    figures |= {
+    metrics |= coverage(plan)
+    metrics |= compiled_transposes(metrics, [partition["transposes"] for partition in manifest["partitions"]])
+    metrics |= {
         "program_bytes": manifest["program"]["bytes"],
         "planned_memory_bytes": manifest["planned_memory_bytes"],
     }
-    return figures | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}
+    return metrics | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}

@@ -9,7 +9,7 @@ from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
-from lowerdeck.graph.memory_formats import MemoryFormat, laid_out
+from lowerdeck.graph.memory_formats import MemoryFormat, to_memory_format
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ def export(
     import torch
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
-    example_inputs = laid_out(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
+    example_inputs = to_memory_format(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
     try:
         with torch.no_grad(), quick_graphs():
             program = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
@@ -48,13 +48,13 @@ def export(
     except Exception as error:  # user's code runs while tracing: anything may come out of it
         found = violations(error, dynamic_dimensions)
         if found is None:
-            raise LowerdeckError(_not_exported(model, shapes_to_trace, dynamic_dimensions, error)) from error
+            raise LowerdeckError(_export_error_message(model, shapes_to_trace, dynamic_dimensions, error)) from error
     if found is not None:
         raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
     return program
 
 
-def _not_exported(
+def _export_error_message(
     model: torch.nn.Module,
     shapes: Sequence[Sequence[int]],
     dynamic_dimensions: Sequence[DynamicDimension],
@@ -64,5 +64,5 @@ def _not_exported(
     message = f"{type(model).__name__} cannot be exported with inputs of shape {listed} (model.input_shapes"
     if not dynamic_dimensions:
         return f"{message}): {type(error).__name__}: {error}"
-    way_out = "If this is about sizes that vary, narrow them, or let multiple_of be what the model divides them by"
-    return f"{message} and model.dynamic_shapes): {type(error).__name__}: {error}\n{way_out}"
+    advice = "If this is about sizes that vary, narrow them, or let multiple_of be what the model divides them by"
+    return f"{message} and model.dynamic_shapes): {type(error).__name__}: {error}\n{advice}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
-KeptWhole = tuple[list[str], list[str]]
+PreservedOps = tuple[list[str], list[str]]
 """Operators that a partitioner may keep from being decomposed, and the nodes that it does keep, by their names."""
 
 
@@ -35,7 +35,7 @@ class Partitioned:
     """Edge-dialect program after the backend's passes, before lowering."""
     edge_config: EdgeCompileConfig
     """What it was made with."""
-    kept_whole: KeptWhole
+    preserved_ops: PreservedOps
     """What the partitioner kept from being decomposed."""
     plan: DelegationPlan
 
@@ -52,9 +52,9 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
         LowerdeckError: the backend gives a node neither a partition nor a reason, or a size has no upper bound.
     """
     lowering = backend.lowering(program)
-    io_boundary.keep_border(lowering)
+    io_boundary.keep_io_boundary_on_cpu(lowering)
     edge_config = lowering.edge_config or EdgeCompileConfig()
-    kept = _remembered(lowering.partitioner)
+    kept = _record_preserved_ops(lowering.partitioner)
     with quick_graphs(), _planning(lowering, backend) as plan:
         manager = to_edge_transform_and_lower(
             program,
@@ -63,11 +63,14 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
             compile_config=edge_config,
         )
     return Partitioned(
-        program=manager.exported_program(), edge_config=edge_config, kept_whole=kept[0], plan=_some_of(plan)
+        program=manager.exported_program(),
+        edge_config=edge_config,
+        preserved_ops=kept[0],
+        plan=_require_delegation(plan),
     )
 
 
-def kept_whole(program: ExportedProgram, backend: Backend) -> KeptWhole:
+def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
     """What the backend's partitioner keeps from being decomposed: all by which its options act on the edge program.
 
     Args:
@@ -75,39 +78,39 @@ def kept_whole(program: ExportedProgram, backend: Backend) -> KeptWhole:
         backend: What to lower to.
 
     Returns:
-        The same as `Partitioned.kept_whole`, without making the edge program.
+        The same as `Partitioned.preserved_ops`, without making the edge program.
     """
     partitioner = backend.lowering(program).partitioner
     with quick_graphs():
         functional = partitioner.transform_for_pre_decomposition(program).run_decompositions({})
-    return _kept(functional, partitioner.ops_to_not_decompose(functional))
+    return _preserved_nodes(functional, partitioner.ops_to_not_decompose(functional))
 
 
-def _remembered(partitioner: Partitioner) -> list[KeptWhole]:
+def _record_preserved_ops(partitioner: Partitioner) -> list[PreservedOps]:
     """What `partitioner` will answer when to_edge_transform_and_lower asks what to keep whole, a call after the other.
 
     The first time it asks about the functional program, before anything is decomposed.
     """
-    answers: list[KeptWhole] = []
+    answers: list[PreservedOps] = []
     ask = partitioner.ops_to_not_decompose
 
-    def ask_and_remember(program: ExportedProgram) -> Any:
+    def ask_and_record(program: ExportedProgram) -> Any:
         answer = ask(program)
         if not answers:
-            answers.append(_kept(program, answer))
+            answers.append(_preserved_nodes(program, answer))
         return answer
 
-    partitioner.ops_to_not_decompose = ask_and_remember
+    partitioner.ops_to_not_decompose = ask_and_record
     return answers
 
 
-def _kept(program: ExportedProgram, answer: Any) -> KeptWhole:
-    operators, takes = answer
+def _preserved_nodes(program: ExportedProgram, answer: Any) -> PreservedOps:
+    operators, preserves = answer
     nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target in operators]
-    return sorted(map(str, operators)), [node.name for node in nodes if takes is None or takes(node)]
+    return sorted(map(str, operators)), [node.name for node in nodes if preserves is None or preserves(node)]
 
 
-def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
+def replan(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
     """The plan for an edge program that `partition` made before, with other options that leave the program as it is.
 
     Args:
@@ -118,17 +121,17 @@ def plan_again(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
         NothingDelegatedError: no node would be delegated; lists the reasons.
     """
     lowering = backend.lowering(edge.exported_program())
-    io_boundary.keep_border(lowering)
+    io_boundary.keep_io_boundary_on_cpu(lowering)
     with quick_graphs(), _planning(lowering, backend) as plan:
         edge.to_backend(lowering.partitioner)
-    return _some_of(plan)
+    return _require_delegation(plan)
 
 
 @contextmanager
 def _planning(lowering: Lowering, backend: Backend) -> Iterator[list[DelegationPlan]]:
     """While open, the partitioner of `lowering` delegates nothing; the value gains the plan of what it would have."""
     plans: list[DelegationPlan] = []
-    with lowering.reasons() if lowering.reasons else nullcontext(_not_said) as reason:
+    with lowering.reasons() if lowering.reasons else nullcontext(_no_reason_given) as reason:
 
         def keep(program: ExportedProgram) -> None:
             nodes, outputs = planned_nodes(program, reason)
@@ -141,15 +144,15 @@ def _planning(lowering: Lowering, backend: Backend) -> Iterator[list[DelegationP
         yield plans
 
 
-def _not_said(node: torch.fx.Node) -> Reason:
-    return Reason(code=ReasonCode.UNKNOWN, words="the backend gives no reasons")
+def _no_reason_given(node: torch.fx.Node) -> Reason:
+    return Reason(code=ReasonCode.UNKNOWN, message="the backend gives no reasons")
 
 
-def _some_of(plans: list[DelegationPlan]) -> DelegationPlan:
+def _require_delegation(plans: list[DelegationPlan]) -> DelegationPlan:
     """The one plan, of which something has to be delegated."""
     (plan,) = plans
     if not plan.delegated_compute_nodes:
-        raise NothingDelegatedError(_nothing_delegated(plan), plan)
+        raise NothingDelegatedError(_nothing_delegated_message(plan), plan)
     return plan
 
 
@@ -172,13 +175,15 @@ def _plan_only(partitioner: Partitioner, keep: Callable[[ExportedProgram], None]
     partitioner.partition = partition_nothing
 
 
-def _nothing_delegated(plan: DelegationPlan) -> str:
-    alike: dict[tuple[str, str], list[str]] = {}
+def _nothing_delegated_message(plan: DelegationPlan) -> str:
+    by_operator_and_reason: dict[tuple[str, str], list[str]] = {}
     for node in plan.nodes:
         if node.compute and node.reason:
-            alike.setdefault((node.operator, f"{node.reason.code} {node.reason.check}"), []).append(str(node.reason))
-    most = sorted(alike.items(), key=lambda item: -len(item[1]))[:10]
-    listed = "\n".join(f"  {len(words)} x {operator}: {words[0]}" for (operator, _), words in most)
+            by_operator_and_reason.setdefault((node.operator, f"{node.reason.code} {node.reason.check}"), []).append(
+                str(node.reason)
+            )
+    most = sorted(by_operator_and_reason.items(), key=lambda item: -len(item[1]))[:10]
+    listed = "\n".join(f"  {len(messages)} x {operator}: {messages[0]}" for (operator, _), messages in most)
     return (
         f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the "
         f"CPU alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."

@@ -29,14 +29,14 @@ PARAMS = (*CHOICES, "overrides")
 _SECTIONS = tuple(field.name for field in dataclasses.fields(Config))
 
 
-def for_hydra(typed: Sequence[str]) -> list[str]:
+def to_hydra_overrides(typed: Sequence[str]) -> list[str]:
     """`typed` overrides for a Hydra configuration that has the form of params.yaml.
 
     Raises:
         ConfigurationError: one is no override, or names nothing that is there.
     """
     pairs = zip(typed, parse(typed), strict=True)
-    return [_for_hydra(text, parsed) for text, parsed in pairs if parsed.key_or_group != OBJECTIVES]
+    return [_to_hydra_override(text, parsed) for text, parsed in pairs if parsed.key_or_group != OBJECTIVES]
 
 
 def parse(typed: Sequence[str]) -> list[Override]:
@@ -63,7 +63,7 @@ def _parsed(text: str) -> Override:
 
 
 def objectives(typed: Sequence[str], experiment: Mapping[str, Any]) -> list[str]:
-    """The figures that points return to the sweeper: as typed, else as the named sweep has them.
+    """The metrics that points return to the sweeper: as typed, else as the named sweep has them.
 
     Raises:
         ConfigurationError: they are no list of names.
@@ -83,7 +83,7 @@ def objectives(typed: Sequence[str], experiment: Mapping[str, Any]) -> list[str]
     return given
 
 
-def _for_hydra(text: str, parsed: Override) -> str:
+def _to_hydra_override(text: str, parsed: Override) -> str:
     key = parsed.key_or_group
     if key.startswith("hydra") or key == EXPERIMENT:
         return text
@@ -115,8 +115,8 @@ def hydra_key(key: str) -> str:
     )
 
 
-def as_typed(overrides: Sequence[str]) -> list[str]:
-    """`overrides` of a point, in the form of `for_hydra`, as a person types them; Hydra's own are left out."""
+def to_user_overrides(overrides: Sequence[str]) -> list[str]:
+    """`overrides` of a point, in the form of `to_hydra_overrides`, as a person types them; Hydra's own are left out."""
     typed = []
     for text in overrides:
         key, _, value = text.partition("=")
@@ -141,7 +141,7 @@ def points(arguments: Sequence[str]) -> list[list[str]]:
     """The overrides of every point of a sweep whose values are listed, in the order in which Hydra goes through them.
 
     Args:
-        arguments: As `for_hydra` gives them.
+        arguments: As `to_hydra_overrides` gives them.
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.errors import HydraException
@@ -155,7 +155,7 @@ def points(arguments: Sequence[str]) -> list[list[str]]:
     return batch
 
 
-def corners(arguments: Sequence[str]) -> list[list[str]]:
+def sample_points(arguments: Sequence[str]) -> list[list[str]]:
     """Overrides of some points of a sweep whose sweeper is not known: every listed value and end of a range once."""
     parsed = parse(arguments)
     ranges = [[f"{override.get_key_element()}={value}" for value in _some_values(override)] for override in parsed]
@@ -181,9 +181,9 @@ def as_params(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
 
     Args:
         base: What params.yaml says, with the named sweep's choices and values.
-        overrides: Of the point, in the form of `for_hydra`, each with one value.
+        overrides: Of the point, in the form of `to_hydra_overrides`, each with one value.
     """
-    params = {**base, "overrides": _copied(base.get("overrides") or {})}
+    params = {**base, "overrides": _copy(base.get("overrides") or {})}
     for override in parse(overrides):
         key = override.key_or_group
         if key.startswith("hydra") or key == EXPERIMENT:
@@ -200,14 +200,14 @@ def as_params(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
 
 def merged(params: Mapping[str, Any], upon: Mapping[str, Any]) -> dict[str, Any]:
     """`params` with the choices and single values of `upon`; mappings are merged."""
-    result = _copied(params)
+    result = _copy(params)
     for key, value in upon.items():
         mappings = isinstance(value, Mapping) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if mappings else _copied(value)
+        result[key] = merged(result[key], value) if mappings else _copy(value)
     return dict(result)
 
 
-def _copied(values: Any) -> Any:
+def _copy(values: Any) -> Any:
     if isinstance(values, Mapping):
-        return {key: _copied(value) for key, value in values.items()}
+        return {key: _copy(value) for key, value in values.items()}
     return list(values) if isinstance(values, list) else values

@@ -41,7 +41,7 @@ class PointBuild:
         self._session = session
         self._shared, self._number, self._typed, self._params = shared, number, typed, params
         self._workspace = shared.folder.workspace(session, number)
-        self._placed: set[str] | None = None
+        self._materialized: set[str] | None = None
         """Stages whose results are in the workspace; None: there is no workspace yet."""
         self._keys: dict[str, str] = {}
         self._digests: dict[str, str] = {}
@@ -50,7 +50,7 @@ class PointBuild:
         self._done: dict[str, str] = {}
         """`ran` or `shared` by stage."""
         self._measured: Path | None = None
-        """Folder in which evaluate has written figures that miss a gate: another point's, where that one ran it."""
+        """Folder in which evaluate has written metrics that miss a gate: another point's, where that one ran it."""
 
     def run(self) -> PointRecord:
         """Take the point through all stages but the last, which records it; how it ended."""
@@ -63,7 +63,7 @@ class PointBuild:
             waiting = [stage for stage in self._shared.stages.values() if stage.name not in (COMPOSE, TRACK)]
             while waiting:
                 stage = self._next(waiting)
-                self._have(stage)
+                self._ensure_result(stage)
                 waiting.remove(stage)
             metrics = self._metrics()
         except StageFailed as failed:
@@ -80,20 +80,20 @@ class PointBuild:
         if record.status != "built":
             return record
         try:
-            self._have(self._shared.stages[TRACK])
+            self._ensure_result(self._shared.stages[TRACK])
         except StageFailed as failed:
             return self._failed(failed)
         shutil.rmtree(self._workspace, ignore_errors=True)
         return dataclasses.replace(record, stages=self._done)
 
     def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
-        """Record a point whose figures miss a gate: they were measured, and a person wants to see by how much."""
+        """Record a point whose metrics miss a gate: they were measured, and a person wants to see by how much."""
         stage = self._shared.stages[TRACK]
-        made = (self._shared.maker[path] for path in (paths.CONFIG.as_posix(), *stage.inputs))
+        made = (self._shared.producer_of[path] for path in (paths.CONFIG.as_posix(), *stage.inputs))
         try:
             for earlier in dict.fromkeys(made):
                 if earlier.name != EVALUATE:
-                    self._place(earlier)
+                    self._materialize(earlier)
             if measured != self._workspace:  # the store has nothing of a stage that failed
                 for path in _files_of(self._shared.stages[EVALUATE], measured):
                     write_bytes(self._workspace / path, (measured / path).read_bytes())
@@ -103,7 +103,7 @@ class PointBuild:
         return dataclasses.replace(record, stages=record.stages | {TRACK: "ran"})
 
     def _failed(self, failed: StageFailed) -> PointRecord:
-        metrics = _figures(failed.workspace) if failed.stage == EVALUATE and failed.workspace is not None else {}
+        metrics = _read_metrics(failed.workspace) if failed.stage == EVALUATE and failed.workspace is not None else {}
         self._measured = failed.workspace if metrics else None
         return PointRecord(
             point=self._number, overrides=self._typed, status="failed", reason=failed.reason,
@@ -113,11 +113,11 @@ class PointBuild:
     def _next(self, waiting: list[Stage]) -> Stage:
         """The first stage whose inputs are there; one that another worker runs just now comes after those to run."""
         ready = [stage for stage in waiting if all(path in self._digests for path in stage.inputs)]
-        return next((stage for stage in ready if not self._is_being_made(stage)), ready[0])
+        return next((stage for stage in ready if not self._is_running_elsewhere(stage)), ready[0])
 
-    def _is_being_made(self, stage: Stage) -> bool:
+    def _is_running_elsewhere(self, stage: Stage) -> bool:
         quantized = self._digests.get(paths.QUANTIZED.as_posix(), "")
-        awaited = stage.name == PARTITION and self._shared.edges.are_awaited(self._config, quantized)
+        awaited = stage.name == PARTITION and self._shared.edge_cache.is_being_made(self._config, quantized)
         return awaited or self._shared.store.is_locked(self._key(stage))
 
     def configure(self) -> bool:
@@ -136,11 +136,11 @@ class PointBuild:
             versions=self._shared.sweep.versions,
         )
         if key not in self._shared.configured or not store.contains(key):
-            self._shared.configured[key] = self._composed(key)
+            self._shared.configured[key] = self._compose_or_fetch(key)
         self._config, self._digests[paths.CONFIG.as_posix()] = self._shared.configured[key]
         return self._done.setdefault(COMPOSE, "shared") == "ran"
 
-    def _composed(self, key: str) -> tuple[Mapping[str, Any], str]:
+    def _compose_or_fetch(self, key: str) -> tuple[Mapping[str, Any], str]:
         """The resolved configuration and its digest, from the store or made."""
         store = self._shared.store
         with tempfile.TemporaryDirectory() as temporary:
@@ -159,13 +159,13 @@ class PointBuild:
             text = (folder / paths.CONFIG).read_text(encoding="utf-8")
             return plain_values(text), sha256(folder / paths.CONFIG)
 
-    def _have(self, stage: Stage) -> None:
+    def _ensure_result(self, stage: Stage) -> None:
         """See to it that the store has the result of `stage`."""
         key = self._keys[stage.name] = self._key(stage)
         if (files := self._shared.store.digests(key)) is not None:
             self._done[stage.name] = "shared"
         else:
-            files = self._made(stage, key)
+            files = self._run_stage(stage, key)
         self._digests |= output_digests(stage, files)
 
     def _key(self, stage: Stage) -> str:
@@ -175,10 +175,10 @@ class PointBuild:
             config=self._config,
             inputs={path: self._digests[path] for path in stage.inputs},
             versions=self._shared.sweep.versions,
-            about=[self._tags(), self._shared.recorded_in(self._config)] if stage.name == TRACK else None,
+            about=[self._tags(), self._shared.tracking_identity(self._config)] if stage.name == TRACK else None,
         )
 
-    def _made(self, stage: Stage, key: str) -> dict[str, str]:
+    def _run_stage(self, stage: Stage, key: str) -> dict[str, str]:
         """Run `stage`, unless another process has meanwhile; SHA-256 by path of its files."""
         if key in self._shared.failed:
             raise self._shared.failed[key]
@@ -188,21 +188,21 @@ class PointBuild:
                 self._done[stage.name] = "shared"
                 return files
             for path in (paths.CONFIG.as_posix(), *stage.inputs):
-                self._place(self._shared.maker[path])
+                self._materialize(self._shared.producer_of[path])
             self._execute(stage, key)
             store.put(key, self._workspace, _files_of(stage, self._workspace), linked=True)
         made = store.digests(key)
         assert made is not None, f"the store lost {key} at once"
         return made
 
-    def _place(self, stage: Stage) -> None:
+    def _materialize(self, stage: Stage) -> None:
         """Put the result of `stage` into the workspace, made anew where the store has lost it."""
-        if self._placed is None:
+        if self._materialized is None:
             snapshot.make_workspace(
                 self._workspace, self._shared.project, self._shared.folder.project, _yaml(self._params)
             )
-            self._placed = set()
-        if stage.name in self._placed:
+            self._materialized = set()
+        if stage.name in self._materialized:
             return
         if not self._shared.store.get(self._keys[stage.name], self._workspace):
             if stage.name == COMPOSE:
@@ -210,12 +210,12 @@ class PointBuild:
                 self._shared.store.get(self._keys[COMPOSE], self._workspace)
             else:
                 for path in (paths.CONFIG.as_posix(), *stage.inputs):
-                    self._place(self._shared.maker[path])
+                    self._materialize(self._shared.producer_of[path])
                 self._execute(stage, self._keys[stage.name])
                 self._shared.store.put(
                     self._keys[stage.name], self._workspace, _files_of(stage, self._workspace), linked=True
                 )
-        self._placed.add(stage.name)
+        self._materialized.add(stage.name)
 
     def _execute(self, stage: Stage, key: str) -> None:
         """Run `stage` in the workspace.
@@ -226,33 +226,33 @@ class PointBuild:
         folder, data = self._shared.folder, self._shared.data_digest()
         log = folder.log(self._number, stage.name)
         about = {"point": self._number, "session": self._session, "stage": stage.name, "key": key}
-        folder.note("stage begins", **about)
+        folder.log_event("stage begins", **about)
         started = time.perf_counter()
-        with self._aided(stage):
-            room = warm.TRACKING if stage.name == TRACK else warm.LOWERING
-            code = warm.run(stage.module, self._workspace, folder.project, log, room)
+        with self._with_extra_inputs(stage):
+            warm_process = warm.TRACKING if stage.name == TRACK else warm.LOWERING
+            code = warm.run(stage.module, self._workspace, folder.project, log, warm_process)
         seconds = round(time.perf_counter() - started, 3)
-        folder.note("stage ends", **about, exit_code=code, seconds=seconds)
+        folder.log_event("stage ends", **about, exit_code=code, seconds=seconds)
         reason = _reason(stage.name, log, code) if code else ""
-        if not code and self._shared.data_digest(anew=True) != data:
+        if not code and self._shared.data_digest(refresh=True) != data:
             reason = f"{stage.name}: files in {snapshot.DATA}/ were changed while it ran; start the sweep again"
         if reason:
-            self._shared.refuse_full_disk()
+            self._shared.check_disk_space()
             failed = StageFailed(stage.name, log, reason, self._workspace if code > 0 else None)
             self._shared.failed[key] = failed
             raise failed
-        assert self._placed is not None
-        self._placed.add(stage.name)
+        assert self._materialized is not None
+        self._materialized.add(stage.name)
         self._done[stage.name] = "ran"
 
     @contextmanager
-    def _aided(self, stage: Stage) -> Iterator[None]:
+    def _with_extra_inputs(self, stage: Stage) -> Iterator[None]:
         """What a sweep gives to some stages beside their inputs."""
         if stage.name == TRACK:
             write_json(self._workspace / paths.SWEEP_TAGS, self._tags())
         quantized = self._digests.get(paths.QUANTIZED.as_posix(), "")
-        lent = self._shared.edges.lent(self._workspace, self._config, quantized)
-        with lent if stage.name == PARTITION else nullcontext():
+        reuse = self._shared.edge_cache.reuse(self._workspace, self._config, quantized)
+        with reuse if stage.name == PARTITION else nullcontext():
             yield
 
     def _tags(self) -> dict[str, str]:
@@ -264,9 +264,9 @@ class PointBuild:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             if not self._shared.store.get(self._keys[EVALUATE], folder):  # what was known to be there is damaged
-                self._place(self._shared.stages[EVALUATE])
+                self._materialize(self._shared.stages[EVALUATE])
                 folder = self._workspace
-            return _figures(folder)
+            return _read_metrics(folder)
 
 
 def _files_of(stage: Stage, workspace: Path) -> list[Path]:
@@ -279,8 +279,8 @@ def _files_of(stage: Stage, workspace: Path) -> list[Path]:
     return files
 
 
-def _figures(folder: Path) -> dict[str, Any]:
-    """The figures of metrics.json below `folder`, none where it is not there."""
+def _read_metrics(folder: Path) -> dict[str, Any]:
+    """The metrics of metrics.json below `folder`, none where it is not there."""
     path = folder / paths.METRICS
     metrics = read_json(path) if path.is_file() else {}
     return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}

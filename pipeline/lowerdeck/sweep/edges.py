@@ -22,14 +22,14 @@ _LOCK = ".lock"
 _FILES = (paths.EDGE, paths.EDGE_RECEIPT)  # the receipt last: one that does not fit its program is not believed
 
 
-class Edges:
+class EdgeProgramCache:
     """Edge programs of a sweep, below `folder`."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` need not exist."""
         self._folder = folder
 
-    def are_awaited(self, config: Mapping[str, Any], quantized: str) -> bool:
+    def is_being_made(self, config: Mapping[str, Any], quantized: str) -> bool:
         """Whether another point makes the first such edge program at this moment."""
         from filelock import FileLock, Timeout
 
@@ -43,7 +43,7 @@ class Edges:
             return True
 
     @contextmanager
-    def lent(self, workspace: Path, config: Mapping[str, Any], quantized: str) -> Iterator[None]:
+    def reuse(self, workspace: Path, config: Mapping[str, Any], quantized: str) -> Iterator[None]:
         """While the stage partition runs in `workspace`: the edge program of before in its place, and kept afterwards.
 
         Points that would make the same one wait for the first.

@@ -52,7 +52,7 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
     for name in snapshot.ALWAYS:
         if not (project / name).is_file():
             raise LowerdeckError(f"{project / name} is missing: run this in the folder of the project")
-    given = arguments.for_hydra(typed)
+    given = arguments.to_hydra_overrides(typed)
     stages = read_stages(project / "dvc.yaml")
     _make_data(project, stages)
     copy = snapshot.take(project, snapshot.copied_entries(stages))
@@ -66,7 +66,7 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
         folder.hydra, read_params(folder.project / "params.yaml"), sweep.name, experiment
     )
     folder.write(sweep)
-    return _checked(project, folder, given)
+    return _prepare_points(project, folder, given)
 
 
 def resume(project: Path, sweep_id: str, typed: Sequence[str]) -> Prepared:
@@ -80,7 +80,7 @@ def resume(project: Path, sweep_id: str, typed: Sequence[str]) -> Prepared:
     Raises:
         LowerdeckError: there is no such sweep, or it cannot go on.
     """
-    folder = Folder(_existing(project, sweep_id))
+    folder = Folder(_find_sweep(project, sweep_id))
     sweep = folder.read()
     others = [text for text in typed if not text.startswith("hydra")]
     if others:
@@ -92,7 +92,7 @@ def resume(project: Path, sweep_id: str, typed: Sequence[str]) -> Prepared:
                 f"{entry}/ has changed since sweep {sweep.id} was begun; start the same sweep again, and it takes what "
                 "is still valid"
             )
-    return _checked(project, folder, [*sweep.arguments, *typed])
+    return _prepare_points(project, folder, [*sweep.arguments, *typed])
 
 
 def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
@@ -103,11 +103,11 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
     """
     task = PointTask(project.absolute(), prepared.folder.path.absolute(), session)
     try:
-        with _alone(prepared.folder), _recording_beside(shared_for(task.project, task.folder)):
+        with _exclusive(prepared.folder), _recording_in_background(shared_for(task.project, task.folder)):
             hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
     except ValueError:
         # Optuna's sweeper ends like this when it asks for the best trial of none; what follows tells why there is none.
-        if not prepared.sweep.searches or search.has_figures(prepared.sweep, prepared.folder.records(), session):
+        if not prepared.sweep.searches or search.has_metrics(prepared.sweep, prepared.folder.records(), session):
             raise
     finally:
         records = [record for record in prepared.folder.records() if record.session == session]
@@ -118,12 +118,12 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
     broken = [event for event in prepared.folder.events() if event["event"] == BROKEN and event["session"] == session]
     if broken:
         raise LowerdeckError(f"the sweep cannot go on: {broken[0]['error']}")
-    search.refuse_missing(prepared.sweep, records)
+    search.check_objectives_measured(prepared.sweep, records)
     return records
 
 
 @contextmanager
-def _alone(folder: Folder) -> Iterator[None]:
+def _exclusive(folder: Folder) -> Iterator[None]:
     """Keep the same sweep from being run twice at once, and remove what a start of before has left."""
     from filelock import FileLock, Timeout
 
@@ -142,11 +142,11 @@ def _alone(folder: Folder) -> Iterator[None]:
 
 
 @contextmanager
-def _recording_beside(shared: Shared) -> Iterator[None]:
+def _recording_in_background(shared: Shared) -> Iterator[None]:
     """Let points that run in this process be recorded while the next one is built; all are when the block ends."""
     left: list[Future[None]] = []
     recorder = ThreadPoolExecutor(1, thread_name_prefix="recorder")
-    shared.later = lambda end: left.append(recorder.submit(end))
+    shared.defer = lambda end: left.append(recorder.submit(end))
     try:
         yield
         for future in left:
@@ -181,7 +181,7 @@ def summarize(prepared: Prepared, records: Sequence[PointRecord], session: str) 
     }
 
 
-def _existing(project: Path, sweep_id: str) -> Path:
+def _find_sweep(project: Path, sweep_id: str) -> Path:
     sweeps = project / snapshot.SWEEPS
     found = sorted(sweeps.glob("*/sweep.json"), key=lambda path: path.stat().st_mtime)
     if not found:
@@ -206,12 +206,12 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
     data = {
         source: FILES.digest(project / source) for source in snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
     }
-    ingredients = [own, searched, FILES.digest(copy), data, versions]
+    fingerprinted = [own, searched, FILES.digest(copy), data, versions]
     return Sweep(
-        id=digest(ingredients)[:_ID_CHARACTERS],
+        id=digest(fingerprinted)[:_ID_CHARACTERS],
         name=name,
         typed=list(typed),
-        arguments=arguments.for_hydra([*own, *searched]),
+        arguments=arguments.to_hydra_overrides([*own, *searched]),
         swept=hydra_multirun.sweeper_arguments(experiment),
         searches=hydra_multirun.searches(experiment, typed),
         base=base,
@@ -226,49 +226,50 @@ def _location(project: Path, store: str | None) -> str:
     return location if "://" in location else str(Path(location).expanduser().absolute())
 
 
-def _checked(project: Path, folder: Folder, given: Sequence[str]) -> Prepared:
+def _prepare_points(project: Path, folder: Folder, given: Sequence[str]) -> Prepared:
     """The sweep of `folder`, after every point that is known was composed.
 
     Raises:
         ConfigurationError: a value can hold for no point, or no point can be built.
     """
     sweep = folder.read()
-    search.refuse_aimless(sweep)
+    search.check_has_objectives(sweep)
     whole = [*sweep.swept, *(text for text in given if not text.startswith("hydra"))]
-    points = arguments.corners(whole) if sweep.searches else arguments.points(whole)
+    points = arguments.sample_points(whole) if sweep.searches else arguments.points(whole)
     shared = shared_for(project.absolute(), folder.path.absolute())
     refused: dict[int, ConfigurationError] = {}
     for number, overrides in enumerate(points):
         params = arguments.as_params(sweep.base, overrides)
         try:
-            new = PointBuild(shared, number, arguments.as_typed(overrides), params).configure()
-            if new and hydra_multirun.runs_here(given):
-                warm.start_beside(folder.project)  # it imports while the other points are composed
+            new = PointBuild(shared, number, arguments.to_user_overrides(overrides), params).configure()
+            if new and hydra_multirun.runs_in_process(given):
+                warm.start_in_background(folder.project)  # it imports while the other points are composed
         except ConfigurationError as error:
             refused[number] = error
-    _refuse_mistakes(points, refused)
+    _raise_invalid_values(points, refused)
     if len(refused) == len(points):
         raise ConfigurationError(f"no point of this sweep can be built; the first:\n{refused[0]}")
     return Prepared(folder=folder, sweep=sweep, given=list(given), points=None if sweep.searches else points)
 
 
-def _refuse_mistakes(points: Sequence[Sequence[str]], refused: Mapping[int, ConfigurationError]) -> None:
+def _raise_invalid_values(points: Sequence[Sequence[str]], refused: Mapping[int, ConfigurationError]) -> None:
     """Raise the error of a value that is wrong by itself in every point that has it: it is a mistake, and no gap."""
     having: dict[str, list[int]] = {}
     for number, overrides in enumerate(points):
-        for text in arguments.as_typed(overrides):
+        for text in arguments.to_user_overrides(overrides):
             having.setdefault(text, []).append(number)
     for text, numbers in having.items():
         key = text.partition("=")[0]
         if all(
-            number in refused and any(_is_at(found, key) for found in refused[number].mistaken) for number in numbers
+            number in refused and any(_concerns(found, key) for found in refused[number].invalid_keys)
+            for number in numbers
         ):
             raise ConfigurationError(
                 f"{text} can hold for no point of this sweep, nothing was run.\n{refused[numbers[0]]}"
             )
 
 
-def _is_at(found: str, key: str) -> bool:
+def _concerns(found: str, key: str) -> bool:
     """Whether a problem found at a key is one of the value given for `key`; a group's is at its very name."""
     found = found.removeprefix("overrides.")
     return found == key or ("." in key and (found.startswith(f"{key}.") or key.startswith(f"{found}.")))

@@ -125,7 +125,7 @@ class Folder:
         """Place for the files of a point that runs in a start of the sweep."""
         return self.work / session / f"point_{point:03}"
 
-    def note(self, event: str, **fields: Any) -> None:
+    def log_event(self, event: str, **fields: Any) -> None:
         """Append an event to the journal."""
         _append(self.journal, {"time": round(time.time(), 3), "event": event, **fields})
 

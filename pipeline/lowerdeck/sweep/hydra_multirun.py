@@ -48,7 +48,7 @@ def read_experiment(conf: Path, typed: Sequence[str]) -> tuple[str, dict[str, An
 
 
 def sweeper_arguments(experiment: Mapping[str, Any]) -> list[str]:
-    """The values that a named sweep goes over, in the form of `arguments.for_hydra`."""
+    """The values that a named sweep goes over, in the form of `arguments.to_hydra_overrides`."""
     return [f"{key}={value}" for key, value in _translated(experiment).items()]
 
 
@@ -87,7 +87,7 @@ def searches(experiment: Mapping[str, Any], given: Sequence[str]) -> bool:
     return any(name != "basic" for name in chosen)
 
 
-def runs_here(given: Sequence[str]) -> bool:
+def runs_in_process(given: Sequence[str]) -> bool:
     """Whether the launcher that `given` overrides choose runs points on this machine, as far as is known."""
     chosen = [text.partition("=")[2] for text in given if text.startswith("hydra/launcher=")]
     return not chosen or chosen[-1] in ("basic", "joblib", "submitit_local")
@@ -99,7 +99,7 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
     Args:
         folder: As `write_configuration` wrote it.
         task: Hydra's task function.
-        given: Overrides in the form of `arguments.for_hydra`.
+        given: Overrides in the form of `arguments.to_hydra_overrides`.
 
     Raises:
         LowerdeckError: Hydra refuses, e.g. a launcher that is not installed; or a task raised it.

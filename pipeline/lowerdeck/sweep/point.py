@@ -55,12 +55,14 @@ class PointTask:
                 record = run_point(self.project, self.folder, self.session, number, list(job.overrides.task))
         except Exception as error:
             with suppress(OSError):  # a full disk takes no note
-                Folder(self.folder).note(BROKEN, point=number, session=self.session, error=str(error) or repr(error))
+                Folder(self.folder).log_event(
+                    BROKEN, point=number, session=self.session, error=str(error) or repr(error)
+                )
             raise
-        figures = [_number(record.metrics.get(name)) for name in Folder(self.folder).read().objectives]
-        if record.status != "built" or not figures or any(math.isnan(figure) for figure in figures):
+        metrics = [_number(record.metrics.get(name)) for name in Folder(self.folder).read().objectives]
+        if record.status != "built" or not metrics or any(math.isnan(metric) for metric in metrics):
             return None
-        return tuple(figures) if len(figures) > 1 else figures[0]
+        return tuple(metrics) if len(metrics) > 1 else metrics[0]
 
 
 def run_point(project: Path, folder: Path, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
@@ -73,7 +75,7 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
         folder: Folder of the sweep.
         session: Which start of the sweep this is.
         number: Of the point.
-        overrides: Of the point, each with one value, in the form of `arguments.for_hydra`.
+        overrides: Of the point, each with one value, in the form of `arguments.to_hydra_overrides`.
 
     Raises:
         LowerdeckError: the store or the sweep's folder cannot be used; no other point could be built either.
@@ -90,20 +92,20 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
 
 
 def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
-    shared.refuse_full_disk()
-    shared.folder.note("point begins", point=number, session=session, process=os.getpid())
+    shared.check_disk_space()
+    shared.folder.log_event("point begins", point=number, session=session, process=os.getpid())
     started = time.perf_counter()
     params = arguments.as_params(shared.sweep.base, overrides)
-    build = PointBuild(shared, number, arguments.as_typed(overrides), params, session)
+    build = PointBuild(shared, number, arguments.to_user_overrides(overrides), params, session)
 
     def end(record: PointRecord) -> None:
         record = build.track(record)
         record = dataclasses.replace(record, seconds=round(time.perf_counter() - started, 3), session=session)
         shared.folder.record(record)
-        shared.folder.note("point ends", point=number, session=session, status=record.status)
+        shared.folder.log_event("point ends", point=number, session=session, status=record.status)
 
     record = build.run()
-    shared.later(lambda: end(record))
+    shared.defer(lambda: end(record))
     return record
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lowerdeck.sweep.folder import Folder, PointRecord
 
-_EVERY_S = 0.2
+_POLL_INTERVAL_S = 0.2
 
 
 class Watcher:
@@ -48,23 +48,25 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._look()
+        self._poll()
         self._progress.stop()
 
     def _watch(self) -> None:
-        while not self._stop.wait(_EVERY_S):
-            self._look()
+        while not self._stop.wait(_POLL_INTERVAL_S):
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for event in self._journal.new():
-            self._note(event)
+            self._handle_event(event)
         for line in self._points.new():
             if line["session"] == self._session:
                 self._show(PointRecord(**line))
         names = ", ".join(f"point {point}: {stage}" for point, stage in sorted(self._now.items()))
-        self._progress.update(self._task, completed=self._ended, description=names or "sweep", left=self._left())
+        self._progress.update(
+            self._task, completed=self._ended, description=names or "sweep", left=self._remaining_time()
+        )
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _handle_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "stage begins":
             self._now[event["point"]] = event["stage"]
         elif event["event"] in ("stage ends", "point ends"):
@@ -74,14 +76,14 @@ class Watcher:
         self._ended += 1
         self._ends.append((time.monotonic(), self._ended))
         count = f"{self._ended}/{self._total}" if self._total else str(self._ended)
-        left = self._left()
-        words = f"[{count}] {' '.join(record.overrides) or 'params.yaml as it is'}: {describe(record)}"
+        left = self._remaining_time()
+        text = f"[{count}] {' '.join(record.overrides) or 'params.yaml as it is'}: {describe(record)}"
         self._console.print(
-            words + (f" ({left})" if left and not self._console.is_terminal else ""),
+            text + (f" ({left})" if left and not self._console.is_terminal else ""),
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
-    def _left(self) -> str:
+    def _remaining_time(self) -> str:
         """Time left if the points to come take as long as those that have ended.
 
         The first does what others share, so that it counts only as long as it is alone.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.registry import components
-from lowerdeck.sweep.arguments import OBJECTIVES, as_typed
+from lowerdeck.sweep.arguments import OBJECTIVES, to_user_overrides
 from lowerdeck.sweep.folder import PointRecord, Sweep
 
 RESULTS = Path("runs") / "optimization_results.yaml"
@@ -21,7 +21,7 @@ class Best:
 
     overrides: list[str]
     """As they would be typed."""
-    figures: dict[str, float]
+    metrics: dict[str, float]
     """Its objectives."""
 
 
@@ -38,18 +38,18 @@ def best(hydra_folder: Path, objectives: Sequence[str]) -> list[Best]:
         solutions = [{"params": results["best_params"], "values": [results["best_value"]]}]
     found = []
     for solution in solutions:
-        overrides = as_typed([f"{key}={value}" for key, value in solution["params"].items()])
-        point = Best(overrides=overrides, figures=dict(zip(objectives, solution["values"], strict=True)))
+        overrides = to_user_overrides([f"{key}={value}" for key, value in solution["params"].items()])
+        point = Best(overrides=overrides, metrics=dict(zip(objectives, solution["values"], strict=True)))
         if point not in found:
             found.append(point)
     return found
 
 
-def refuse_aimless(sweep: Sweep) -> None:
+def check_has_objectives(sweep: Sweep) -> None:
     """Refuse a search that is not told what for.
 
     Raises:
-        ConfigurationError: points are chosen by what came of others, but by none of their figures.
+        ConfigurationError: points are chosen by what came of others, but by none of their metrics.
     """
     if sweep.searches and not sweep.objectives:
         raise ConfigurationError(
@@ -58,17 +58,17 @@ def refuse_aimless(sweep: Sweep) -> None:
         )
 
 
-def has_figures(sweep: Sweep, records: Sequence[PointRecord], session: str) -> bool:
+def has_metrics(sweep: Sweep, records: Sequence[PointRecord], session: str) -> bool:
     """Whether a point that was built in this start of the sweep has all objectives."""
     built = (record for record in records if record.session == session and record.status == "built")
     return any(set(sweep.objectives) <= record.metrics.keys() for record in built)
 
 
-def refuse_missing(sweep: Sweep, records: Sequence[PointRecord]) -> None:
+def check_objectives_measured(sweep: Sweep, records: Sequence[PointRecord]) -> None:
     """Tell of objectives that no point has.
 
     Raises:
-        LowerdeckError: there is one; names those of the figures that sound like it.
+        LowerdeckError: there is one; names those of the metrics that sound like it.
     """
     built = [record for record in records if record.status == "built"]
     known = sorted(

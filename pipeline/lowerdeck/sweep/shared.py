@@ -15,13 +15,13 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import snapshot
 from lowerdeck.sweep.content import FILES, digest
 from lowerdeck.sweep.declaration import read_stages
-from lowerdeck.sweep.edges import Edges
+from lowerdeck.sweep.edges import EdgeProgramCache
 from lowerdeck.sweep.folder import Folder
 from lowerdeck.sweep.store.result_store import Store
 from lowerdeck.tracking.store import database_identity
 
-_LEAST_FREE_BYTES = 1 << 20
-_DATA_STANDS_S = 1.0
+_MIN_FREE_BYTES = 1 << 20
+_DATA_RECHECK_S = 1.0
 """How long files in data/ are not looked at again: points that are wholly shared take less."""
 
 
@@ -42,9 +42,9 @@ class Shared:
         self.project, self.folder = project, folder
         self.sweep = folder.read()
         self.stages = {stage.name: stage for stage in read_stages(folder.project / "dvc.yaml")}
-        self.maker = {output: stage for stage in self.stages.values() for output in stage.outputs}
+        self.producer_of = {output: stage for stage in self.stages.values() for output in stage.outputs}
         self.store = Store.open(self.sweep.store)
-        self.edges = Edges(folder.path / "edges")
+        self.edge_cache = EdgeProgramCache(folder.path / "edges")
         self.failed: dict[str, StageFailed] = {}
         """Stages that failed in this process, by key: they would fail again."""
         self.refused: dict[str, ConfigurationError] = {}
@@ -55,41 +55,41 @@ class Shared:
         """What Hydra made of the options that points choose."""
         self.broken: LowerdeckError | None = None
         """Why no other point can be built."""
-        self.later: Callable[[Callable[[], None]], object] = lambda end: end()
+        self.defer: Callable[[Callable[[], None]], object] = lambda end: end()
         """Gets what is left to do when the stages of a point have run, to do it at once or beside the next point."""
         self._digests: dict[str, str] = {}
-        self._data_seen_s = -math.inf
+        self._data_checked_s = -math.inf
         self._databases: dict[TrackingConfig, str] = {}
 
     def source_digest(self, path: str) -> str:
         """Of code and configuration by the sweep's copy, of data as it is now, or was a moment ago."""
-        if time.monotonic() - self._data_seen_s > _DATA_STANDS_S:
-            self._look_at_data()
+        if time.monotonic() - self._data_checked_s > _DATA_RECHECK_S:
+            self._refresh_data_digests()
         if path not in self._digests:
             self._digests[path] = FILES.digest(self.folder.project / path)
         return self._digests[path]
 
-    def _look_at_data(self) -> None:
+    def _refresh_data_digests(self) -> None:
         for path in snapshot.data_sources_of(self.stages.values()):
             self._digests[path] = FILES.digest(self.project / path)
-        self._data_seen_s = time.monotonic()
+        self._data_checked_s = time.monotonic()
 
-    def data_digest(self, *, anew: bool = False) -> str:
-        """Of all data that stages name; `anew` looks at the files again."""
-        if anew:
-            self._look_at_data()
+    def data_digest(self, *, refresh: bool = False) -> str:
+        """Of all data that stages name; `refresh` looks at the files again."""
+        if refresh:
+            self._refresh_data_digests()
         return digest({path: self.source_digest(path) for path in snapshot.data_sources_of(self.stages.values())})
 
-    def refuse_full_disk(self) -> None:
+    def check_disk_space(self) -> None:
         """End the sweep where the disk is full: no other point could be built either.
 
         Raises:
             LowerdeckError: it is.
         """
-        if shutil.disk_usage(self.folder.path).free < _LEAST_FREE_BYTES:
+        if shutil.disk_usage(self.folder.path).free < _MIN_FREE_BYTES:
             raise LowerdeckError(f"the disk of {self.folder.path} is full; free some and start the same sweep again")
 
-    def recorded_in(self, config: Mapping[str, Any]) -> str:
+    def tracking_identity(self, config: Mapping[str, Any]) -> str:
         """What tells the MLflow database of a point from one that takes its place: there it is recorded again."""
         tracking = TrackingConfig(**config["tracking"])
         if not tracking.enabled:

@@ -28,7 +28,7 @@ _STARTED_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class WarmProcess:
     """One warm process and what it has imported beside the libraries of `preload`."""
 
     name: str
@@ -65,7 +65,7 @@ class Room:
             time.sleep(0.01)
 
 
-LOWERING = Room(
+LOWERING = WarmProcess(
     name="lowering",
     libraries=preload.LOWERING,
     project=(
@@ -113,7 +113,7 @@ LOWERING = Room(
         *("torch._inductor.compiler_bisector", "torch._higher_order_ops.passes", "multiprocessing.pool"),
     ),
 )
-TRACKING = Room(
+TRACKING = WarmProcess(
     name="tracking",
     libraries=preload.TRACKING,
     project=(
@@ -127,26 +127,26 @@ TRACKING = Room(
         *("PIL.JpegImagePlugin", "mlflow.store.workspace_aware_mixin", "filelock"),
     ),
 )
-ROOMS = {room.name: room for room in (LOWERING, TRACKING)}
+WARM_PROCESSES = {warm_process.name: warm_process for warm_process in (LOWERING, TRACKING)}
 
 
 @functools.cache
-def start_beside(code: Path) -> None:
-    """Start the first room that a point needs for the code below `code`, without waiting until it listens."""
+def start_in_background(code: Path) -> None:
+    """Start the first warm process that a point needs for the code below `code`, without waiting until it listens."""
     threading.Thread(target=LOWERING.start, args=(code,), daemon=True).start()
 
 
 def serve(name: str, place: str) -> None:
-    """Be the room `name` that listens at `place`."""
+    """Be the warm process `name` that listens at `place`."""
     quiet_libraries()
     import pydantic
 
     pydantic.TypeAdapter(int)  # the first one looks for plugins in all that is installed
-    room = ROOMS[name]
-    preload.serve(Path(place), (*room.libraries.modules, *room.project), IDLE_S)
+    warm_process = WARM_PROCESSES[name]
+    preload.serve(Path(place), (*warm_process.libraries.modules, *warm_process.project), IDLE_S)
 
 
-def run(module: str, workspace: Path, code: Path, log: Path, room: Room = LOWERING) -> int:
+def run(module: str, workspace: Path, code: Path, log: Path, warm_process: WarmProcess = LOWERING) -> int:
     """Run a stage in `workspace`; its exit code.
 
     Args:
@@ -154,12 +154,12 @@ def run(module: str, workspace: Path, code: Path, log: Path, room: Room = LOWERI
         workspace: Its current folder, which has links to the code.
         code: Folder with the code of the sweep.
         log: File for what it prints.
-        room: Where it finds its libraries imported.
+        warm_process: Where it finds its libraries imported.
     """
-    variables, place = environment(code), room.address(code)
+    variables, place = environment(code), warm_process.address(code)
     with log.open("wb") as output, Path(os.devnull).open("rb") as nothing:
         if place is not None:
-            room.start(code)
+            warm_process.start(code)
             exit_code = preload.run_at(
                 place,
                 module,

@@ -48,18 +48,18 @@ def is_server(uri: str) -> bool:
     return urlsplit(uri).scheme in ("http", "https")
 
 
-def shown(uri: str) -> str:
+def redact_credentials(uri: str) -> str:
     """`uri` without user name and password, for messages and tags."""
     parts = urlsplit(uri)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
 
 
-def refusal(uri: str, reason: str) -> str:
+def unavailable_message(uri: str, reason: str) -> str:
     """The message for a database or server that cannot be used."""
     source = "MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else "tracking.uri"
     kind = "server" if is_server(uri) else "database"
     return (
-        f"the MLflow {kind} {shown(uri)} (from {source}) cannot be used: {textwrap.shorten(reason, 300)}\n"
+        f"the MLflow {kind} {redact_credentials(uri)} (from {source}) cannot be used: {textwrap.shorten(reason, 300)}\n"
         f"Everything built so far is kept. Start the {kind} or mend its address, and the next `dvc repro` runs only "
         "this stage; `tracking: none` in params.yaml goes without."
     )

@@ -11,7 +11,7 @@ from lowerdeck.artifacts.files import write_text
 from lowerdeck.provenance.lineage import digest
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS
 from lowerdeck.tracking.runs import KIND_TAG
-from lowerdeck.tracking.store import find_or_create_experiment, lock, opened, patient_uploads
+from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_experiment, lock, opened
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
@@ -49,7 +49,7 @@ def log_comparison(
         run_id: str = run.info.run_id
         for tag, value in tags.items():
             store.client.set_tag(run_id, tag, value)
-        with patient_uploads():
+        with extended_upload_timeout():
             for file, content in files.items():
                 write_text(Path(temporary, file), content)
                 store.client.log_artifact(run_id, str(Path(temporary, file)))

@@ -17,7 +17,7 @@ from lowerdeck.artifacts.files import read_json
 from lowerdeck.config.schema import Config
 from lowerdeck.evaluation import gates
 from lowerdeck.report import summary
-from lowerdeck.tracking.address import shown, tracking_uri
+from lowerdeck.tracking.address import redact_credentials, tracking_uri
 
 UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
 """The tag that builds share which differ in their converter flavor alone."""
@@ -116,7 +116,7 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
         **{f"version.{name}": version for name, version in manifest["versions"].items()},
         "version.mlflow": importlib.metadata.version("mlflow"),
         **{f"tracking.{field}": str(value) for field, value in dataclasses.asdict(config.tracking).items()},
-        "tracking.uri": shown(tracking_uri(config.tracking)),
+        "tracking.uri": redact_credentials(tracking_uri(config.tracking)),
         **_git_tags(),
     }
     return tags | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {})

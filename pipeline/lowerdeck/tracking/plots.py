@@ -1,4 +1,4 @@
-"""Plots for MLflow: PNG files in bytes that depend on the figures alone."""
+"""Plots for MLflow: PNG files in bytes that depend on the metrics alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts.evaluation_results import Confusion
-from lowerdeck.contracts.evaluation import LayerFigures
+from lowerdeck.contracts.evaluation import LayerMetrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ def confusion_png(confusion: Confusion, title: str) -> bytes:
     return _png(figure)
 
 
-def layers_png(layers: Sequence[LayerFigures]) -> bytes:
+def layers_png(layers: Sequence[LayerMetrics]) -> bytes:
     """The signal to noise ratio of layers as bars, the worst on top; of many layers the worst alone."""
     from matplotlib.figure import Figure
 
@@ -56,6 +56,6 @@ def layers_png(layers: Sequence[LayerFigures]) -> bytes:
 
 def _png(figure: Figure) -> bytes:
     content = io.BytesIO()
-    # Without pyplot no display is looked for. The version of matplotlib is left out: it is none of the figures.
+    # Without pyplot no display is looked for. The version of matplotlib is left out: it is none of the metrics.
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.tracking.address import database_file, is_server, refusal
+from lowerdeck.tracking.address import database_file, is_server, unavailable_message
 
 TIMEOUT_S = 3.0
 _DEFAULT_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -43,7 +43,7 @@ def probe(uri: str) -> None:
     if thread.is_alive():
         failures.append("no answer")
     if failures:
-        raise LowerdeckError(refusal(uri, failures[0]))
+        raise LowerdeckError(unavailable_message(uri, failures[0]))
 
 
 def _open_database(database: Path) -> None:

@@ -20,7 +20,7 @@ from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
-from lowerdeck.tracking.store import find_or_create_run, opened, patient_uploads
+from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_run, opened
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
@@ -33,7 +33,7 @@ _MAX_PER_BATCH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordResult:
     """Where a build was recorded."""
 
     experiment: str
@@ -42,7 +42,7 @@ class Recorded:
     """Whether this was the first time."""
 
 
-def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] | None = None) -> Recorded:
+def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] | None = None) -> RecordResult:
     """Record the build in build/ in the run of its key; a point of a sweep in a run of its own, which names the sweep.
 
     A run that could not be completed is marked as failed, and the next call completes it. A run whose build does not
@@ -59,15 +59,15 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
     wanted, sweep_tags = content(config, lineage), read_sweep_tags()
     with opened(config.tracking) as store:
         run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name, sweep_tags)
-        with _ending(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
+        with _set_final_status(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
             _log_content(store.client, run, wanted)
-            with patient_uploads():
+            with extended_upload_timeout():
                 _log_files(store.client, run.info.run_id, lineage, pages or {})
-    return Recorded(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)
+    return RecordResult(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)
 
 
 @contextmanager
-def _ending(client: MlflowClient, run: Run, status: str) -> Iterator[None]:
+def _set_final_status(client: MlflowClient, run: Run, status: str) -> Iterator[None]:
     """Leave the run with `status` when the block ends well, as failed otherwise."""
     from mlflow.exceptions import MlflowException
 
@@ -86,7 +86,7 @@ def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
     """Bring parameters, metrics, tags and datasets of `run` up to date; what is there already stays as it is."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
-    run_id, before = run.info.run_id, _written(run)
+    run_id, before = run.info.run_id, _previously_written(run)
     client.update_run(run_id, name=wanted.run_name)
     params = [Param(key, value) for key, value in wanted.params.items() if key not in run.data.params]
     for start in range(0, len(params), _MAX_PER_BATCH):
@@ -112,7 +112,7 @@ def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
             client.delete_tag(run_id, key)
 
 
-def _written(run: Run) -> dict[str, list[str]]:
+def _previously_written(run: Run) -> dict[str, list[str]]:
     """Keys of the metrics and tags that this stage wrote into `run` before."""
     before: dict[str, list[str]] = json.loads(run.data.tags.get(WRITTEN_TAG, "{}"))
     return {"metrics": before.get("metrics", []), "tags": before.get("tags", [])}

@@ -1,4 +1,4 @@
-"""A build as its MLflow run tells it: the configuration, the figures and the lineage, read back and checked."""
+"""A build as its MLflow run tells it: the configuration, the metrics and the lineage, read back and checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARAMS = Path("params.yaml")
 CONF = Path("conf")
-_MOST_LISTED = 10
+_MAX_LISTED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class RecordedBuild:
         return f"{self.run.name} ({self.run.run_id[:12]})"
 
 
-def where() -> TrackingConfig:
+def tracking_config() -> TrackingConfig:
     """Where the builds of this project are recorded: as build/config.yaml says, or params.yaml before the first build.
 
     Raises:
@@ -55,7 +55,7 @@ def where() -> TrackingConfig:
     return (read_config(paths.CONFIG) if paths.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
 
 
-def the_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
+def find_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
     """The one run that `selector` names.
 
     Args:
@@ -68,8 +68,8 @@ def the_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
     found = find_runs(tracking, selector=selector)
     if len(found) == 1:
         return found[0]
-    listed = "\n".join(f"  {run.run_id[:12]}  {_described(run)}" for run in found[:_MOST_LISTED])
-    more = f"\n  and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    listed = "\n".join(f"  {run.run_id[:12]}  {_described(run)}" for run in found[:_MAX_LISTED])
+    more = f"\n  and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
     raise LowerdeckError(
         f"{selector!r} names {len(found)} runs; name one of them by the start of its id:\n{listed}{more}"
     )

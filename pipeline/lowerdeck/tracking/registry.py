@@ -14,7 +14,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking.signature import signature
-from lowerdeck.tracking.store import BUILD_KEY_TAG, Store, lock, opened, patient_uploads
+from lowerdeck.tracking.store import BUILD_KEY_TAG, Store, extended_upload_timeout, lock, opened
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -54,7 +54,7 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
     manifest = read_json(paths.MANIFEST)
     with opened(config) as store:
         with lock(store.uri):
-            version = _registered_before(store, name, build_key)
+            version = _existing_version(store, name, build_key)
             new = version is None
             if version is None:
                 version = _new_version(store, name, run_id, build_key, manifest)
@@ -63,7 +63,7 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
     return Registered(version=str(version.version), new=new)
 
 
-def _registered_before(store: Store, name: str, build_key: str) -> ModelVersion | None:
+def _existing_version(store: Store, name: str, build_key: str) -> ModelVersion | None:
     """The version of this build, None where it is not registered under `name`."""
     quoted = name.replace("'", "''")
     for version in store.client.search_model_versions(f"name = '{quoted}'"):
@@ -77,7 +77,7 @@ def _new_version(store: Store, name: str, run_id: str, build_key: str, manifest:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, MODEL_FOLDER)
         save(folder, run_id, manifest)
-        with patient_uploads():
+        with extended_upload_timeout():
             store.client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
     if not store.client.search_registered_models(f"name = '{name.replace(chr(39), chr(39) * 2)}'"):
         store.client.create_registered_model(name)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.tracking.address import shown
-from lowerdeck.tracking.store import Store, opened, patient_uploads
+from lowerdeck.tracking.address import redact_credentials
+from lowerdeck.tracking.store import Store, extended_upload_timeout, opened
 from lowerdeck.tracking.ui import locate
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
         files = {info.path for info in store.client.list_artifacts(run_id, folder or None) if not info.is_dir}
         if path not in files:
             raise LowerdeckError(_no_file(run_id, path, files))
-        with tempfile.TemporaryDirectory() as temporary, patient_uploads():
+        with tempfile.TemporaryDirectory() as temporary, extended_upload_timeout():
             return Path(store.client.download_artifacts(run_id, path, temporary)).read_bytes()
 
 
@@ -122,7 +122,7 @@ def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) ->
     if not run_ids:
         return {}
     found = {}
-    with opened(config) as store, tempfile.TemporaryDirectory() as temporary, patient_uploads():
+    with opened(config) as store, tempfile.TemporaryDirectory() as temporary, extended_upload_timeout():
         folder = path.rpartition("/")[0]
         for run_id in run_ids:
             if any(info.path == path for info in store.client.list_artifacts(run_id, folder or None)):
@@ -155,7 +155,7 @@ def _selected(store: Store, experiment_id: str, selector: str, experiment: str) 
         return found
     if _COMPARES.search(selector):
         return _filtered(store, experiment_id, selector, experiment)
-    raise LowerdeckError(_nothing(store, experiment_id, selector, experiment))
+    raise LowerdeckError(_not_found_message(store, experiment_id, selector, experiment))
 
 
 def _filtered(store: Store, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
@@ -193,12 +193,14 @@ def _by_id(store: Store, experiment_id: str, prefix: str) -> list[RecordedRun]:
     return runs or points
 
 
-def _nothing(store: Store, experiment_id: str, selector: str, experiment: str) -> str:
+def _not_found_message(store: Store, experiment_id: str, selector: str, experiment: str) -> str:
     runs = _search(store, experiment_id)
     names = {run.name for run in runs} | {run.tags.get(SWEEP_NAME_TAG, "") for run in runs} - {""}
     sweeps = sorted({run.tags[SWEEP_ID_TAG] for run in runs if SWEEP_ID_TAG in run.tags})
     near = difflib.get_close_matches(selector, names | set(sweeps), n=3)
-    lines = [f"no run or sweep in the experiment {experiment!r} of {shown(store.uri)} is called {selector!r}"]
+    lines = [
+        f"no run or sweep in the experiment {experiment!r} of {redact_credentials(store.uri)} is called {selector!r}"
+    ]
     lines += [f"    did you mean {near[0]!r}?"] if near else []
     lines += [f"    sweeps: {', '.join(sweeps[:_MAX_LISTED])}"] if sweeps else []
     lines += [f"    runs: {', '.join(sorted(names)[:_MAX_LISTED])}"] if names else []
@@ -216,7 +218,7 @@ def _search(store: Store, experiment_id: str, filter_string: str = "") -> list[R
     while True:
         # A page is some ten thousand objects that all stay until it is read: looking for garbage among them again and
         # again takes twice as long as reading them.
-        with _without_collection():
+        with _without_garbage_collection():
             page = store.client.search_runs(
                 [experiment_id],
                 filter_string,
@@ -231,7 +233,7 @@ def _search(store: Store, experiment_id: str, filter_string: str = "") -> list[R
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """No search for cyclic garbage within the block."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.preload import TRACKING
-from lowerdeck.tracking.address import artifact_location, database_file, refusal, shown, tracking_uri
+from lowerdeck.tracking.address import (
+    artifact_location,
+    database_file,
+    redact_credentials,
+    tracking_uri,
+    unavailable_message,
+)
 from lowerdeck.tracking.probe import probe
 
 if TYPE_CHECKING:
@@ -69,7 +75,7 @@ def opened(config: TrackingConfig) -> Iterator[Store]:
             client = MlflowClient(tracking_uri=uri)
         yield Store(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
-        raise LowerdeckError(refusal(uri, str(error))) from error
+        raise LowerdeckError(unavailable_message(uri, str(error))) from error
 
 
 def database_identity(config: TrackingConfig) -> str:
@@ -80,7 +86,7 @@ def database_identity(config: TrackingConfig) -> str:
     uri = tracking_uri(config)
     database = database_file(uri)
     if database is None:
-        return shown(uri)
+        return redact_credentials(uri)
     if not database.is_file():
         with opened(config):
             pass
@@ -91,7 +97,7 @@ def database_identity(config: TrackingConfig) -> str:
 
 
 @contextmanager
-def patient_uploads() -> Iterator[None]:
+def extended_upload_timeout() -> Iterator[None]:
     """Give a server the time that large files need; only calls that should be answered at once have to be quick."""
     name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
     before = os.environ[name]
@@ -112,8 +118,9 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
     experiment = store.client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "active":
         raise LowerdeckError(
-            f"the MLflow experiment {name!r} in {shown(store.uri)} was deleted. Bring it back with `mlflow experiments "
-            f"restore --experiment-id {experiment.experiment_id}`, or choose another name in `tracking.experiment`."
+            f"the MLflow experiment {name!r} in {redact_credentials(store.uri)} was deleted. Bring it back "
+            f"with `mlflow experiments restore --experiment-id {experiment.experiment_id}`, or choose another "
+            "name in `tracking.experiment`."
         )
     return experiment
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.tracking.address import database_file, is_server, shown, tracking_uri
+from lowerdeck.tracking.address import database_file, is_server, redact_credentials, tracking_uri
 from lowerdeck.tracking.store import find_experiment, opened
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 _VIEW = "?workflowType=machine_learning"
 """Opens the table of runs; MLflow would open the pages for language models."""
-HOW_TO_RECORD = (
+RECORDING_ADVICE = (
     "`dvc repro` builds and records; where the build is there already, `dvc repro --force --single-item track` records"
 )
 
@@ -43,7 +43,11 @@ class Location:
     @property
     def run_pages(self) -> str | None:
         """What the addresses of the pages of runs begin with, before their ids; None where no server has such pages."""
-        return f"{shown(self.uri).rstrip('/')}/#/experiments/{self.experiment_id}/runs/" if self.has_server else None
+        return (
+            f"{redact_credentials(self.uri).rstrip('/')}/#/experiments/{self.experiment_id}/runs/"
+            if self.has_server
+            else None
+        )
 
 
 def locate(config: TrackingConfig) -> Location:
@@ -53,10 +57,12 @@ def locate(config: TrackingConfig) -> Location:
         LowerdeckError: nothing was recorded there yet, or it cannot be reached.
     """
     uri = tracking_uri(config)
-    advice = HOW_TO_RECORD
+    advice = RECORDING_ADVICE
     if not config.enabled:
         advice = f"tracking.enabled is false; choose `tracking: local` in params.yaml, then {advice}"
-    nothing = f"nothing has been recorded yet in the experiment {config.experiment!r} of {shown(uri)}: {advice}"
+    nothing = (
+        f"nothing has been recorded yet in the experiment {config.experiment!r} of {redact_credentials(uri)}: {advice}"
+    )
     database = database_file(uri)
     if database is not None and not database.exists():
         raise LowerdeckError(nothing)  # opening it would create it

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lowerdeck.backends import ethos_u
-from lowerdeck.contracts.backends import BuildChoices
+from lowerdeck.contracts.backends import BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
@@ -55,7 +55,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
 
 
 def refused(plugins: tuple[str, ...] = ("my_checks",), **options: list[str]) -> list[tuple[str, str]]:
-    build = BuildChoices(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 3, 32, 32]], plugins=plugins)
+    build = BuildContext(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 3, 32, 32]], plugins=plugins)
     chosen = ethos_u.Options(
         system_config="Ethos_U55_High_End_Embedded",
         memory_mode="Shared_Sram",
@@ -74,8 +74,8 @@ def test_a_check_keeps_nodes_off_the_npu_and_is_named_as_the_reason(
     assert [node.operator for node in off] == ["aten.add.Tensor"]
     (reason,) = [node.reason for node in off]
     assert reason is not None
-    assert (reason.code, reason.check) == (ReasonCode.OWN_CHECK, path)
-    assert reason.words == f"refused by target.options.additional_checks: {path}"
+    assert (reason.code, reason.check) == (ReasonCode.USER_CHECK, path)
+    assert reason.message == f"refused by target.options.additional_checks: {path}"
     assert len(plan.partitions) == 2
 
 

@@ -1,4 +1,4 @@
-"""Ethos-U's options through the steps: what each one changes in plan, program, twin, payload and figures."""
+"""Ethos-U's options through the steps: what each one changes in plan, program, twin, payload and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lowerdeck.backends import ethos_u
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.steps.convert import Converted, convert
-from lowerdeck.steps.partition import plan_again
+from lowerdeck.steps.partition import replan
 from tests.backends.ethos_u.lowering import U55, U85, converted, planned, with_options
 from tests.conftest import Lowered
 from tests.project import REPOSITORY
@@ -59,7 +59,7 @@ class TestTheInstalledClasses:
 
         without_effect = {"leaky_relu", "sdpa_safe_softmax_guard"}
         assert names(installed.ArmPassPipelineConfig) == names(ethos_u.PassPipeline) | without_effect
-        assert without_effect <= set(ethos_u.DECLARATION.not_options)
+        assert without_effect <= set(ethos_u.DECLARATION.unsupported_options)
         assert names(installed.QuantizeInfConfig) == names(ethos_u.QuantizeInf)
 
     def test_the_partitioner(self) -> None:
@@ -213,7 +213,7 @@ def test_what_is_named_stays_off_the_npu(
     plan = planned(lowered(U55), **{option: [pattern]})
     off = [node for node in plan.nodes if node.compute and node.partition is None]
     assert {node.operator for node in off} == operators
-    assert {(node.reason.code, node.reason.words) for node in off if node.reason is not None} == {
+    assert {(node.reason.code, node.reason.message) for node in off if node.reason is not None} == {
         (ReasonCode.EXCLUDED, f"excluded by {option}: {pattern}")
     }
     assert plan.delegated_compute_nodes == lowered(U55).plan.delegated_compute_nodes - 1
@@ -227,7 +227,7 @@ def test_a_pattern_that_names_nothing(lowered: Callable[[str], Lowered]) -> None
 def test_an_excluded_operator_runs_on_the_cpu(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build = lowered(U55)
     backend = with_options(build, operators_not_to_delegate=["aten::add"])
-    plan = plan_again(build.edge(), backend)
+    plan = replan(build.edge(), backend)
     split = convert(build.edge(), plan, backend, tmp_path)
     assert "aten::add.out" in split.operators
     assert len(split.partitions) == len(plan.partitions) == 2

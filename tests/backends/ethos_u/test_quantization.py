@@ -17,7 +17,7 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.backends import ethos_u
-from lowerdeck.contracts.backends import Backend, BuildChoices
+from lowerdeck.contracts.backends import Backend, BuildContext
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
@@ -85,7 +85,7 @@ def test_every_family_has_16_bit_activations(
     with chdir(tmp_path / "build"):
         (found,) = open_converted_program("reference")(*build.samples[0])
     (expected,) = (program.module()(*build.samples[0]),)
-    assert (found - expected).abs().max() <= 2 * (converted.output_steps[0] or 0)
+    assert (found - expected).abs().max() <= 2 * (converted.output_scales[0] or 0)
 
 
 class Twice(nn.Module):
@@ -133,7 +133,7 @@ def test_integers_of_the_scheme_itself_are_refused_at_the_border() -> None:
     device = ethos_u.Device(accelerator="ethos-u55-128", io_quantization="int16")
     options = ethos_u.Options(system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
     for scheme, keys in ((INT16X8, ["target.device.io_quantization"]), (INT8, [])):
-        build = BuildChoices(scheme=scheme, input_shapes=[[1, 3, 32, 32]])
+        build = BuildContext(scheme=scheme, input_shapes=[[1, 3, 32, 32]])
         assert [key for key, _ in ethos_u.check_build(device, options, build)] == keys
 
 

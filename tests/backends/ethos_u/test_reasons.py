@@ -95,7 +95,9 @@ ON_U55 = [
 
 
 @pytest.mark.parametrize("target", [U55, U85])
-@pytest.mark.parametrize(("name", "code", "check", "values", "words"), EVERYWHERE, ids=[case[0] for case in EVERYWHERE])
+@pytest.mark.parametrize(
+    ("name", "code", "check", "values", "message"), EVERYWHERE, ids=[case[0] for case in EVERYWHERE]
+)
 def test_a_check_is_told_with_the_values_that_it_compared(
     constrained: Callable[[str], Rejections],
     target: str,
@@ -103,22 +105,22 @@ def test_a_check_is_told_with_the_values_that_it_compared(
     code: str,
     check: str,
     values: Mapping[str, object],
-    words: str,
+    message: str,
 ) -> None:
     _, reason = constrained(target).named(name)
     assert (reason.code, reason.check) == (code, check)
     assert values.items() <= reason.values.items()
-    assert words in reason.words
+    assert message in reason.message
 
 
-@pytest.mark.parametrize(("name", "check", "values", "words"), ON_U55, ids=[case[0] for case in ON_U55])
+@pytest.mark.parametrize(("name", "check", "values", "message"), ON_U55, ids=[case[0] for case in ON_U55])
 def test_what_another_ethos_u_takes_is_a_limit_of_this_one(
-    constrained: Callable[[str], Rejections], name: str, check: str, values: Mapping[str, object], words: str
+    constrained: Callable[[str], Rejections], name: str, check: str, values: Mapping[str, object], message: str
 ) -> None:
     _, reason = constrained(U55).named(name)
     assert (reason.code, reason.check) == (ReasonCode.TARGET_CONSTRAINT, check)
     assert values.items() <= reason.values.items()
-    assert words in reason.words
+    assert message in reason.message
     assert next(node for node in constrained(U85).plan.nodes if node.name == name).partition is not None
     assert ReasonCode.TARGET_CONSTRAINT not in {given.code for given in constrained(U85).reasons.values()}
 
@@ -142,10 +144,10 @@ def test_what_is_taken_off_a_partitions_border_names_what_is_outside(
     constrained: Callable[[str], Rejections], target: str
 ) -> None:
     found = constrained(target)
-    border = {node: reason for node, reason in found.reasons.items() if reason.code is ReasonCode.BOUNDARY}
+    boundary = {node: reason for node, reason in found.reasons.items() if reason.code is ReasonCode.BOUNDARY}
     off = {node.name for node in found.plan.nodes if node.partition is None}
-    assert len(border) > 10
-    for node, reason in border.items():
+    assert len(boundary) > 10
+    for node, reason in boundary.items():
         assert "quantize" in node.name
         assert reason.check == "TOSAPartitioner._detag_boundary_nodes"
         beside = node.all_input_nodes[:1] if "_quantize" in node.name else list(node.users)
@@ -160,7 +162,7 @@ def test_a_partition_that_would_compute_nothing_is_told(constrained: Callable[[s
     _, view = constrained(target).named("aten_view_copy_default")
     assert view.code is ReasonCode.NO_OP_PARTITION
     assert view.values == {"partition": ["aten_view_copy_default", "aten_view_copy_default_1"]}
-    assert "empty partition" in view.words
+    assert "empty partition" in view.message
 
 
 def test_the_partitioner_is_as_it_was_when_it_has_decided(constrained: Callable[[str], Rejections]) -> None:

@@ -145,7 +145,7 @@ def test_a_u55_cannot_write_through_its_second_port(tmp_path: Path) -> None:
     assert problem(config, "Fast_Memory", "Outside", "U65") == ""
 
 
-SPOILED = {
+INVALID = {
     "system that is not there": ("", "", "Bord", "Small", "system_config: "),
     "mode that is not there": ("", "", "Board", "Smal", "memory_mode: "),
     "no clock": ("core_clock=1e9\n", "", "Fast_Memory", "Small", "a number of Hz above 0, e.g. core_clock=500e6"),
@@ -160,9 +160,9 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILED)
+@pytest.mark.parametrize("name", INVALID)
 def test_a_spoiled_file_is_refused(tmp_path: Path, name: str) -> None:
-    old, new, system, mode, expected = SPOILED[name]
+    old, new, system, mode, expected = INVALID[name]
     assert old in BOARD
     assert expected in problem(read(tmp_path, BOARD.replace(old, new, 1) if old else BOARD), system, mode)
 

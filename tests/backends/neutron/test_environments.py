@@ -58,7 +58,7 @@ def test_a_release_in_another_environment_converts_and_says_its_version(
     assert read_graph(conversion.model).operators == (NEUTRON_GRAPH,)
     assert conversion.version == "3.1.3"
     described = describe(flavor_of(environment))
-    assert (described.version, described.targets, described.lacks) == ("3.1.3", (TARGET,), ())
+    assert (described.version, described.targets, described.missing_features) == ("3.1.3", (TARGET,), ())
 
 
 def test_the_package_is_not_that_of_this_environment(
@@ -236,8 +236,8 @@ def test_an_older_module_converts_with_what_it_has(tmp_path: Path, release: str)
     found = describe(flavor)
     assert found.targets == ((TARGET,) if lists_targets else None)
     assert not found.merges_kernel_selection
-    assert {"the option fetchConstantsToSRAM", "merging of kernel selection files"} <= set(found.lacks)
-    assert ("the option minNumOpsPerGraph" in found.lacks) == (release == "SDK_25_03")
+    assert {"the option fetchConstantsToSRAM", "merging of kernel selection files"} <= set(found.missing_features)
+    assert ("the option minNumOpsPerGraph" in found.missing_features) == (release == "SDK_25_03")
     message = refusal(environment, tmp_path / "tag1", ConverterOptions(fetch_constants_to_sram=True))
     assert "this release has no option for fetchConstantsToSRAM=True" in message
 

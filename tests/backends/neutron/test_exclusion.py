@@ -47,7 +47,7 @@ def test_an_operator_stays_on_the_cpu_and_its_namesakes_do_not(
     assert add.excluded_by == "operators_not_to_delegate: aten::add"
     assert add.reason is not None
     assert add.reason.code is ReasonCode.EXCLUDED
-    assert add.reason.words == "excluded by operators_not_to_delegate: aten::add"
+    assert add.reason.message == "excluded by operators_not_to_delegate: aten::add"
     assert plan.exclusions == ("operators_not_to_delegate: aten::add keeps 1 off: aten_add_tensor",)
     assert len(plan.partitions) == 2
 
@@ -79,7 +79,7 @@ def test_a_module_stays_on_the_cpu_with_everything_in_it(planned: Callable[..., 
     assert on_cpu(plan) == {"aten_convolution_default_1", "aten_relu_default_1"}
     around = [node.reason for node in plan.nodes if not node.compute and node.module == "body.0"]
     excluded = ("aten_convolution_default_1", "aten_relu_default_1")
-    assert {(reason.code, reason.node, reason.words) for reason in around if reason is not None} == {
+    assert {(reason.code, reason.node, reason.message) for reason in around if reason is not None} == {
         ("excluded", name, f"in one quantize/dequantize cluster with {name}, which is excluded") for name in excluded
     }
 

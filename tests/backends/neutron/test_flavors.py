@@ -170,10 +170,10 @@ def test_a_plan_keeps_its_converter_in_its_file(
 
 def test_another_release_than_the_configured_is_refused(release: Callable[..., Environment]) -> None:
     converter = backend_of(release("3.0.0")).converter()
-    assert converter.held_to("3.0.0") is converter
-    assert converter.held_to(None) is converter
+    assert converter.require_version("3.0.0") is converter
+    assert converter.require_version(None) is converter
     with pytest.raises(LowerdeckError) as caught:
-        converter.held_to("3.1.3")
+        converter.require_version("3.1.3")
     assert str(caught.value) == (
         "Flavor tried is configured for version 3.1.3 (flavor.version), and eiq_neutron_sdk is of version 3.0.0 there. "
         "Install the configured release, choose the flavor that has it, or change `flavor.version`."

@@ -17,7 +17,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import write_converted
 from lowerdeck.backends.neutron import Device, Options, check_build, files
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts.backends import BuildChoices
+from lowerdeck.contracts.backends import BuildContext
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
@@ -221,7 +221,7 @@ def test_a_check_of_ones_own_decides_what_is_kept_whole(my_checks: Path) -> None
 def test_a_check_that_cannot_be_called_is_refused_in_compose(
     my_checks: Path, path: str, plugins: tuple[str, ...], says: str
 ) -> None:
-    build_choices = BuildChoices(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 8]], plugins=plugins)
+    build_choices = BuildContext(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 8]], plugins=plugins)
     device = Device(target="imxrt700")
     ((key, message),) = check_build(device, Options(check_op_support=path), build_choices)
     assert key == "target.options.check_op_support"

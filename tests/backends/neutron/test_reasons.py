@@ -129,13 +129,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "code", "check", "values", "words"), REFUSED, ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(("name", "code", "check", "values", "message"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_a_converters_condition_is_told_with_its_values(
-    constrained: Rejections, name: str, code: str, check: str, values: Mapping[str, object], words: str
+    constrained: Rejections, name: str, code: str, check: str, values: Mapping[str, object], message: str
 ) -> None:
     _, reason = constrained.named(name)
     assert (reason.code, reason.check, dict(reason.values)) == (code, check, values)
-    assert words in reason.words
+    assert message in reason.message
 
 
 def test_every_check_that_is_named_says_no_when_it_is_asked_again(constrained: Rejections, unhappy: Rejections) -> None:
@@ -201,7 +201,7 @@ def test_what_only_surrounds_a_computation_names_it(constrained: Rejections, unh
     for found in (constrained, unhappy):
         nodes = {node.name: node for node in found.reasons}
         graph = next(iter(nodes.values())).graph
-        border = {node.name for node in graph.nodes if node.op in ("placeholder", "output")}
+        boundary = {node.name for node in graph.nodes if node.op in ("placeholder", "output")}
         for node, reason in found.reasons.items():
             if reason.code is ReasonCode.NEIGHBOUR:
                 assert reason.node in nodes, (node.name, reason)  # it stays on the CPU as well
@@ -210,7 +210,7 @@ def test_what_only_surrounds_a_computation_names_it(constrained: Rejections, unh
                 assert "quantize" in node.name
                 beside = {other.name for other in (*node.all_input_nodes, *node.users)}
                 assert reason.node in beside
-                assert reason.node in border or "quantize" in reason.node
+                assert reason.node in boundary or "quantize" in reason.node
         (quantize_input,) = [node for node in nodes.values() if node.all_input_nodes[0].name == "x"]
         assert found.reasons[quantize_input].code is ReasonCode.BOUNDARY
 

@@ -63,7 +63,7 @@ class TinyNet(nn.Module):
 
 
 def lower(program: Any, dump: bool = False, profile: bool = False) -> Any:
-    """Lower a quantized program for imxrt700; to be called inside `sdk.converting`."""
+    """Lower a quantized program for imxrt700; to be called inside `sdk.intercept_conversion`."""
     from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
     from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
     from executorch.backends.nxp.neutron_partitioner import NeutronPartitioner
@@ -104,7 +104,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
 
     workdir = tmp_path_factory.mktemp("convert")
     partitions: list[tuple[str, bytes, Conversion]] = []
-    with sdk.converting(REFERENCE, workdir, lambda *partition: partitions.append(partition)):
+    with sdk.intercept_conversion(REFERENCE, workdir, lambda *partition: partitions.append(partition)):
         edge = lower(program, dump=True)
     assert [tag for tag, *_ in partitions] == [folder.name for folder in workdir.iterdir()]
     [(_, litert, conversion)] = partitions
@@ -226,7 +226,7 @@ def test_profiling_log_reaches_the_backend(
             super().__init__(log, edge_to_tflite)
 
     monkeypatch.setattr(nxp_backend, "NeutronMap", SpyMap)
-    with sdk.converting(REFERENCE, tmp_path, lambda *_: None):
+    with sdk.intercept_conversion(REFERENCE, tmp_path, lambda *_: None):
         lower(lowered.program, profile=True)
         lower(lowered.program)
     assert logs == [lowered.log, ""]
@@ -244,7 +244,7 @@ def test_failure_of_the_converter_comes_out_of_the_lowering(lowered: Lowered, tm
     hurried = ConverterFlavor("hurried", REFERENCE_SDK, timeout_s=0.0)
     with (
         pytest.raises(ConversionError, match=r"Partition tag\d+ was not converted.*time limit of 0 s"),
-        sdk.converting(hurried, tmp_path, lambda *_: None),
+        sdk.intercept_conversion(hurried, tmp_path, lambda *_: None),
     ):
         lower(lowered.program)
     assert NeutronConverterManager.convert is original

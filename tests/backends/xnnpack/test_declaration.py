@@ -11,7 +11,7 @@ import yaml
 
 from lowerdeck.backends.xnnpack import Device, Options, check, check_build
 from lowerdeck.config.compose import compose
-from lowerdeck.contracts.backends import BuildChoices, DynamicDimension
+from lowerdeck.contracts.backends import BuildContext, DynamicDimension
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from tests.project import SELECTION, Project
@@ -86,7 +86,7 @@ def test_options_among_themselves(options: dict[str, Any], keys: list[str]) -> N
 def test_options_beside_a_quantization(options: dict[str, Any], scheme: str, refused: bool) -> None:
     name, _, exception = scheme.partition(" but ")
     rules = (ModuleRule(modules=(exception,)),) if exception else ()
-    wanted = BuildChoices(scheme=QuantizationScheme(name=name, rules=rules), input_shapes=[[1, 3, 8, 8]])
+    wanted = BuildContext(scheme=QuantizationScheme(name=name, rules=rules), input_shapes=[[1, 3, 8, 8]])
     keys = [key for key, _ in check_build(Device(), Options(**options), wanted)]
     assert keys == [f"target.options.{option}" for option in options if refused]
 
@@ -99,5 +99,5 @@ def test_channels_innermost_and_sizes_that_vary_are_one_too_many() -> None:
         (varying, "contiguous", []),
         (varying, "channels_last", ["model.memory_format"]),
     ):
-        wanted = BuildChoices(**shapes, dynamic_dimensions=dimensions, memory_format=memory_format)
+        wanted = BuildContext(**shapes, dynamic_dimensions=dimensions, memory_format=memory_format)
         assert [key for key, _ in check_build(Device(), Options(), wanted)] == keys

@@ -16,7 +16,7 @@ from torch import nn
 
 from lowerdeck import backends
 from lowerdeck.backends.xnnpack.operator_configs import AdditionalConfig, DefaultConfig
-from lowerdeck.backends.xnnpack.partitioner import _WITHOUT_KERNEL
+from lowerdeck.backends.xnnpack.partitioner import _NO_CPU_KERNEL
 from lowerdeck.backends.xnnpack.serialized import SerializedGraph, read_graph
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import LowerdeckError
@@ -53,7 +53,7 @@ class Build:
     def reasons(self, operator: str) -> set[str]:
         """Why nodes of this operator are not delegated."""
         nodes = [node for node in self.plan.nodes if node.operator == operator]
-        return {node.reason.words for node in nodes if node.reason is not None}
+        return {node.reason.message for node in nodes if node.reason is not None}
 
     def delegated(self, operator: str) -> list[bool]:
         """Whether it is, for every node of this operator."""
@@ -295,7 +295,7 @@ def test_what_is_named_stays_on_the_cpu(
 def test_what_the_cpu_has_only_in_pieces_is_decomposed(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Hardswish(), nn.MaxPool2d(2), nn.PReLU(3), nn.Conv2d(3, 4, 1)).eval()
     program, shape = export(network, [[1, 3, 8, 8]]), (1, 3, 8, 8)
-    assert missing_operators(f"aten::{name.removesuffix('.default')}.out" for name in _WITHOUT_KERNEL) == [
+    assert missing_operators(f"aten::{name.removesuffix('.default')}.out" for name in _NO_CPU_KERNEL) == [
         "aten::hardswish.out",
         "aten::max_pool2d.out",
         "aten::prelu.out",
@@ -336,7 +336,7 @@ def test_dynamic_quantization_alone_takes_what_multiplies(samples: list[tuple[to
     state = calibrate(export(small_network(), network), observing, samples[:1], 1)
     program = quantize(export(small_network(), network), converting, state)[0]
     plan = partition(program, xnnpack(config_precisions=["DYNAMIC_QUANT"])).plan
-    on_cpu = {node.operator: node.reason.words for node in plan.nodes if node.compute and node.reason is not None}
+    on_cpu = {node.operator: node.reason.message for node in plan.nodes if node.compute and node.reason is not None}
     assert on_cpu == dict.fromkeys(
         ["aten.add.Tensor", "aten.mean.dim", "aten.view_copy.default"], "excluded by target.options.config_precisions"
     )

@@ -59,7 +59,7 @@ def reasons(plan: DelegationPlan, operator: str) -> list[Reason]:
 
 
 def test_a_config_that_says_no_in_silence_is_asked_again(refused: DelegationPlan) -> None:
-    (stride,) = (reason for reason in reasons(refused, "aten.slice_copy.Tensor") if "stride" in reason.words)
+    (stride,) = (reason for reason in reasons(refused, "aten.slice_copy.Tensor") if "stride" in reason.message)
     assert (stride.code, stride.check) == (ReasonCode.CONSTRAINT, "SliceCopyConfig.check_constraints")
     assert stride.values == {"stride": 2}
 
@@ -68,19 +68,19 @@ def test_the_words_are_the_configs_own_and_the_values_those_of_its_condition(ref
     (softmax,) = reasons(refused, "aten._softmax.default")
     assert softmax == Reason(
         code=ReasonCode.CONSTRAINT,
-        words="dim must be the last dim, got dim = 1 for tensor of rank 4",
+        message="dim must be the last dim, got dim = 1 for tensor of rank 4",
         check="SoftmaxConfig.check_constraints",
         values={"dim": 1, "tensor_dims": 4},
     )
     keepdim, dims = reasons(refused, "aten.mean.dim")
-    assert (keepdim.code, keepdim.words) == (ReasonCode.CONSTRAINT, "mean.dim only supports keepdim=True")
+    assert (keepdim.code, keepdim.message) == (ReasonCode.CONSTRAINT, "mean.dim only supports keepdim=True")
     assert (dims.code, dims.values["dims"]) == (ReasonCode.CONSTRAINT, [1])
     ceil, padding = reasons(refused, "aten.avg_pool2d.default")
-    assert (ceil.words, ceil.values) == ("ceil mode is not supported", {"ceil_mode": True})
+    assert (ceil.message, ceil.values) == ("ceil mode is not supported", {"ceil_mode": True})
     assert (padding.values["count_include_pad"], padding.values["padding"]) == (True, [1, 1])
     (power,) = reasons(refused, "aten.pow.Tensor_Scalar")
     assert (power.code, power.values) == (ReasonCode.CONSTRAINT, {"power": 3})
-    (addition,) = (reason for reason in reasons(refused, "aten.add.Tensor") if "alpha" in reason.words)
+    (addition,) = (reason for reason in reasons(refused, "aten.add.Tensor") if "alpha" in reason.message)
     assert addition.code is ReasonCode.CONSTRAINT
 
 
@@ -88,8 +88,8 @@ def test_shapes_dtypes_and_constants_have_codes_of_their_own(refused: Delegation
     (convolution,) = reasons(refused, "aten.convolution.default")
     assert (convolution.code, convolution.values) == (ReasonCode.SHAPE, {"conv_dim": 3})
     (product,) = reasons(refused, "aten.mm.default")
-    assert (product.code, product.words) == (ReasonCode.NOT_CONSTANT, "Expected weight to be a static param")
-    (sum_of_integers,) = (reason for reason in reasons(refused, "aten.add.Tensor") if "dtype" in reason.words)
+    assert (product.code, product.message) == (ReasonCode.NOT_CONSTANT, "Expected weight to be a static param")
+    (sum_of_integers,) = (reason for reason in reasons(refused, "aten.add.Tensor") if "dtype" in reason.message)
     assert sum_of_integers.code is ReasonCode.DTYPE
     assert sum_of_integers.check == "AddConfig.check_common_constraints"
     assert sum_of_integers.values["dtypes"] == ["int32"]

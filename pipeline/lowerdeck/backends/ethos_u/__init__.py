@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lowerdeck.backends.ethos_u import vela_config, vela_flags
-from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildChoices, FlavorReport
+from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildContext, FlavorReport
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.delegation.exclusion import Exclusion
@@ -136,7 +136,7 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
             yield f"options.external_block_placements.{part}", message
 
 
-def check_build(device: Device, options: Options, build: BuildChoices) -> Iterator[tuple[str, str]]:
+def check_build(device: Device, options: Options, build: BuildContext) -> Iterator[tuple[str, str]]:
     """Which code may be named depends on the plugins of the build, and what integers are new at the border on the
     quantization."""
     if device.io_quantization == "int16" and build.scheme.name == "int16x8":
@@ -150,7 +150,7 @@ def check_build(device: Device, options: Options, build: BuildChoices) -> Iterat
 
 def _import_problem(path: str, key: str, plugins: Sequence[str]) -> str | None:
     try:
-        module, _ = import_paths.parts(path, key, "plugins.my_checks:MyCheck")
+        module, _ = import_paths.split_import_path(path, key, "plugins.my_checks:MyCheck")
         import_paths.check_permitted(path, key, OWN_PACKAGE, plugins)
         if key == OPERATORS:
             signatures.source_file(module, key)
@@ -203,7 +203,7 @@ def probe_flavor(**flavor: Any) -> FlavorReport:
     return FlavorReport(converter=converter, targets=get_args(Accelerator))
 
 
-_NOT_HERE = {
+_UNSUPPORTED_OPTIONS = {
     "target": "is `target.device.accelerator` here",
     "config_ini": "is `target.options.vela_config` here",
     "compile_spec": "has no level of its own here: set its fields, e.g. system_config",
@@ -222,7 +222,7 @@ DECLARATION = BackendDeclaration(
     device=Device,
     options=Options,
     schemes={"int8": _GRANULARITIES, "int16x8": _GRANULARITIES},
-    mixes={"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")},
+    mixed_schemes={"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")},
     trainable=("int8",),
     converters=("vela",),
     check=check,
@@ -233,5 +233,5 @@ DECLARATION = BackendDeclaration(
     # Of custom operators it matters how they are lowered, too.
     delegation_options=tuple(option.name for option in fields(Options) if option.name != "custom_partition_ops"),
     decomposition_options=("operators_not_to_delegate", "modules_not_to_delegate"),
-    not_options=_NOT_HERE,
+    unsupported_options=_UNSUPPORTED_OPTIONS,
 )

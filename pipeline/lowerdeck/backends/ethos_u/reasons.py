@@ -25,7 +25,7 @@ from executorch.exir.backend.utils import ReportRejected
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from lowerdeck.contracts.plan import Reason, ReasonCode
-from lowerdeck.delegation.rejections.rejection import Refusal, refusal, refusal_at
+from lowerdeck.delegation.rejections.rejection import Rejection, explain_rejection, explain_rejection_at
 from lowerdeck.graph.nodes import is_compute
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ _CODES = {
     "SymbolicShapeSupportCheck": ReasonCode.DYNAMIC_SHAPE,
 }
 """What the checks say no by that ask every operator the same; for all others the values that they compared tell."""
-_MOST_CAPABLE = "ethos-u85-256"
+_MOST_CAPABLE_ACCELERATOR = "ethos-u85-256"
 """What it takes and another Ethos-U does not is a limit of that device."""
-_BORDER = "TOSAPartitioner._detag_boundary_nodes"
-_PARTITIONS = "TOSAPartitioner._tag_module"
+_BOUNDARY_CHECK = "TOSAPartitioner._detag_boundary_nodes"
+_PARTITION_CHECK = "TOSAPartitioner._tag_module"
 _PARTITIONING = "CapabilityBasedPartitioner.propose_partitions"
-_FICKLE = "refused, and accepted when it was asked again"
-_Own = Callable[[OperatorSupportBase], Reason | None]
+_INCONSISTENT_ANSWER = "refused, and accepted when it was asked again"
+_ExplainUserCheck = Callable[[OperatorSupportBase], Reason | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,41 +57,42 @@ class _Report:
     """What a check told of a node."""
 
     node: torch.fx.Node
-    words: str
+    message: str
     check: str
     """Class of the check."""
-    refusal: Refusal
+    rejection: Rejection
 
 
-class Rejections:
+class RejectionRecorder:
     """Listens to one partitioner while it decides, and then answers for each node that it left."""
 
-    def __init__(self, partitioner: EthosUPartitioner, own: _Own) -> None:
+    def __init__(self, partitioner: EthosUPartitioner, explain_user_check: _ExplainUserCheck) -> None:
         """
         Args:
             partitioner: The instance itself is changed, because ExecuTorch asks a partitioner for more than its two
                 methods.
-            own: What to say of a node that a check of this project refused, None of the backend's checks.
+            explain_user_check: What to say of a node that a check of this project refused, None of the backend's
+            checks.
         """
-        self._own = own
-        self._refused: dict[torch.fx.Node, Reason] = {}
+        self._explain_user_check = explain_user_check
+        self._rejections: dict[torch.fx.Node, Reason] = {}
         self._reports: list[_Report] = []
-        self._within_chain = self._is_deaf = self._has_uint8 = False
-        self._most_capable: OperatorSupportBase | None = None
-        self._listen_to_borders(partitioner)
-        self._know_the_most_capable(partitioner)
+        self._within_chain = self._is_muted = self._has_uint8 = False
+        self._most_capable_support: OperatorSupportBase | None = None
+        self._record_boundary_rejections(partitioner)
+        self._prepare_most_capable(partitioner)
 
     @contextmanager
-    def listening(self) -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
+    def recording(self) -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
         """Open around the partitioner's decision; the value gives the reason of a node that is not delegated."""
         replaced = (
             (tosa_supported_operators, "chain", lambda *checks: _Chain(checks, self)),
             (tosa_supported_operators, "any_chain", lambda *checks: _AnyOf(checks)),
-            (arm_partitioner, "WhyNoPartitionReporter", self._reporter()),
+            (arm_partitioner, "WhyNoPartitionReporter", self._recording_reporter()),
         )
         originals = [getattr(module, name) for module, name, _ in replaced]
-        for module, name, standing_in in replaced:
-            setattr(module, name, standing_in)
+        for module, name, replacement in replaced:
+            setattr(module, name, replacement)
         try:
             yield self.reason
         finally:
@@ -102,17 +103,17 @@ class Rejections:
         """Why `node` is not delegated."""
         if node.target is operator.getitem and "delegation_tag" not in node.all_input_nodes[0].meta:
             producer = node.all_input_nodes[0].name
-            return Reason(code=ReasonCode.NEIGHBOUR, words=f"is a result of {producer}", node=producer)
+            return Reason(code=ReasonCode.NEIGHBOUR, message=f"is a result of {producer}", node=producer)
         left_out = Reason(
-            code=ReasonCode.PARTITIONING, words="supported, but left out of all partitions", check=_PARTITIONING
+            code=ReasonCode.PARTITIONING, message="supported, but left out of all partitions", check=_PARTITIONING
         )
-        return self._refused.get(node, left_out)
+        return self._rejections.get(node, left_out)
 
-    def asked(
+    def run_checks(
         self, checks: Sequence[OperatorSupportBase], submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node
     ) -> bool:
         """Whether all of `checks` take `node`; remembers the one that does not."""
-        if self._is_deaf:
+        if self._is_muted:
             return all(check.is_node_supported(submodules, node) for check in checks)
         for check in checks:
             self._reports.clear()
@@ -120,89 +121,98 @@ class Rejections:
             supported = check.is_node_supported(submodules, node)
             self._within_chain = False
             if not supported:
-                with self._deaf():
-                    self._refused[node] = self._of_check(check, node)
+                with self._muted():
+                    self._rejections[node] = self._reason_of_check(check, node)
                 return False
         return True
 
     @contextmanager
-    def _deaf(self) -> Iterator[None]:
+    def _muted(self) -> Iterator[None]:
         """Hear nothing of what is reported, while checks are asked for the reasons' sake."""
-        before, self._is_deaf = self._is_deaf, True
+        before, self._is_muted = self._is_muted, True
         try:
             yield
         finally:
-            self._is_deaf = before
+            self._is_muted = before
 
-    def _of_check(self, check: OperatorSupportBase, node: torch.fx.Node) -> Reason:
-        own = self._own(check.operator_support) if isinstance(check, ReportRejected) else None
-        if own is not None:
-            return own
-        reason = self._said(check, node)
-        if reason.code is not ReasonCode.TARGET_CONSTRAINT and self._only_this_device_refuses(node):
+    def _reason_of_check(self, check: OperatorSupportBase, node: torch.fx.Node) -> Reason:
+        user_check_reason = (
+            self._explain_user_check(check.operator_support) if isinstance(check, ReportRejected) else None
+        )
+        if user_check_reason is not None:
+            return user_check_reason
+        reason = self._check_reason(check, node)
+        if reason.code is not ReasonCode.TARGET_CONSTRAINT and self._is_device_limit(node):
             return Reason(
-                code=ReasonCode.TARGET_CONSTRAINT, words=reason.words, check=reason.check, values=reason.values
+                code=ReasonCode.TARGET_CONSTRAINT, message=reason.message, check=reason.check, values=reason.values
             )
         return reason
 
-    def _said(self, check: OperatorSupportBase, node: torch.fx.Node) -> Reason:
+    def _check_reason(self, check: OperatorSupportBase, node: torch.fx.Node) -> Reason:
         """What `check` said, by its own report where it made one."""
         report = next((report for report in self._reports if report.node is node), None)
         if report is not None:
-            return _reason(report.refusal, report.check, report.words)
-        asked: OperatorSupportBase = check.operator_support if isinstance(check, ReportRejected) else check
-        if isinstance(asked, _AnyOf):
-            for_it = [each for each in asked.checks if node.target in getattr(each, "targets", ())]
-            if not for_it:
+            return _reason(report.rejection, report.check, report.message)
+        rejecting_check: OperatorSupportBase = check.operator_support if isinstance(check, ReportRejected) else check
+        if isinstance(rejecting_check, _AnyOf):
+            applicable = [each for each in rejecting_check.checks if node.target in getattr(each, "targets", ())]
+            if not applicable:
                 return Reason(
                     code=ReasonCode.NO_CONVERTER,
-                    words="in no list of operators of the TOSA profile, and no TOSA support check is for it",
+                    message="in no list of operators of the TOSA profile, and no TOSA support check is for it",
                     check="tosa_support_factory",
                 )
-            asked = for_it[0]
+            rejecting_check = applicable[0]
         # In silence: the condition is all that there is.
-        said = refusal(getattr(asked, "is_node_tosa_supported", asked.is_node_supported), *_arguments(asked, node))
-        name = type(asked).__name__
-        return _reason(said, name, said.words) if said else Reason(code=ReasonCode.UNKNOWN, words=_FICKLE, check=name)
+        rejection = explain_rejection(
+            getattr(rejecting_check, "is_node_tosa_supported", rejecting_check.is_node_supported),
+            *_arguments(rejecting_check, node),
+        )
+        name = type(rejecting_check).__name__
+        return (
+            _reason(rejection, name, rejection.message)
+            if rejection
+            else Reason(code=ReasonCode.UNKNOWN, message=_INCONSISTENT_ANSWER, check=name)
+        )
 
-    def _only_this_device_refuses(self, node: torch.fx.Node) -> bool:
-        return self._most_capable is not None and self._most_capable.is_node_supported({}, node)
+    def _is_device_limit(self, node: torch.fx.Node) -> bool:
+        return self._most_capable_support is not None and self._most_capable_support.is_node_supported({}, node)
 
-    def _reporter(self) -> type[Any]:
-        rejections = self
+    def _recording_reporter(self) -> type[Any]:
+        recorder = self
 
         class Recorded(arm_partitioner.WhyNoPartitionReporter):  # type: ignore[misc]
             def report_reject(self, node: torch.fx.Node, reason: str) -> None:
                 super().report_reject(node, reason)
-                if not rejections._is_deaf:
-                    with rejections._deaf():
-                        rejections._heard(node, reason, sys._getframe(1))
+                if not recorder._is_muted:
+                    with recorder._muted():
+                        recorder._record_report(node, reason, sys._getframe(1))
 
         return Recorded
 
-    def _heard(self, node: torch.fx.Node, words: str, frame: FrameType) -> None:
+    def _record_report(self, node: torch.fx.Node, message: str, frame: FrameType) -> None:
         """Keep what is reported from `frame`."""
         check = frame.f_locals.get("self") or frame.f_locals.get("support_check")
         if isinstance(check, ReportRejected):
             return  # it only repeats that another check said no
         if self._within_chain:
             name = frame.f_code.co_qualname if check is None else type(check).__name__
-            report = _Report(node=node, words=words, check=name, refusal=refusal_at(frame))
+            report = _Report(node=node, message=message, check=name, rejection=explain_rejection_at(frame))
             self._reports.append(report)
         elif "partition" in frame.f_locals:
-            self._refused[node] = self._of_partition(words, frame.f_locals["partition"].nodes)
+            self._rejections[node] = self._reason_of_partition(message, frame.f_locals["partition"].nodes)
         elif isinstance(source := frame.f_locals.get("input"), torch.fx.Node):
-            self._refused[node] = _first_in_partition(words, source)
+            self._rejections[node] = _float_input_reason(message, source)
         else:
-            self._refused[node] = _reason(refusal_at(frame), frame.f_code.co_qualname, words)
+            self._rejections[node] = _reason(explain_rejection_at(frame), frame.f_code.co_qualname, message)
 
-    def _of_partition(self, words: str, nodes: Sequence[torch.fx.Node]) -> Reason:
+    def _reason_of_partition(self, message: str, nodes: Sequence[torch.fx.Node]) -> Reason:
         """Of the nodes of a partition that was rejected as a whole."""
         code = ReasonCode.DTYPE if self._has_uint8 else ReasonCode.NO_OP_PARTITION
         values = {"partition": [node.name for node in nodes if is_compute(node)]}
-        return Reason(code=code, words=words, check=_PARTITIONS, values=values)
+        return Reason(code=code, message=message, check=_PARTITION_CHECK, values=values)
 
-    def _listen_to_borders(self, partitioner: EthosUPartitioner) -> None:
+    def _record_boundary_rejections(self, partitioner: EthosUPartitioner) -> None:
         detag, find_uint8 = partitioner._detag_boundary_nodes, partitioner._partition_has_invalid_uint8
 
         def detag_boundary_nodes(module: Any, tag: str, *arguments: Any, **named: Any) -> None:
@@ -210,12 +220,12 @@ class Rejections:
             detag(module, tag, *arguments, **named)
             for node in inside:
                 if "delegation_tag" not in node.meta and node.target in (*Q_OPS, *DQ_OPS):
-                    beside = node.all_input_nodes[:1] if node.target in Q_OPS else list(node.users)
-                    outside = [other.name for other in beside if other.meta.get("delegation_tag") != tag]
-                    self._refused[node] = Reason(
+                    neighbours = node.all_input_nodes[:1] if node.target in Q_OPS else list(node.users)
+                    outside = [other.name for other in neighbours if other.meta.get("delegation_tag") != tag]
+                    self._rejections[node] = Reason(
                         code=ReasonCode.BOUNDARY,
-                        words=f"only converts numbers at the border of a partition, beside {outside[0]}",
-                        check=_BORDER,
+                        message=f"only converts numbers at the border of a partition, beside {outside[0]}",
+                        check=_BOUNDARY_CHECK,
                         node=outside[0],
                     )
 
@@ -226,16 +236,18 @@ class Rejections:
         partitioner._detag_boundary_nodes = detag_boundary_nodes
         partitioner._partition_has_invalid_uint8 = partition_has_invalid_uint8
 
-    def _know_the_most_capable(self, partitioner: EthosUPartitioner) -> None:
+    def _prepare_most_capable(self, partitioner: EthosUPartitioner) -> None:
         """Have the checks of the most capable Ethos-U at hand, where `partitioner` is for a lesser one."""
         if not partitioner.tosa_spec.is_U55_subset:
             return
         create = partitioner._create_operator_support
 
         def create_operator_support(program: ExportedProgram, reporter: Any) -> OperatorSupportBase:
-            with self._deaf():
-                other = EthosUPartitioner(EthosUCompileSpec(_MOST_CAPABLE))
-                self._most_capable = other._create_operator_support(program, arm_partitioner.WhyNoPartitionReporter())
+            with self._muted():
+                other = EthosUPartitioner(EthosUCompileSpec(_MOST_CAPABLE_ACCELERATOR))
+                self._most_capable_support = other._create_operator_support(
+                    program, arm_partitioner.WhyNoPartitionReporter()
+                )
             support: OperatorSupportBase = create(program, reporter)
             return support
 
@@ -245,11 +257,11 @@ class Rejections:
 class _Chain(OperatorSupportBase):
     """In place of torch's `chain`: takes what all checks take."""
 
-    def __init__(self, checks: Sequence[OperatorSupportBase], rejections: Rejections) -> None:
-        self._checks, self._rejections = checks, rejections
+    def __init__(self, checks: Sequence[OperatorSupportBase], recorder: RejectionRecorder) -> None:
+        self._checks, self._recorder = checks, recorder
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
-        return self._rejections.asked(self._checks, submodules, node)
+        return self._recorder.run_checks(self._checks, submodules, node)
 
 
 class _AnyOf(OperatorSupportBase):
@@ -262,19 +274,19 @@ class _AnyOf(OperatorSupportBase):
         return any(check.is_node_supported(submodules, node) for check in self.checks)
 
 
-def _reason(said: Refusal, check: str, words: str) -> Reason:
+def _reason(rejection: Rejection, check: str, message: str) -> Reason:
     code = _CODES.get(check)
     if code is None and "U55" in check:
         code = ReasonCode.TARGET_CONSTRAINT
-    by_values = said.reason(check, ReasonCode.CONSTRAINT)
-    return Reason(code=code or by_values.code, words=words, check=check, values=by_values.values)
+    by_values = rejection.reason(check, ReasonCode.CONSTRAINT)
+    return Reason(code=code or by_values.code, message=message, check=check, values=by_values.values)
 
 
-def _first_in_partition(words: str, source: torch.fx.Node) -> Reason:
+def _float_input_reason(message: str, source: torch.fx.Node) -> Reason:
     """Of a node that does not convert numbers and gets floats from outside of its partition."""
     is_shared = source.target in DQ_OPS  # taken off the border, because a node outside wants its result as well
     code = ReasonCode.BOUNDARY if is_shared else ReasonCode.NOT_QUANTIZED
-    return Reason(code=code, words=words, check=_BORDER, node=source.name)
+    return Reason(code=code, message=message, check=_BOUNDARY_CHECK, node=source.name)
 
 
 def _arguments(check: Any, node: torch.fx.Node) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildChoices, FlavorReport
+from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildContext, FlavorReport
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.delegation.exclusion import Exclusion, is_operator_name
 from lowerdeck.registry import import_paths, signatures
@@ -72,7 +72,7 @@ _OWN_OPTIONS = {
     "verbose": "target.options.use_profiling, which sets it",
 }
 
-_NOT_HERE = {
+_UNSUPPORTED_OPTIONS = {
     "config": "is `target.device.target` here",
     "system_config": "is accepted by ExecuTorch and read by nothing; leave it out",
     "neutron_converter_flavor": "has become an option group: choose the converter with `flavor` in params.yaml",
@@ -112,12 +112,12 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
             yield "options.extra_flags", f"{flag!r} is no name of an attribute, e.g. useSequencer"
 
 
-def check_build(device: Device, options: Options, build: BuildChoices) -> Iterator[tuple[str, str]]:
+def check_build(device: Device, options: Options, build: BuildContext) -> Iterator[tuple[str, str]]:
     """Which code may be named depends on the plugins of the build."""
     if options.check_op_support is None:
         return
     try:
-        import_paths.parts(options.check_op_support, CHECK, "plugins.my_checks:keeps_whole")
+        import_paths.split_import_path(options.check_op_support, CHECK, "plugins.my_checks:keeps_whole")
         import_paths.check_permitted(options.check_op_support, CHECK, __name__, build.plugins)
         accepted = import_paths.parameters(options.check_op_support, CHECK)
     except ConfigurationError as error:
@@ -159,14 +159,14 @@ def check_flavor(converter: str, options: FlavorOptions) -> Iterator[tuple[str, 
         yield "options.module", "name the package of the release, e.g. neutron_converter_SDK_25_09"
     if options.module is not None and not all(part.isidentifier() for part in options.module.split(".")):
         yield "options.module", "not a name that Python can import, e.g. neutron_converter_SDK_25_09"
-    if options.python is not None and (reason := why_no_interpreter(options.python)):
+    if options.python is not None and (reason := interpreter_problem(options.python)):
         yield "options.python", reason
     for folder in options.sys_path:
-        if not absolute(folder).is_dir():
-            yield "options.sys_path", f"there is no folder {absolute(folder)}"
+        if not expand_path(folder).is_dir():
+            yield "options.sys_path", f"there is no folder {expand_path(folder)}"
 
 
-def absolute(path: str) -> Path:
+def expand_path(path: str) -> Path:
     """`path` with `~` expanded, from the current folder (the project's) where relative.
 
     Links stay: a virtual environment's interpreter is one, and knows its environment by the path it is started by.
@@ -174,9 +174,9 @@ def absolute(path: str) -> Path:
     return Path.cwd() / Path(path).expanduser()
 
 
-def why_no_interpreter(python: str) -> str | None:
+def interpreter_problem(python: str) -> str | None:
     """Why `python` cannot be started, None where it looks as if it can."""
-    path = absolute(python)
+    path = expand_path(python)
     if path.is_dir():
         return f"{path} is a folder; name the interpreter in it, {Path(python) / 'bin' / 'python'}"
     if not path.is_file():
@@ -225,5 +225,5 @@ DECLARATION = BackendDeclaration(
         "use_profiling",
         "extra_flags",
     ),
-    not_options=_NOT_HERE,
+    unsupported_options=_UNSUPPORTED_OPTIONS,
 )

@@ -64,9 +64,9 @@ class Neutron:
         from executorch.backends.nxp.nxp_backend import core_aten_ops_exception_list
         from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
 
-        from lowerdeck.backends.neutron.leftovers import decompose_left
+        from lowerdeck.backends.neutron.leftovers import decompose_remaining
         from lowerdeck.backends.neutron.partitioner import create_partitioner
-        from lowerdeck.backends.neutron.reasons import Rejections
+        from lowerdeck.backends.neutron.reasons import RejectionRecorder
 
         partitioner = create_partitioner(self.device, self.options, program.state_dict)
         return Lowering(
@@ -76,12 +76,12 @@ class Neutron:
                 _check_ir_validity=False, _core_aten_ops_exception_list=list(core_aten_ops_exception_list)
             ),
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
-            finish=lambda manager: _remove_additional_clusters(decompose_left(manager, partitioner.preserve_ops)),
+            finish=lambda manager: _remove_additional_clusters(decompose_remaining(manager, partitioner.preserve_ops)),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,
             program_reports=self._program_reports,
-            reasons=Rejections(partitioner).listening,
+            reasons=RejectionRecorder(partitioner).recording,
         )
 
     @contextmanager
@@ -110,7 +110,7 @@ class Neutron:
 
         PayloadComposer.get_binary_payload = compose_and_keep
         try:
-            with sdk.converting(
+            with sdk.intercept_conversion(
                 self._converter_flavor,
                 workdir,
                 lambda tag, litert, conversion: conversions.append((litert, conversion)),
@@ -127,7 +127,7 @@ class Neutron:
             LowerdeckError: it is not installed; says how to get it.
         """
         flavor = self._converter_flavor
-        return converter_of(flavor, sdk.described(flavor, self.device.target))
+        return converter_of(flavor, sdk.describe_cached(flavor, self.device.target))
 
     def _program_reports(self, partitions: Sequence[CompiledPartition], workdir: Path) -> dict[str, bytes]:
         """One kernel selection for the program, where the partitions have some."""
@@ -137,7 +137,7 @@ class Neutron:
         if not selections:
             return {}
         flavor = self._converter_flavor
-        found = sdk.described(flavor, self.device.target)
+        found = sdk.describe_cached(flavor, self.device.target)
         if found.merges_kernel_selection:
             return {KERNEL_SELECTION: merge_kernel_selection(flavor, selections, workdir / "kernel_selection")}
         if len(selections) == 1:

@@ -20,7 +20,7 @@ OUTPUT_NAME = "output"
 """Folder below that of the job, in which the converter runs: what it leaves in the current folder is kept there."""
 _LOG_TAIL_LINES = 30
 # Another environment has its own; these would put modules of this one into its way.
-_OF_THIS_ENVIRONMENT = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+_ENVIRONMENT_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def command(python: str, folder: Path) -> list[str]:
 
 def shell_command(python: str, folder: Path) -> str:
     """What a person types to do the job in `folder` again."""
-    unset = "".join(f" -u {name}" for name in _OF_THIS_ENVIRONMENT if name in os.environ)
+    unset = "".join(f" -u {name}" for name in _ENVIRONMENT_VARIABLES if name in os.environ)
     environment = f"env{unset} " if unset and python != sys.executable else ""
     return f"cd {shlex.quote(str(folder / OUTPUT_NAME))} && {environment}{shlex.join(command(python, folder))}"
 
@@ -68,7 +68,7 @@ def run(python: str, job: dict[str, Any], folder: Path, timeout_s: float) -> Suc
         return Failure(f"was ended at its time limit of {timeout_s:g} s")
     result = _read_result(folder)
     if result is None:
-        return Failure(_ending(exit_code))
+        return Failure(_describe_exit(exit_code))
     if not result["ok"]:
         return Failure(f"reports: {result['error']}", result["kind"])
     return Success(result)
@@ -89,7 +89,7 @@ def _wait(python: str, folder: Path, timeout_s: float) -> int | None:
     """Exit code of the child; None when it was killed at the time limit."""
     environment = dict(os.environ)
     if python != sys.executable:
-        environment = {name: value for name, value in environment.items() if name not in _OF_THIS_ENVIRONMENT}
+        environment = {name: value for name, value in environment.items() if name not in _ENVIRONMENT_VARIABLES}
     with (folder / LOG_NAME).open("wb") as output:
         process = subprocess.Popen(
             command(python, folder),
@@ -120,7 +120,7 @@ def _read_result(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def _ending(exit_code: int) -> str:
+def _describe_exit(exit_code: int) -> str:
     if exit_code >= 0:
         return f"ended with exit code {exit_code} and without a result"
     try:

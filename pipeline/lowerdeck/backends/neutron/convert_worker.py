@@ -109,17 +109,17 @@ def describe(job: dict[str, Any]) -> dict[str, Any]:
     targets = target_names(sdk, converter, library)
     merges = first_of(("merge_kernel_selection_files",), sdk, library, converter) is not None
     compilation = new_context(converter).compilationOpts
-    lacks = [f"the option {name}" for name in DEFAULT_OPTIONS if not takes(compilation, name)]
-    lacks += [f"the target's {name}" for name in assumed]
-    lacks += [] if targets is not None else ["a list of its targets"]
-    lacks += [] if merges else ["merging of kernel selection files"]
+    missing_features = [f"the option {name}" for name in DEFAULT_OPTIONS if not has_option(compilation, name)]
+    missing_features += [f"the target's {name}" for name in assumed]
+    missing_features += [] if targets is not None else ["a list of its targets"]
+    missing_features += [] if merges else ["merging of kernel selection files"]
     return {
         "version": version_of(job["sdk"], sdk),
         "targets": targets,
         "target": {"name": job["target"], **stated, **{name: documented.get(name) for name in assumed}},
         "assumed": assumed,
         "merges_kernel_selection": merges,
-        "lacks": lacks,
+        "missing_features": missing_features,
     }
 
 
@@ -221,7 +221,7 @@ def read_property(target: Any, name: str) -> int | None:
     return None
 
 
-def takes(compilation: Any, option: str) -> bool:
+def has_option(compilation: Any, option: str) -> bool:
     """Whether this release has an option: its object has the attribute, or none at all and takes what it is given."""
     if hasattr(compilation, option) or hasattr(type(compilation), option):
         return True
@@ -231,7 +231,7 @@ def takes(compilation: Any, option: str) -> bool:
 def set_options(compilation: Any, options: dict[str, Any]) -> None:
     """Set what this release of the SDK has; an option that it lacks must have its default value."""
     wanted = dict(options)
-    lacking = [name for name in wanted if not takes(compilation, name)]
+    lacking = [name for name in wanted if not has_option(compilation, name)]
     ignored = [f"{name}={wanted[name]!r}" for name in lacking if wanted[name] != DEFAULT_OPTIONS.get(name)]
     if ignored:
         raise WorkerError("unknown_option", f"this release has no option for {', '.join(ignored)}")
@@ -264,7 +264,7 @@ def version_of(name: str, sdk: Any) -> str:
         found = importlib.metadata.distribution(top)
     stated = next((getattr(sdk, key) for key in ("__version__", "VERSION", "version") if hasattr(sdk, key)), None)
     stated = stated() if callable(stated) else stated
-    if isinstance(stated, str) and not (found is not None and is_from(found, sdk)):
+    if isinstance(stated, str) and not (found is not None and is_installed_from(found, sdk)):
         return stated
     if found is None and hasattr(importlib.metadata, "packages_distributions"):  # Python 3.10
         for other in importlib.metadata.packages_distributions().get(top, ()):
@@ -272,7 +272,7 @@ def version_of(name: str, sdk: Any) -> str:
     return str(found.version or "unknown") if found is not None else "unknown"
 
 
-def is_from(distribution: Any, module: Any) -> bool:
+def is_installed_from(distribution: Any, module: Any) -> bool:
     """Whether `module` lies where `distribution` is installed: `sys_path` may hide one release by another."""
     file = getattr(module, "__file__", None)
     root = Path(str(distribution.locate_file(""))).resolve()
@@ -295,7 +295,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def end(code: int) -> None:
+def exit_process(code: int) -> None:
     """End this process at once, with what native code has printed: its threads and destructors may hang or crash."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -311,4 +311,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: convert_worker.py JOB_FOLDER")
     die_with_parent()
-    end(main(Path(sys.argv[1])))
+    exit_process(main(Path(sys.argv[1])))

@@ -112,7 +112,7 @@ class SdkDescription:
     target: TargetDescription
     merges_kernel_selection: bool
     """Whether it has merge_kernel_selection_files."""
-    lacks: tuple[str, ...] = ()
+    missing_features: tuple[str, ...] = ()
     """What of all this, and of the options of ConverterOptions, it has not."""
 
 
@@ -163,7 +163,7 @@ def _description(flavor: ConverterFlavor, result: Mapping[str, Any]) -> SdkDescr
         targets=None if result["targets"] is None else tuple(result["targets"]),
         target=_target_description(flavor, result),
         merges_kernel_selection=result["merges_kernel_selection"],
-        lacks=tuple(result["lacks"]),
+        missing_features=tuple(result["missing_features"]),
     )
 
 
@@ -219,13 +219,13 @@ def convert(
     except _FailedError as failed:
         raise ConversionError(failure_message(flavor, folder, str(failed))) from None
     converted = (folder / "converted.tflite").read_bytes()
-    if reason := _why_not_one_neutron_graph(converted):
+    if reason := _neutron_graph_problem(converted):
         raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
     selection = folder / child.OUTPUT_NAME / KERNEL_SELECTION_NAME
     if options.dump_kernel_selection_code and not selection.is_file():
         reason = f"The converter {flavor.name} wrote no {KERNEL_SELECTION_NAME}, which was asked for"
-        mend = "Leave `target.options.dump_kernel_selection_code` off, or choose a flavor that writes it."
-        raise ConversionError(failure_message(flavor, folder, f"{reason}. {mend}"))
+        remedy = "Leave `target.options.dump_kernel_selection_code` off, or choose a flavor that writes it."
+        raise ConversionError(failure_message(flavor, folder, f"{reason}. {remedy}"))
     return Conversion(
         model=converted,
         log=child.log(folder),
@@ -299,14 +299,14 @@ def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: 
     try:
         ended = child.run(flavor.python, job, folder, timeout_s)
     except OSError as error:
-        mend = "Set `flavor.options.python` to an interpreter that exists."
-        raise _FailedError(f"{who} could not be started: {error}. {mend}") from None
+        remedy = "Set `flavor.options.python` to an interpreter that exists."
+        raise _FailedError(f"{who} could not be started: {error}. {remedy}") from None
     if isinstance(ended, child.Success):
         return ended.result
-    raise _FailedError(" ".join((f"{who} {ended.reason}.", _mend(flavor, ended))).rstrip(), ended.kind)
+    raise _FailedError(" ".join((f"{who} {ended.reason}.", _remedy(flavor, ended))).rstrip(), ended.kind)
 
 
-def _mend(flavor: ConverterFlavor, failure: child.Failure) -> str:
+def _remedy(flavor: ConverterFlavor, failure: child.Failure) -> str:
     assert failure.kind is None or failure.kind in convert_worker.ERROR_KINDS
     if failure.kind == "missing_sdk":
         if flavor.sdk_module == INSTALLED_SDK:
@@ -319,7 +319,7 @@ def _mend(flavor: ConverterFlavor, failure: child.Failure) -> str:
     return ""
 
 
-def _why_not_one_neutron_graph(converted: bytes) -> str | None:
+def _neutron_graph_problem(converted: bytes) -> str | None:
     """What is wrong with a converter's output, None if it is one NeutronGraph operator."""
     try:
         operators = read_graph(converted).operators

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from lowerdeck.backends.neutron import FlavorOptions, absolute
+from lowerdeck.backends.neutron import FlavorOptions, expand_path
 from lowerdeck.backends.neutron.converter import (
     INSTALLED_SDK,
     REFERENCE_SDK,
@@ -25,9 +25,9 @@ def converter_flavor(name: str, converter: str, options: FlavorOptions, timeout_
     return ConverterFlavor(
         name,
         options.module or INSTALLED_SDK,
-        python=sys.executable if options.python is None else str(absolute(options.python)),
+        python=sys.executable if options.python is None else str(expand_path(options.python)),
         timeout_s=timeout_s,
-        sys_path=tuple(str(absolute(folder)) for folder in options.sys_path),
+        sys_path=tuple(str(expand_path(folder)) for folder in options.sys_path),
     )
 
 
@@ -51,4 +51,6 @@ def probe(*, flavor: str, converter_name: str, flavor_options: FlavorOptions, ti
     """
     chosen = converter_flavor(flavor, converter_name, flavor_options, timeout_s)
     found = describe(chosen)
-    return FlavorReport(converter=converter_of(chosen, found), targets=found.targets, lacks=found.lacks)
+    return FlavorReport(
+        converter=converter_of(chosen, found), targets=found.targets, missing_features=found.missing_features
+    )

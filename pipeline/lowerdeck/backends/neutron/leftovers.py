@@ -20,24 +20,27 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
 
 
-def decompose_left(manager: EdgeProgramManager, kept: Collection[torch._ops.OpOverload]) -> EdgeProgramManager:
-    """`manager`, lowered, with the operators of `kept` decomposed that no delegate took; itself where none is left."""
+def decompose_remaining(
+    manager: EdgeProgramManager, preserved: Collection[torch._ops.OpOverload]
+) -> EdgeProgramManager:
+    """`manager`, lowered, with the operators of `preserved` decomposed that no delegate took; itself where none is
+    left."""
     graph = manager.exported_program().graph
-    if not any(getattr(node.target, "_op", None) in kept for node in graph.nodes):
+    if not any(getattr(node.target, "_op", None) in preserved for node in graph.nodes):
         return manager
-    return manager.transform([_Decompose(kept)])
+    return manager.transform([_Decompose(preserved)])
 
 
 class _Decompose(ExportPass):  # type: ignore[misc]
     """Puts the parts of an operator into its place."""
 
-    def __init__(self, kept: Collection[torch._ops.OpOverload]) -> None:
+    def __init__(self, preserved: Collection[torch._ops.OpOverload]) -> None:
         super().__init__()
-        self._kept = kept
+        self._preserved = preserved
 
     def call_operator(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any) -> ProxyValue:
         operator = getattr(op, "_op", None)
-        if operator not in self._kept:
+        if operator not in self._preserved:
             return super().call_operator(op, args, kwargs, meta)
         tensors = [argument for argument in args if isinstance(argument, ProxyValue)]
 

@@ -58,10 +58,10 @@ def create_partitioner(device: Device, options: Options, weights: Mapping[str, t
         CustomDelegationOptions(allow_no_op_partitions=options.allow_no_op_partitions),
         post_quantization_state_dict=dict(weights),
         preserve_ops=_operators(options.preserve_ops),
-        check_op_support=None if options.check_op_support is None else _own_check(options.check_op_support),
+        check_op_support=None if options.check_op_support is None else _user_check(options.check_op_support),
     )
-    _tell_of_the_output(partitioner)
-    _refuse_marked(partitioner)
+    _set_output_value(partitioner)
+    _exclude_marked(partitioner)
     mark_before_partition(partitioner, exclusion(options))
     return partitioner
 
@@ -89,9 +89,9 @@ def _operators(names: Sequence[str]) -> list[torch._ops.OpOverload]:
     return found
 
 
-def _own_check(path: str) -> Callable[[torch.fx.Node], bool]:
+def _user_check(path: str) -> Callable[[torch.fx.Node], bool]:
     """The function at `path`, whose errors become messages."""
-    function = import_paths.imported_callable(path, CHECK)
+    function = import_paths.import_callable(path, CHECK)
 
     def check(node: torch.fx.Node) -> bool:
         try:
@@ -102,7 +102,7 @@ def _own_check(path: str) -> Callable[[torch.fx.Node], bool]:
     return check
 
 
-def _tell_of_the_output(partitioner: NeutronPartitioner) -> None:
+def _set_output_value(partitioner: NeutronPartitioner) -> None:
     """Let the backend look at ATen programs that end in a float convolution or the like.
 
     It asks the output node for its value there, which ATen programs do not have, and stops with an assertion.
@@ -111,18 +111,18 @@ def _tell_of_the_output(partitioner: NeutronPartitioner) -> None:
 
     def ops_to_not_decompose(program: ExportedProgram) -> Any:
         output = program.graph.output_node()
-        given = output.meta.get("val")
-        output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if given is None else given
+        value = output.meta.get("val")
+        output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if value is None else value
         try:
             return original(program)
         finally:
-            if given is None:
+            if value is None:
                 del output.meta["val"]
 
     partitioner.ops_to_not_decompose = ops_to_not_decompose
 
 
-def _refuse_marked(partitioner: NeutronPartitioner) -> None:
+def _exclude_marked(partitioner: NeutronPartitioner) -> None:
     """Make `partitioner` keep excluded nodes on the CPU, each with the quantize/dequantize cluster that it stands in.
 
     A cluster is delegated or not by its compute node alone. Without it, what is left of the cluster would neither be

@@ -22,7 +22,7 @@ from executorch.backends.nxp.neutron_partitioner import (
 
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
-from lowerdeck.delegation.rejections.rejection import refusal
+from lowerdeck.delegation.rejections.rejection import explain_rejection
 from lowerdeck.graph.nodes import is_compute
 
 if TYPE_CHECKING:
@@ -34,23 +34,23 @@ _PARTITIONING = "CapabilityBasedPartitioner.propose_partitions"
 Reasons = Callable[["torch.fx.Node"], Reason | None]
 
 
-class Rejections:
+class RejectionRecorder:
     """Listens to one partitioner while it decides, and then answers for each node that it left."""
 
     def __init__(self, partitioner: NeutronPartitioner) -> None:
-        self._taken_back: dict[torch.fx.Node, Reason] = {}
+        self._withdrawn: dict[torch.fx.Node, Reason] = {}
         self._checks: Any = None
-        self._listen_to_validation(partitioner)
+        self._record_validation(partitioner)
 
     @contextmanager
-    def listening(self) -> Iterator[Reasons]:
+    def recording(self) -> Iterator[Reasons]:
         """Open around the partitioner's decision; the value gives the reason of a node that is not delegated."""
-        rejections, original = self, neutron_partitioner.NeutronSupportedOperators
+        recorder, original = self, neutron_partitioner.NeutronSupportedOperators
 
         class Recorded(original):  # type: ignore[misc, valid-type]
             def __init__(self, *arguments: Any) -> None:
                 super().__init__(*arguments)
-                rejections._checks = self
+                recorder._checks = self
 
         neutron_partitioner.NeutronSupportedOperators = Recorded
         try:
@@ -63,51 +63,51 @@ class Rejections:
         recognizer, cluster = QDQClusterRecognizer, self._checks.qdq_clusters.get(node.meta.get("cluster"))
         if recognizer.is_quant_node(node) or recognizer.is_dequant_node(node) or recognizer.is_auxiliary_node(node):
             if cluster is None:
-                return _outside_of_clusters(node)
+                return _outside_cluster_reason(node)
             if cluster.compute_node is not node:
-                return self._of_member(node, cluster.compute_node)
-        return self._of_compute(node)
+                return self._reason_of_member(node, cluster.compute_node)
+        return self._reason_of_compute(node)
 
-    def _of_member(self, node: torch.fx.Node, compute: torch.fx.Node) -> Reason:
+    def _reason_of_member(self, node: torch.fx.Node, compute: torch.fx.Node) -> Reason:
         """Of a node that is delegated or not as the node is that its cluster is made around."""
-        reason = self._of_compute(compute)
+        reason = self._reason_of_compute(compute)
         if reason.code is ReasonCode.PARTITIONING and reason.check == _PARTITIONING:
             return reason  # by itself it was supported
         if reason.code is ReasonCode.EXCLUDED:
             named = reason.node or compute.name
-            words = f"in one quantize/dequantize cluster with {named}, which is excluded"
-            return Reason(code=ReasonCode.EXCLUDED, words=words, check=_CLUSTER, values=reason.values, node=named)
-        words = f"follows {compute.name}, which stays on the CPU ({reason.code})"
-        return Reason(code=ReasonCode.NEIGHBOUR, words=words, check=_CLUSTER, node=compute.name)
+            message = f"in one quantize/dequantize cluster with {named}, which is excluded"
+            return Reason(code=ReasonCode.EXCLUDED, message=message, check=_CLUSTER, values=reason.values, node=named)
+        message = f"follows {compute.name}, which stays on the CPU ({reason.code})"
+        return Reason(code=ReasonCode.NEIGHBOUR, message=message, check=_CLUSTER, node=compute.name)
 
-    def _of_compute(self, node: torch.fx.Node) -> Reason:
+    def _reason_of_compute(self, node: torch.fx.Node) -> Reason:
         cluster = self._checks.qdq_clusters.get(node.meta.get("cluster"))
         excluded = excluded_by(node)
         if excluded is not None:
-            return Reason(code=ReasonCode.EXCLUDED, words=f"excluded by {excluded}", values={"option": excluded})
+            return Reason(code=ReasonCode.EXCLUDED, message=f"excluded by {excluded}", values={"option": excluded})
         members = cluster.ops if cluster is not None else ()
         named = sorted((member for member in members if excluded_by(member)), key=lambda member: member.name)
         if node.meta.get(NXP_DO_NOT_DELEGATE) and named:
-            words = f"in one quantize/dequantize cluster with {named[0].name}, which is excluded"
+            message = f"in one quantize/dequantize cluster with {named[0].name}, which is excluded"
             option = {"option": excluded_by(named[0])}
-            return Reason(code=ReasonCode.EXCLUDED, words=words, check=_CLUSTER, values=option, node=named[0].name)
-        if node in self._taken_back:
-            return self._taken_back[node]
+            return Reason(code=ReasonCode.EXCLUDED, message=message, check=_CLUSTER, values=option, node=named[0].name)
+        if node in self._withdrawn:
+            return self._withdrawn[node]
         converter = supported_ops.get(node.target)
         if converter is None:
-            return Reason(code=ReasonCode.NO_CONVERTER, words="no converter for this operator", check="supported_ops")
+            return Reason(code=ReasonCode.NO_CONVERTER, message="no converter for this operator", check="supported_ops")
         if not self._checks._is_node_quantized(node):
-            return _not_quantized(node)
-        refused = self._refused(converter, node)
-        return refused or Reason(
-            code=ReasonCode.PARTITIONING, words="supported, but left out of all partitions", check=_PARTITIONING
+            return _not_quantized_reason(node)
+        rejection = self._converter_rejection(converter, node)
+        return rejection or Reason(
+            code=ReasonCode.PARTITIONING, message="supported, but left out of all partitions", check=_PARTITIONING
         )
 
-    def _refused(self, converter: Any, node: torch.fx.Node) -> Reason | None:
+    def _converter_rejection(self, converter: Any, node: torch.fx.Node) -> Reason | None:
         """What `converter` says to `node`: its three checks in the order of NodeConverter.is_supported."""
         checks = self._checks
         mapping, options = checks.parameters_mapping, checks.custom_delegation_options
-        asked = (
+        checks_in_order = (
             (converter._node_format_is_supported, (node,), ReasonCode.CONSTRAINT),
             (converter._is_supported_in_IR, (node, mapping, options), ReasonCode.CONSTRAINT),
             (
@@ -116,13 +116,13 @@ class Rejections:
                 ReasonCode.TARGET_CONSTRAINT,
             ),
         )
-        for check, arguments, code in asked:
-            refused = refusal(check, *arguments)
-            if refused is not None:
-                return refused.reason(f"{converter.__name__}.{check.__name__}", code)
+        for check, arguments, code in checks_in_order:
+            rejection = explain_rejection(check, *arguments)
+            if rejection is not None:
+                return rejection.reason(f"{converter.__name__}.{check.__name__}", code)
         return None
 
-    def _listen_to_validation(self, partitioner: NeutronPartitioner) -> None:
+    def _record_validation(self, partitioner: NeutronPartitioner) -> None:
         """Keep why `partitioner` takes back nodes of partitions that it had formed.
 
         The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
@@ -138,72 +138,72 @@ class Rejections:
                 nodes = [node.name for node in partition.nodes if is_compute(node)]
                 reason = Reason(
                     code=ReasonCode.NO_OP_PARTITION,
-                    words=f"its partition has no effect on the NPU: {', '.join(nodes)}",
+                    message=f"its partition has no effect on the NPU: {', '.join(nodes)}",
                     check="NeutronPartitioner._partition_contains_compute_nodes",
                     values={"partition": nodes},
                 )
-                self._taken_back |= dict.fromkeys(partition.nodes, reason)
+                self._withdrawn |= dict.fromkeys(partition.nodes, reason)
             return computes
 
         def validate_partitioning_result(graph: Any, partitions: Any, options: Any, mapping: Any) -> bool:
             valid: bool = validate(graph, partitions, options, mapping)
             arguments = (partitions, options, partitioner.neutron_target_spec, mapping)
             for node in {} if valid else {node: None for partition in partitions for node in partition.nodes}:
-                if _was_taken_back(node) and node not in self._taken_back:
-                    self._taken_back[node] = _spoilt(supported_ops[node.target], node, arguments)
+                if _was_withdrawn(node) and node not in self._withdrawn:
+                    self._withdrawn[node] = _partition_rejection(supported_ops[node.target], node, arguments)
             return valid
 
         partitioner._partition_contains_compute_nodes = contains_compute_nodes
         partitioner.validate_partitioning_result = validate_partitioning_result
 
 
-def _was_taken_back(node: torch.fx.Node) -> bool:
+def _was_withdrawn(node: torch.fx.Node) -> bool:
     return node.meta.get(NXP_DO_NOT_DELEGATE, False) and node.target in supported_ops
 
 
-def _spoilt(converter: Any, node: torch.fx.Node, arguments: tuple[Any, ...]) -> Reason:
+def _partition_rejection(converter: Any, node: torch.fx.Node, arguments: tuple[Any, ...]) -> Reason:
     """Of a node that its converter does not take in the partition that was formed."""
-    refused = refusal(converter.supports_partitioning_result, node, *arguments)
+    rejection = explain_rejection(converter.supports_partitioning_result, node, *arguments)
     return Reason(
         code=ReasonCode.PARTITIONING,
-        words=refused.words if refused else "its converter does not take it in its partition",
+        message=rejection.message if rejection else "its converter does not take it in its partition",
         check=f"{converter.__name__}.supports_partitioning_result",
-        values=refused.values if refused else {},
+        values=rejection.values if rejection else {},
     )
 
 
-def _outside_of_clusters(node: torch.fx.Node) -> Reason:
+def _outside_cluster_reason(node: torch.fx.Node) -> Reason:
     """Of a quantize, dequantize or auxiliary node that belongs to no node that computes."""
     if is_compute(node):
-        return _not_quantized(node)
-    beside = list(node.users) if QDQClusterRecognizer.is_dequant_node(node) else node.all_input_nodes
-    computing = [other.name for other in beside if is_compute(other)]
+        return _not_quantized_reason(node)
+    neighbours = list(node.users) if QDQClusterRecognizer.is_dequant_node(node) else node.all_input_nodes
+    computing = [other.name for other in neighbours if is_compute(other)]
     if computing:
-        words = f"belongs to {computing[0]}, which is in no quantize/dequantize cluster"
-        return Reason(code=ReasonCode.NEIGHBOUR, words=words, check=_QUANTIZED, node=computing[0])
-    border = beside[0].name if beside else ""
-    words = f"only converts between number formats, beside {border or 'nothing'}"
-    return Reason(code=ReasonCode.BOUNDARY, words=words, check=_QUANTIZED, node=border)
+        message = f"belongs to {computing[0]}, which is in no quantize/dequantize cluster"
+        return Reason(code=ReasonCode.NEIGHBOUR, message=message, check=_QUANTIZED, node=computing[0])
+    neighbour = neighbours[0].name if neighbours else ""
+    message = f"only converts between number formats, beside {neighbour or 'nothing'}"
+    return Reason(code=ReasonCode.BOUNDARY, message=message, check=_QUANTIZED, node=neighbour)
 
 
-def _not_quantized(node: torch.fx.Node) -> Reason:
+def _not_quantized_reason(node: torch.fx.Node) -> Reason:
     """Of a node that computes and is in no quantize/dequantize cluster: which of its neighbours are to blame."""
     recognizer = QDQClusterRecognizer()
 
-    def gives_unquantized(source: torch.fx.Node) -> bool:
+    def produces_unquantized(source: torch.fx.Node) -> bool:
         if recognizer.is_auxiliary_node(source):
             return not recognizer.get_qdq_cluster_input_part(source)
         return not recognizer.is_dequant_node(source)
 
-    def takes_unquantized(user: torch.fx.Node) -> bool:
+    def consumes_unquantized(user: torch.fx.Node) -> bool:
         if recognizer.is_auxiliary_node(user):
             return not recognizer.get_qdq_cluster_output_part(user)
         return not recognizer.is_quant_node(user)
 
-    sources = [source.name for source in node.all_input_nodes if gives_unquantized(source)]
-    takers = [user.name for user in node.users if takes_unquantized(user)]
+    sources = [source.name for source in node.all_input_nodes if produces_unquantized(source)]
+    consumers = [user.name for user in node.users if consumes_unquantized(user)]
     said = [f"takes {', '.join(sources)} without a dequantize"] if sources else []
-    said += [f"gives {', '.join(takers)} its result without a quantize"] if takers else []
-    words = "not quantized, in no quantize/dequantize cluster" + (f": {' and '.join(said)}" if said else "")
-    values: dict[str, object] = {"unquantized_inputs": sources, "unquantized_users": takers}
-    return Reason(code=ReasonCode.NOT_QUANTIZED, words=words, check=_QUANTIZED, values=values)
+    said += [f"gives {', '.join(consumers)} its result without a quantize"] if consumers else []
+    message = "not quantized, in no quantize/dequantize cluster" + (f": {' and '.join(said)}" if said else "")
+    values: dict[str, object] = {"unquantized_inputs": sources, "unquantized_users": consumers}
+    return Reason(code=ReasonCode.NOT_QUANTIZED, message=message, check=_QUANTIZED, values=values)

@@ -58,13 +58,13 @@ def provide_sdk(flavor: ConverterFlavor) -> None:
 
 
 @functools.cache
-def described(flavor: ConverterFlavor, target: str) -> SdkDescription:
+def describe_cached(flavor: ConverterFlavor, target: str) -> SdkDescription:
     """`converter.describe`, asked once in the life of this process."""
     return describe(flavor, target)
 
 
 @contextmanager
-def converting(
+def intercept_conversion(
     flavor: ConverterFlavor,
     workdir: Path,
     on_partition: OnPartition,
@@ -102,9 +102,9 @@ def converting(
             use_profiling=use_profiling,
             extra=extra_options or {},
         )
-        litert, folder = bytes(tflite_model), _fresh_folder(workdir, delegation_tag)
+        litert, folder = bytes(tflite_model), _new_folder(workdir, delegation_tag)
         conversion = convert(flavor, litert, target, options, folder)
-        if reason := _why_not_usable(conversion, described(flavor, target).version):
+        if reason := _conversion_problem(conversion, describe_cached(flavor, target).version):
             raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
         if use_profiling:
             _emit(conversion.log)
@@ -119,7 +119,7 @@ def converting(
         NeutronConverterManager.convert = original
 
 
-def _why_not_usable(conversion: Conversion, version: str) -> str | None:
+def _conversion_problem(conversion: Conversion, version: str) -> str | None:
     """What ExecuTorch would stumble over, or what would make partitions of one program differ; None if nothing."""
     from executorch.backends.nxp.neutron_node_extraction import extract_artifacts_from_neutron_node
 
@@ -139,15 +139,15 @@ def _why_not_usable(conversion: Conversion, version: str) -> str | None:
 @functools.cache
 def _package(flavor: ConverterFlavor) -> ModuleType:
     """What `import eiq_neutron_sdk` has to give."""
-    return importlib.import_module(REFERENCE_SDK) if flavor.host_only else _stand_in(flavor)
+    return importlib.import_module(REFERENCE_SDK) if flavor.host_only else _stub_package(flavor)
 
 
-def _stand_in(flavor: ConverterFlavor) -> ModuleType:
+def _stub_package(flavor: ConverterFlavor) -> ModuleType:
     """A package with the SDK's targets, asked of the flavor's own interpreter."""
 
     @functools.cache
     def target(name: str) -> Any:
-        found = described(flavor, name).target
+        found = describe_cached(flavor, name).target
         return SimpleNamespace(
             name=found.name,
             subsystem=found.subsystem,
@@ -168,7 +168,7 @@ def _stand_in(flavor: ConverterFlavor) -> ModuleType:
         return True
 
     def target_names() -> tuple[str, ...] | None:
-        return described(flavor, "imxrt700").targets
+        return describe_cached(flavor, "imxrt700").targets
 
     def refuse(*_: object) -> bytes:
         raise LowerdeckError(f"flavor {flavor.name} converts in a child process: open `converting` around the lowering")
@@ -186,7 +186,7 @@ def _stand_in(flavor: ConverterFlavor) -> ModuleType:
     return package
 
 
-def _fresh_folder(workdir: Path, tag: str) -> Path:
+def _new_folder(workdir: Path, tag: str) -> Path:
     """`workdir`/`tag`, numbered where it exists: the methods of a program number their tags independently."""
     folder, number = workdir / tag, 1
     while folder.exists():

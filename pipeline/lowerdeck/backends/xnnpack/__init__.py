@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from lowerdeck.backends.xnnpack.operator_configs import AdditionalConfig, AnyConfig, DefaultConfig
-from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildChoices, FlavorReport
+from lowerdeck.contracts.backends import Backend, BackendDeclaration, BuildContext, FlavorReport
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.delegation.exclusion import Exclusion
 
@@ -88,7 +88,7 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
         yield f"options.{option}", message
 
 
-def check_build(device: Device, options: Options, build: BuildChoices) -> Iterator[tuple[str, str]]:
+def check_build(device: Device, options: Options, build: BuildContext) -> Iterator[tuple[str, str]]:
     """Options that nothing of the chosen quantization answers to, and what the runtime would get wrong."""
     scheme, mixed = build.scheme.name, bool(build.scheme.rules)
     precision = _PRECISIONS_OF.get(scheme, "DYNAMIC_QUANT")
@@ -147,7 +147,7 @@ DECLARATION = BackendDeclaration(
         "float16": ("backend_default",),
         "float32": ("backend_default",),
     },
-    mixes={"int8": ("int8", "int8_dynamic"), "int8_dynamic": ("int8", "int8_dynamic")},
+    mixed_schemes={"int8": ("int8", "int8_dynamic"), "int8_dynamic": ("int8", "int8_dynamic")},
     group_size_multiple=32,  # of XNNPACK's kernels; its serializer checks it last of all
     trainable=("int8",),
     converters=("xnnpack_serializer",),

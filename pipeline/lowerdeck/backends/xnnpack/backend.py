@@ -75,7 +75,7 @@ class Xnnpack:
         @contextmanager
         def reasons() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
             with self._logging():
-                yield partitioner.reasons.of
+                yield partitioner.reasons.reason
 
         varies = bool(program.range_constraints)
         return Lowering(
@@ -126,7 +126,7 @@ class Xnnpack:
         """Open while ExecuTorch lowers."""
         from lowerdeck.backends.xnnpack import logs
 
-        return logs.shown() if self.options.verbose else nullcontext()
+        return logs.log_to_stderr() if self.options.verbose else nullcontext()
 
     def converter(self) -> Converter:
         """The serializer is part of ExecuTorch and has its version."""

@@ -11,7 +11,7 @@ from types import FrameType
 
 from executorch.exir.backend.utils import WhyNoPartition
 
-from lowerdeck.delegation.rejections.rejection import Refusal, refusal_at
+from lowerdeck.delegation.rejections.rejection import Rejection, explain_rejection_at
 
 _ALL = "executorch.backends.xnnpack"
 _PARTITION = f"{_ALL}.partition"
@@ -20,31 +20,33 @@ _PREPROCESS = f"{_ALL}.xnnpack_preprocess"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused:
+class LoggedRejection:
     """What an operator's config says of a node that it does not take."""
 
-    words: str
+    message: str
     """Its own."""
-    refusal: Refusal
+    rejection: Rejection
     """The condition that led it to say so, and the values that decided."""
 
 
 @contextmanager
-def refusals() -> Iterator[dict[str, Refused]]:
+def record_rejections() -> Iterator[dict[str, LoggedRejection]]:
     """Name of a node -> the first reason that a config gives for leaving it, a WhyNoPartition object at level DEBUG."""
-    found: dict[str, Refused] = {}
+    found: dict[str, LoggedRejection] = {}
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            why = record.msg
-            if isinstance(why, WhyNoPartition) and why.node is not None and why.node.name not in found:
-                found[why.node.name] = Refused(words=why.reason, refusal=refusal_at(_caller_of_why()))
+            reason = record.msg
+            if isinstance(reason, WhyNoPartition) and reason.node is not None and reason.node.name not in found:
+                found[reason.node.name] = LoggedRejection(
+                    message=reason.reason, rejection=explain_rejection_at(_logging_frame())
+                )
 
     with _handled(_PARTITION, Collector(), propagate=logging.getLogger(_ALL).isEnabledFor(logging.DEBUG)):
         yield found
 
 
-def _caller_of_why() -> FrameType:
+def _logging_frame() -> FrameType:
     """Where the config stands that is just logging a reason."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not WhyNoPartition.__call__.__code__:
@@ -55,7 +57,7 @@ def _caller_of_why() -> FrameType:
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def log_to_stderr() -> Iterator[None]:
     """Everything that is logged goes to stderr, as `module: message`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(module)s: %(message)s"))

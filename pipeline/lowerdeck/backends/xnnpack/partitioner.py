@@ -16,13 +16,13 @@ from torch.export import ExportedProgram
 from lowerdeck.backends.xnnpack import Options, exclusion, logs
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.delegation.exclusion import excluded_by, names_in_aten
+from lowerdeck.delegation.exclusion import excluded_by, matches_aten_node
 from lowerdeck.graph.nodes import operator_name
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,
 and convolutions with a bias, or in bfloat16, then make a program that the runtime refuses to load."""
-_WITHOUT_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
+_NO_CPU_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
 """Operators that the delegate takes whole and that ExecuTorch's CPU kernels have only in pieces."""
 
 
@@ -57,16 +57,16 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
         Raises:
             LowerdeckError: an option has nothing in the program to act on.
         """
-        _refuse_idle(self._options, exported_program.graph)
-        _refuse_without_kernel(exported_program.graph)
-        with logs.refusals() as refused:
-            self.reasons.ask_about(exported_program, refused)
+        _check_options_have_effect(self._options, exported_program.graph)
+        _check_has_cpu_kernel(exported_program.graph)
+        with logs.record_rejections() as rejections:
+            self.reasons.set_program(exported_program, rejections)
             return super().partition(exported_program)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
         """Operators that the delegate takes whole, but not where they stay on the CPU, which lacks some of them."""
-        operators, takes = super().ops_to_not_decompose(ep)
-        return operators, lambda node: takes(node) and not names_in_aten(node, self._exclusion)
+        operators, preserves = super().ops_to_not_decompose(ep)
+        return operators, lambda node: preserves(node) and not matches_aten_node(node, self._exclusion)
 
     def _check(self, config: Any, check: Check, node: torch.fx.Node, program: ExportedProgram) -> bool:
         """`check`, except where the options keep the node, or what would be fused into it, on the CPU.
@@ -78,12 +78,12 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
             return False
         activation = _fused_activation(config, node)
         if activation is not None and excluded_by(activation) and any(map(is_dequant, node.all_input_nodes)):
-            self.reasons.stays_with(node, activation)
+            self.reasons.add_fused_exclusion(node, activation)
             return False
         return check(node, program)
 
 
-def _refuse_idle(options: Options, graph: torch.fx.Graph) -> None:
+def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
     """Refuse an option that nothing in an edge program answers to.
 
     Raises:
@@ -101,14 +101,14 @@ def _refuse_idle(options: Options, graph: torch.fx.Graph) -> None:
         )
 
 
-def _refuse_without_kernel(graph: torch.fx.Graph) -> None:
+def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
     """Refuse what is excluded by the name of a node that nothing on the CPU executes.
 
     By operator or module it is found in the ATen program already, and decomposed.
     """
     for node in graph.nodes:
         pattern = excluded_by(node)
-        if pattern is not None and operator_of(node) in _WITHOUT_KERNEL:
+        if pattern is not None and operator_of(node) in _NO_CPU_KERNEL:
             raise LowerdeckError(
                 f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was "
                 "kept whole, and ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or "

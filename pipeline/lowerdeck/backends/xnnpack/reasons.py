@@ -1,8 +1,8 @@
 """Why XnnpackPartitioner left a node on the CPU.
 
 It has a config for every operator that XNNPACK executes, and asks that one about a node. A config that says no says why
-in a WhyNoPartition record, which `logs.refusals` catches with the condition and the values that decided; the few that
-say no in silence are asked again. What has no config, or was not chosen, nobody asks about.
+in a WhyNoPartition record, which `logs.record_rejections` catches with the condition and the values that decided; the
+few that say no in silence are asked again. What has no config, or was not chosen, nobody asks about.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from executorch.exir.backend.canonical_partitioners.config_partitioner import fo
 from torch.export import ExportedProgram
 
 from lowerdeck.backends.xnnpack import Options
-from lowerdeck.backends.xnnpack.logs import Refused
+from lowerdeck.backends.xnnpack.logs import LoggedRejection
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
-from lowerdeck.delegation.rejections.rejection import refusal
+from lowerdeck.delegation.rejections.rejection import explain_rejection
 from lowerdeck.graph.nodes import is_compute, operator_name
 
 DEFAULT_CONFIGS = {config.__name__: config for config in operator_configs.ALL_PARTITIONER_CONFIGS}
@@ -46,18 +46,18 @@ class Reasons:
         """`checks` are those of the chosen configs, by what they are for."""
         self._options, self._checks = options, checks
         self._program: ExportedProgram | None = None
-        self._refused: Mapping[str, Refused] = {}
+        self._rejections: Mapping[str, LoggedRejection] = {}
         self._fused: dict[str, torch.fx.Node] = {}
 
-    def ask_about(self, program: ExportedProgram, refused: Mapping[str, Refused]) -> None:
-        """`program` is what the partitioner decides about, `refused` by name what its configs say no to."""
-        self._program, self._refused = program, refused
+    def set_program(self, program: ExportedProgram, rejections: Mapping[str, LoggedRejection]) -> None:
+        """`program` is what the partitioner decides about, `rejections` by name what its configs say no to."""
+        self._program, self._rejections = program, rejections
 
-    def stays_with(self, node: torch.fx.Node, activation: torch.fx.Node) -> None:
+    def add_fused_exclusion(self, node: torch.fx.Node, activation: torch.fx.Node) -> None:
         """`node` is not delegated because it is one operation with `activation`, which is excluded."""
         self._fused[node.name] = activation
 
-    def of(self, node: torch.fx.Node) -> Reason:
+    def reason(self, node: torch.fx.Node) -> Reason:
         """Why `node`, which the options do not exclude by name, is not delegated."""
         operator = operator_of(node)
         name = _CONFIG_OF.get(operator)
@@ -65,47 +65,47 @@ class Reasons:
             return _without_config(node)
         check = self._checks.get(operator)
         if check is None:
-            return self._not_chosen(name)
+            return self._config_not_enabled(name)
         if node.name in self._fused:
-            return _one_with(self._fused[node.name])
-        if node.name in self._refused:
-            return self._said(node, name, self._refused[node.name])
+            return _fused_with_excluded(self._fused[node.name])
+        if node.name in self._rejections:
+            return self._logged_reason(node, name, self._rejections[node.name])
         assert self._program is not None, "reasons are asked for after partitioning"
-        silent = refusal(check, node, self._program)
-        if silent is not None:
-            return silent.reason(_check_of(name, silent.function), ReasonCode.CONSTRAINT)
-        return _without_config(node) if not is_compute(node) else _left_out(name)
+        unlogged = explain_rejection(check, node, self._program)
+        if unlogged is not None:
+            return unlogged.reason(_check_of(name, unlogged.function), ReasonCode.CONSTRAINT)
+        return _without_config(node) if not is_compute(node) else _not_partitioned(name)
 
-    def _not_chosen(self, name: str) -> Reason:
+    def _config_not_enabled(self, name: str) -> Reason:
         if self._options.configs is not None:
-            option, words = "configs", f"excluded by target.options.configs, which lacks {name}"
+            option, message = "configs", f"excluded by target.options.configs, which lacks {name}"
         elif name in self._options.excluded_configs:
-            option, words = "excluded_configs", f"excluded by target.options.excluded_configs: {name}"
+            option, message = "excluded_configs", f"excluded by target.options.excluded_configs: {name}"
         else:
             option = "additional_configs"
-            words = f"ExecuTorch leaves out {name} by default; target.options.additional_configs adds it"
-        return Reason(code=ReasonCode.EXCLUDED, words=words, values={"option": option, "config": name})
+            message = f"ExecuTorch leaves out {name} by default; target.options.additional_configs adds it"
+        return Reason(code=ReasonCode.EXCLUDED, message=message, values={"option": option, "config": name})
 
-    def _said(self, node: torch.fx.Node, name: str, refused: Refused) -> Reason:
+    def _logged_reason(self, node: torch.fx.Node, name: str, rejection: LoggedRejection) -> Reason:
         """What a config says, as a reason."""
-        check = _check_of(name, refused.refusal.function)
-        if refused.words == "not enabled precision types":
+        check = _check_of(name, rejection.rejection.function)
+        if rejection.message == "not enabled precision types":
             return Reason(
                 code=ReasonCode.EXCLUDED,
-                words="excluded by target.options.config_precisions",
+                message="excluded by target.options.config_precisions",
                 check=check,
                 values={
                     "option": "config_precisions",
                     "config_precisions": list(self._options.config_precisions or ()),
                 },
             )
-        if refused.words == "invalid dtype":
-            return replace(_dtypes(node), check=check)
-        found = (code for pattern, code in _CODES if re.search(pattern, refused.words))
+        if rejection.message == "invalid dtype":
+            return replace(_invalid_dtype(node), check=check)
+        found = (code for pattern, code in _CODES if re.search(pattern, rejection.message))
         code = next(found, ReasonCode.CONSTRAINT)
-        if code is ReasonCode.SHAPE and "torch.SymInt" in refused.words:
+        if code is ReasonCode.SHAPE and "torch.SymInt" in rejection.message:
             code = ReasonCode.DYNAMIC_SHAPE
-        return Reason(code=code, words=refused.words, check=check, values=refused.refusal.values)
+        return Reason(code=code, message=rejection.message, check=check, values=rejection.rejection.values)
 
 
 def operator_of(node: torch.fx.Node) -> str:
@@ -129,20 +129,20 @@ def _without_config(node: torch.fx.Node) -> Reason:
     """What XNNPACK has no operator for, or has as a part of another one only."""
     operator = operator_name(node)
     if is_compute(node):
-        words = f"XNNPACK has no operator config for {operator}"
-        return Reason(code=ReasonCode.NO_CONVERTER, words=words, values={"operator": operator})
+        message = f"XNNPACK has no operator config for {operator}"
+        return Reason(code=ReasonCode.NO_CONVERTER, message=message, values={"operator": operator})
     if not tensors_at(node) and not isinstance(node.meta.get("val"), (tuple, list)):
-        words = "it finds out a size that varies, which the delegate does not take as a value"
-        return Reason(code=ReasonCode.DYNAMIC_SHAPE, words=words)
-    for other in _belongs_to(node):
+        message = "it finds out a size that varies, which the delegate does not take as a value"
+        return Reason(code=ReasonCode.DYNAMIC_SHAPE, message=message)
+    for other in _owners(node):
         if "delegation_tag" not in other.meta:
-            words = f"is delegated only together with the {operator_name(other)} that it belongs to, which is not"
-            return Reason(code=ReasonCode.NEIGHBOUR, words=words, node=other.name)
-    words = "converts number formats for operators that the delegate computes in floats, or for the CPU"
-    return Reason(code=ReasonCode.BOUNDARY, words=words)
+            message = f"is delegated only together with the {operator_name(other)} that it belongs to, which is not"
+            return Reason(code=ReasonCode.NEIGHBOUR, message=message, node=other.name)
+    message = "converts number formats for operators that the delegate computes in floats, or for the CPU"
+    return Reason(code=ReasonCode.BOUNDARY, message=message)
 
 
-def _belongs_to(node: torch.fx.Node) -> list[torch.fx.Node]:
+def _owners(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The operators whose part a getitem, quantize or dequantize node would be.
 
     A getitem and a quantize node belong to what they take; a dequantize node, and what chooses a scale for it, to all
@@ -152,36 +152,38 @@ def _belongs_to(node: torch.fx.Node) -> list[torch.fx.Node]:
     dynamic = any(operator_of(source) == "getitem" for source in node.all_input_nodes[1:])
     if operator != "getitem" and (".dequantize" in operator or ".choose_qparams" in operator or dynamic):
         users = [user for user in node.users if user.op == "call_function"]
-        return [found for user in users for found in ([user] if is_compute(user) else _belongs_to(user))]
+        return [found for user in users for found in ([user] if is_compute(user) else _owners(user))]
     sources = [source for source in node.all_input_nodes[:1] if source.op == "call_function"]
     if sources and operator == "getitem" and ".choose_qparams" in operator_name(sources[0]):
-        return [found for user in node.users for found in _belongs_to(user)]
+        return [found for user in node.users for found in _owners(user)]
     return sources
 
 
-def _one_with(activation: torch.fx.Node) -> Reason:
+def _fused_with_excluded(activation: torch.fx.Node) -> Reason:
     option, _, pattern = str(excluded_by(activation)).partition(": ")
     return Reason(
         code=ReasonCode.EXCLUDED,
-        words=f"quantized, it is one operation with {activation.name}, which is excluded",
+        message=f"quantized, it is one operation with {activation.name}, which is excluded",
         values={"option": option, "pattern": pattern},
         node=activation.name,
     )
 
 
-def _left_out(name: str) -> Reason:
-    words = f"{name} takes it, and it was left out when partitions were formed"
-    return Reason(code=ReasonCode.PARTITIONING, words=words, check="ConfigerationBasedPartitioner.generate_partitions")
+def _not_partitioned(name: str) -> Reason:
+    message = f"{name} takes it, and it was left out when partitions were formed"
+    return Reason(
+        code=ReasonCode.PARTITIONING, message=message, check="ConfigerationBasedPartitioner.generate_partitions"
+    )
 
 
-def _dtypes(node: torch.fx.Node) -> Reason:
+def _invalid_dtype(node: torch.fx.Node) -> Reason:
     """Configs say `invalid dtype` of empty tensors, and of sizes among the arguments, as well."""
     if any(isinstance(source.meta.get("val"), torch.SymInt) for source in node.all_input_nodes):
-        return Reason(code=ReasonCode.DYNAMIC_SHAPE, words="invalid dtype: it takes a size that varies")
+        return Reason(code=ReasonCode.DYNAMIC_SHAPE, message="invalid dtype: it takes a size that varies")
     tensors = [tensor for source in (*node.all_input_nodes, node) for tensor in tensors_at(source)]
     shapes = [list(tensor.shape) for tensor in tensors if 0 in tensor.shape]
     if shapes:
-        return Reason(code=ReasonCode.SHAPE, words="invalid dtype: a tensor is empty", values={"shapes": shapes})
+        return Reason(code=ReasonCode.SHAPE, message="invalid dtype: a tensor is empty", values={"shapes": shapes})
     dtypes = list(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
-    words = f"invalid dtype: {', '.join(dtypes)}"
-    return Reason(code=ReasonCode.DTYPE, words=words, values={"dtypes": dtypes})
+    message = f"invalid dtype: {', '.join(dtypes)}"
+    return Reason(code=ReasonCode.DTYPE, message=message, values={"dtypes": dtypes})

@@ -30,7 +30,7 @@ def function_of(code: CodeType) -> ast.FunctionDef | None:
     return None
 
 
-def deciding(code: CodeType, line: int, *, answer: bool = False) -> tuple[ast.expr, bool] | None:
+def deciding_expression(code: CodeType, line: int, *, answer: bool = False) -> tuple[ast.expr, bool] | None:
     """The condition that brought `code` to `line`, and whether it holds; None where none did.
 
     Where `line` returns what an expression gives, that one, which gives `answer`.
@@ -41,21 +41,21 @@ def deciding(code: CodeType, line: int, *, answer: bool = False) -> tuple[ast.ex
         return statement.value, answer
     for owner, inner, block in reversed(blocks):
         for earlier in reversed([each for each in block if each.lineno < inner.lineno]):
-            if isinstance(earlier, ast.If) and _returns_other(earlier, answer):
+            if isinstance(earlier, ast.If) and _returns_opposite(earlier, answer):
                 return earlier.test, False  # it would have left with the other answer
         if isinstance(owner, ast.If):
             return owner.test, block is owner.body
     return None
 
 
-def _returns_other(statement: ast.If, answer: bool) -> bool:
+def _returns_opposite(statement: ast.If, answer: bool) -> bool:
     last = statement.body[-1]
     return isinstance(last, ast.Return) and not (
         isinstance(last.value, ast.Constant) and bool(last.value.value) is answer
     )
 
 
-def told_at(code: CodeType, line: int) -> list[ast.expr]:
+def message_expressions_at(code: CodeType, line: int) -> list[ast.expr]:
     """What the message that is made at `line` of `code` has in it."""
     blocks = _blocks_at(code, line)
     return [node.value for node in ast.walk(blocks[-1][1]) if isinstance(node, ast.FormattedValue)] if blocks else []

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from lowerdeck.delegation.rejections.check_source import deciding, function_of, told_at
+from lowerdeck.delegation.rejections.check_source import deciding_expression, function_of, message_expressions_at
 from lowerdeck.delegation.rejections.values import UNKNOWN, values_in
 
-_DEEPEST = 8
+_MAX_CALL_DEPTH = 8
 """Calls that are followed at most, each within the one before."""
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.UnaryOp)
 _INVERTED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -34,7 +34,7 @@ _INVERTED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-_UNANSWERABLE = (
+_EVALUATION_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -62,7 +62,7 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ReturnSite:
     """A line of a function where it stopped, with its variables, and the functions through which it was reached."""
 
     code: CodeType
@@ -71,95 +71,97 @@ class Place:
     path: tuple[str, ...]
 
 
-def decided(place: Place) -> Iterator[Condition]:
-    """The conditions by which the function of `place` got there, or by which what it returned there is False."""
-    found = deciding(place.code, place.line)
+def deciding_conditions(site: ReturnSite) -> Iterator[Condition]:
+    """The conditions by which the function of `site` got there, or by which what it returned there is False."""
+    found = deciding_expression(site.code, site.line)
     if found is not None:
-        yield from _parts(*found, place)
+        yield from _conditions_within(*found, site)
 
 
-def told(place: Place) -> dict[str, object]:
-    """What the message that is made at the line of `place` has in it, by name."""
-    parts = told_at(place.code, place.line)
-    values = [values_in(part, partial(_value, variables=place.variables)) for part in parts]
+def message_values(site: ReturnSite) -> dict[str, object]:
+    """What the message that is made at the line of `site` has in it, by name."""
+    parts = message_expressions_at(site.code, site.line)
+    values = [values_in(part, partial(_evaluate, variables=site.variables)) for part in parts]
     return {name: value for each in values for name, value in each.items()}
 
 
-def _parts(expression: ast.expr, wanted: bool, place: Place) -> Iterator[Condition]:
-    """The parts of `expression` that make it `wanted`."""
+def _conditions_within(expression: ast.expr, expected: bool, site: ReturnSite) -> Iterator[Condition]:
+    """The parts of `expression` that make it `expected`."""
     match expression:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield from _parts(operand, not wanted, place)
+            yield from _conditions_within(operand, not expected, site)
         case ast.NamedExpr(value=value):
-            yield from _parts(value, wanted, place)
+            yield from _conditions_within(value, expected, site)
         case ast.BoolOp():
-            for operand in _deciding_operands(expression, wanted, place):
-                yield from _parts(operand, wanted, place)
+            for operand in _deciding_operands(expression, expected, site):
+                yield from _conditions_within(operand, expected, site)
         case ast.Call(func=ast.Name(id="any" | "all"), args=[ast.GeneratorExp() as each]):
-            yield from _of_items(expression, each, wanted, place)
+            yield from _conditions_of_items(expression, each, expected, site)
         case ast.Name(id=name):
-            assigned = _assigned(name, place)
-            if assigned is not None and _truth(assigned, place.variables) is wanted:
-                yield from _parts(assigned, wanted, replace(place, line=assigned.lineno))
+            assigned = _assigned(name, site)
+            if assigned is not None and _evaluate_bool(assigned, site.variables) is expected:
+                yield from _conditions_within(assigned, expected, replace(site, line=assigned.lineno))
             else:  # it was set to no condition, or what that was computed from has changed
-                yield _condition(expression, wanted, place)
+                yield _condition(expression, expected, site)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
-            yield from _parts(body if _truth(test, place.variables) else otherwise, wanted, place)
-        case ast.Call() if len(place.path) < _DEEPEST:
-            inner = list(_inside(expression, wanted, place))
-            yield from inner or [_condition(expression, wanted, place)]
+            yield from _conditions_within(body if _evaluate_bool(test, site.variables) else otherwise, expected, site)
+        case ast.Call() if len(site.path) < _MAX_CALL_DEPTH:
+            inner = list(_conditions_of_call(expression, expected, site))
+            yield from inner or [_condition(expression, expected, site)]
         case _:
-            yield _condition(expression, wanted, place)
+            yield _condition(expression, expected, site)
 
 
-def _deciding_operands(expression: ast.BoolOp, wanted: bool, place: Place) -> Sequence[ast.expr]:
+def _deciding_operands(expression: ast.BoolOp, expected: bool, site: ReturnSite) -> Sequence[ast.expr]:
     """All operands, or where one is enough the first that is so."""
-    if isinstance(expression.op, ast.And) is wanted:
+    if isinstance(expression.op, ast.And) is expected:
         return expression.values
-    return [operand for operand in expression.values if _truth(operand, place.variables) is wanted][:1]
+    return [operand for operand in expression.values if _evaluate_bool(operand, site.variables) is expected][:1]
 
 
-def _of_items(call: ast.Call, each: ast.GeneratorExp, wanted: bool, place: Place) -> Iterator[Condition]:
+def _conditions_of_items(
+    call: ast.Call, each: ast.GeneratorExp, expected: bool, site: ReturnSite
+) -> Iterator[Condition]:
     """The parts of what any() or all() asks of the first item that decided, where one did."""
     assert isinstance(call.func, ast.Name)
-    taken_from = values_in(each.generators[0].iter, partial(_value, variables=place.variables))
-    items = list(_items(each.generators, place.variables))
-    if (call.func.id == "any") is wanted:
+    iterated_values = values_in(each.generators[0].iter, partial(_evaluate, variables=site.variables))
+    items = list(_items(each.generators, site.variables))
+    if (call.func.id == "any") is expected:
         for variables in items:
-            if _truth(each.elt, variables) is wanted:
-                for condition in _parts(each.elt, wanted, replace(place, variables=variables)):
-                    yield replace(condition, values={**condition.values, **taken_from})
+            if _evaluate_bool(each.elt, variables) is expected:
+                for condition in _conditions_within(each.elt, expected, replace(site, variables=variables)):
+                    yield replace(condition, values={**condition.values, **iterated_values})
                 return
-    of_each = [values_in(each.elt, partial(_value, variables=variables)) for variables in items]
-    names = dict.fromkeys(name for values in of_each for name in values)
-    together = {name: [values[name] for values in of_each if name in values] for name in names}
-    yield replace(_condition(call, wanted, place), values=together)
+    values_per_item = [values_in(each.elt, partial(_evaluate, variables=variables)) for variables in items]
+    names = dict.fromkeys(name for values in values_per_item for name in values)
+    values_by_name = {name: [values[name] for values in values_per_item if name in values] for name in names}
+    yield replace(_condition(call, expected, site), values=values_by_name)
 
 
-def _inside(call: ast.Call, wanted: bool, place: Place) -> Iterator[Condition]:
+def _conditions_of_call(call: ast.Call, expected: bool, site: ReturnSite) -> Iterator[Condition]:
     """The conditions in the function that `call` calls, where that is Python that answers by conditions of its own."""
-    code = code_of(_value(call.func, place.variables))
-    if code is None or function_of(code) is None or code.co_qualname in place.path:
+    code = code_of(_evaluate(call.func, site.variables))
+    if code is None or function_of(code) is None or code.co_qualname in site.path:
         return
-    answer, stopped = profiled(lambda: _value(call, place.variables), code)
-    if stopped is None or not isinstance(answer, bool | np.bool_) or bool(answer) is not wanted:
+    answer, returned_at = call_profiled(lambda: _evaluate(call, site.variables), code)
+    if returned_at is None or not isinstance(answer, bool | np.bool_) or bool(answer) is not expected:
         return
-    line, variables = stopped
-    path = (*place.path, code.co_qualname)
-    within = Place(code=code, line=line, variables=variables, path=path)
-    found = deciding(code, line, answer=wanted)
+    line, variables = returned_at
+    path = (*site.path, code.co_qualname)
+    within = ReturnSite(code=code, line=line, variables=variables, path=path)
+    found = deciding_expression(code, line, answer=expected)
     if found is not None:
-        yield from _parts(*found, within)
+        yield from _conditions_within(*found, within)
 
 
-def _condition(expression: ast.expr, holds: bool, place: Place) -> Condition:
+def _condition(expression: ast.expr, holds: bool, site: ReturnSite) -> Condition:
     named = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
     named |= {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     return Condition(
         text=_text(expression, holds),
-        function=place.code.co_name,
-        names=frozenset(named | {name.rpartition(".")[2] for name in place.path}),
-        values=values_in(expression, lambda part: _value(part, place.variables)),
+        function=site.code.co_name,
+        names=frozenset(named | {name.rpartition(".")[2] for name in site.path}),
+        values=values_in(expression, lambda part: _evaluate(part, site.variables)),
     )
 
 
@@ -172,9 +174,9 @@ def _text(expression: ast.expr, holds: bool) -> str:
     return f"not {ast.unparse(expression)}" if isinstance(expression, ast.Call) else f"not ({ast.unparse(expression)})"
 
 
-def _assigned(name: str, place: Place) -> ast.expr | None:
-    """The condition that the variable `name` was last set to before the line of `place`, where it was set to one."""
-    function = function_of(place.code)
+def _assigned(name: str, site: ReturnSite) -> ast.expr | None:
+    """The condition that the variable `name` was last set to before the line of `site`, where it was set to one."""
+    function = function_of(site.code)
     found: ast.expr | None = None
     for statement in ast.walk(function) if function else ():
         match statement:
@@ -184,7 +186,7 @@ def _assigned(name: str, place: Place) -> ast.expr | None:
                 ast.Assign(targets=[ast.Name(id=target)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value)
             ) if target == name:
-                if statement.lineno < place.line and (found is None or statement.lineno > found.lineno):
+                if statement.lineno < site.line and (found is None or statement.lineno > found.lineno):
                     found = value
     return found if isinstance(found, _CONDITIONS) else None
 
@@ -195,11 +197,11 @@ def _items(generators: Sequence[ast.comprehension], variables: dict[str, Any]) -
         yield variables
         return
     first, *others = generators
-    items = _value(first.iter, variables)
+    items = _evaluate(first.iter, variables)
     for item in () if items is UNKNOWN else items:
         bound = dict(variables)
         _bind(first.target, item, bound)
-        if all(_truth(test, bound) for test in first.ifs):
+        if all(_evaluate_bool(test, bound) for test in first.ifs):
             yield from _items(others, bound)
 
 
@@ -211,26 +213,26 @@ def _bind(target: ast.expr, value: Any, variables: dict[str, Any]) -> None:
             _bind(part, item, variables)
 
 
-def _truth(expression: ast.expr, variables: Mapping[str, Any]) -> bool | None:
-    value = _value(expression, variables)
+def _evaluate_bool(expression: ast.expr, variables: Mapping[str, Any]) -> bool | None:
+    value = _evaluate(expression, variables)
     try:
         return None if value is UNKNOWN else bool(value)
-    except _UNANSWERABLE:
+    except _EVALUATION_ERRORS:
         return None
 
 
-def _value(expression: ast.expr, variables: Mapping[str, Any]) -> Any:
+def _evaluate(expression: ast.expr, variables: Mapping[str, Any]) -> Any:
     """What a piece of the backend's own source gives with these variables, or UNKNOWN."""
     try:
         compiled = compile(ast.Expression(body=expression), "<condition>", "eval")
         return eval(compiled, dict(variables))  # noqa: S307  installed source, which has just been run as it stands
-    except _UNANSWERABLE:
+    except _EVALUATION_ERRORS:
         return UNKNOWN
 
 
-def profiled(ask: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[int, dict[str, Any]] | None]:
-    """What `ask` answers, and the line and variables at which the first call of `code` in it returned."""
-    stopped: list[tuple[int, dict[str, Any]]] = []
+def call_profiled(call: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[int, dict[str, Any]] | None]:
+    """What `call` answers, and the line and variables at which the first call of `code` in it returned."""
+    returned_at: list[tuple[int, dict[str, Any]]] = []
     open_calls = 0
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
@@ -238,16 +240,16 @@ def profiled(ask: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[int, di
         if frame.f_code is not code or event not in ("call", "return"):
             return
         open_calls += 1 if event == "call" else -1
-        if event == "return" and not open_calls and not stopped:
-            stopped.append((frame.f_lineno, variables_of(frame)))
+        if event == "return" and not open_calls and not returned_at:
+            returned_at.append((frame.f_lineno, variables_of(frame)))
 
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
-        answer = ask()
+        answer = call()
     finally:
         sys.setprofile(before)
-    return answer, stopped[0] if stopped else None
+    return answer, returned_at[0] if returned_at else None
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.rejections.check_source import comment_at
 from lowerdeck.delegation.rejections.conditions import (
     Condition,
-    Place,
+    ReturnSite,
+    call_profiled,
     code_of,
-    decided,
-    profiled,
-    told,
+    deciding_conditions,
+    message_values,
     variables_of,
 )
 
@@ -36,7 +36,7 @@ _DTYPES = re.compile(r"(u?int|float|bfloat|complex)\d+\w*|bool")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class Rejection:
     """Why a check said no."""
 
     function: str
@@ -45,23 +45,23 @@ class Refusal:
     """All of them together decided; empty where the source says nothing."""
     comment: str = ""
     """What the backend's source says beside it, empty where it says nothing."""
-    told: Mapping[str, object] = field(default_factory=dict)
+    message_values: Mapping[str, object] = field(default_factory=dict)
     """What the message has in it that the check made, where it made one."""
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """`The Neutron IR MaxPool2D does not support dilation: dilation != (1, 1) with dilation=[2, 2]`."""
         texts = dict.fromkeys(self._text(condition) for condition in self.conditions)
-        said = " and ".join(texts)
-        listed = ", ".join(f"{name}={_shown(value)}" for name, value in self.values.items())
-        decided = f"{said} with {listed}" if said and listed else said
-        return ": ".join(part for part in (self.comment.rstrip(".:"), decided) if part) or f"{self.function} says no"
+        condition_text = " and ".join(texts)
+        listed = ", ".join(f"{name}={_format_value(value)}" for name, value in self.values.items())
+        comparison = f"{condition_text} with {listed}" if condition_text and listed else condition_text
+        return ": ".join(part for part in (self.comment.rstrip(".:"), comparison) if part) or f"{self.function} says no"
 
     @property
     def values(self) -> dict[str, object]:
         """What the check told and what all conditions compared, by name."""
         compared = {name: value for condition in self.conditions for name, value in condition.values.items()}
-        return {**self.told, **compared}
+        return {**self.message_values, **compared}
 
     @property
     def names(self) -> frozenset[str]:
@@ -76,7 +76,7 @@ class Refusal:
             otherwise: `constraint`, which becomes `shape` where sizes decided, or `target_constraint`, or what the
                 check is known to say no by.
         """
-        return Reason(code=self._code(otherwise), words=self.words, check=check, values=self.values)
+        return Reason(code=self._code(otherwise), message=self.message, check=check, values=self.values)
 
     def _code(self, otherwise: ReasonCode) -> ReasonCode:
         if self._names(_DYNAMIC) or any(_is_symbol(value) for value in self.values.values()):
@@ -97,7 +97,7 @@ class Refusal:
         return condition.text if self.function.endswith(function) else f"{function}: {condition.text}"
 
 
-def refusal(check: Callable[..., object], *arguments: Any) -> Refusal | None:
+def explain_rejection(check: Callable[..., object], *arguments: Any) -> Rejection | None:
     """Ask `check` and say why it answers no; None where it does not.
 
     Args:
@@ -106,24 +106,24 @@ def refusal(check: Callable[..., object], *arguments: Any) -> Refusal | None:
     """
     code = code_of(check)
     assert code is not None, f"{check!r} is not written in Python"
-    answer, stopped = profiled(lambda: check(*arguments), code)
+    answer, returned_at = call_profiled(lambda: check(*arguments), code)
     if answer:
         return None
-    if stopped is None:
-        return Refusal(function=code.co_qualname, conditions=())
-    line, variables = stopped
-    return _refusal(Place(code=code, line=line, variables=variables, path=()))
+    if returned_at is None:
+        return Rejection(function=code.co_qualname, conditions=())
+    line, variables = returned_at
+    return _explain(ReturnSite(code=code, line=line, variables=variables, path=()))
 
 
-def refusal_at(frame: FrameType) -> Refusal:
+def explain_rejection_at(frame: FrameType) -> Rejection:
     """What led a check to the line at which `frame` stands, where it reports that it says no."""
-    place = Place(code=frame.f_code, line=frame.f_lineno, variables=variables_of(frame), path=())
-    return replace(_refusal(place), told=told(place))
+    site = ReturnSite(code=frame.f_code, line=frame.f_lineno, variables=variables_of(frame), path=())
+    return replace(_explain(site), message_values=message_values(site))
 
 
-def _refusal(place: Place) -> Refusal:
-    comment = comment_at(place.code, place.line)
-    return Refusal(function=place.code.co_qualname, conditions=tuple(decided(place)), comment=comment)
+def _explain(site: ReturnSite) -> Rejection:
+    comment = comment_at(site.code, site.line)
+    return Rejection(function=site.code.co_qualname, conditions=tuple(deciding_conditions(site)), comment=comment)
 
 
 def _is_dtype(value: object) -> bool:
@@ -136,5 +136,5 @@ def _is_symbol(value: object) -> bool:
     return isinstance(value, str) and _SYMBOL.search(value) is not None
 
 
-def _shown(value: object) -> str:
-    return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else str(value)
+def _format_value(value: object) -> str:
+    return f"[{', '.join(map(_format_value, value))}]" if isinstance(value, list) else str(value)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-_LONGEST = 16
+_MAX_ITEMS = 16
 """Items of a list that is worth keeping."""
 UNKNOWN = object()
 """In place of a value that could not be found out, or that a plan cannot store."""
-_TESTS = ("all", "any", "hasattr", "isinstance", "list", "tuple")
+_PREDICATES = ("all", "any", "hasattr", "isinstance", "list", "tuple")
 """Builtins whose arguments say more than what they give."""
 
 _NAMESPACES = ("exir_ops", "np", "torch")
@@ -57,7 +57,7 @@ def plain(value: Any) -> object:
             return value.name
         case torch.Tensor():
             return f"{str(value.dtype).removeprefix('torch.')}{list(map(plain, value.shape))}"
-        case list() | tuple() | set() | frozenset() if len(value) <= _LONGEST:
+        case list() | tuple() | set() | frozenset() if len(value) <= _MAX_ITEMS:
             items = [plain(item) for item in (value if isinstance(value, Sequence) else sorted(value, key=str))]
             return UNKNOWN if any(item is UNKNOWN for item in items) else items
     operator = getattr(value, "_op", value)
@@ -95,7 +95,7 @@ def _root(expression: ast.expr) -> str:
 
 def _in_call(call: ast.Call) -> Iterator[ast.expr]:
     """What a call gives, and the variables that it is given; not the constants that only choose among them."""
-    if isinstance(call.func, ast.Name) and call.func.id in _TESTS:
+    if isinstance(call.func, ast.Name) and call.func.id in _PREDICATES:
         for argument in call.args:
             yield from _compared(argument)
         return

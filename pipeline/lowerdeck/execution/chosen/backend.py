@@ -39,5 +39,5 @@ def lowering_backend() -> Backend:
         timeout_s=flavor.timeout_s,
     )
     if flavor.version is not None:
-        backend.converter().held_to(flavor.version)
+        backend.converter().require_version(flavor.version)
     return backend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lowerdeck.execution.ingredients import training_ingredients
+from lowerdeck.execution.ingredients import training_fingerprint
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
@@ -32,5 +32,5 @@ def chosen_training(dataset: Dataset) -> Training | None:
 
     split = training_split(dataset)
     check_disjoint(split, dataset.evaluation, "training")
-    checkpoints = TrainingCheckpoints(training_ingredients())
+    checkpoints = TrainingCheckpoints(training_fingerprint())
     return Training(recipe=Recipe(**dataclasses.asdict(config)), split=split, checkpoints=checkpoints)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowerdeck.explain.case import Case, rule, shown
+from lowerdeck.explain.case import Case, format_shape, rule
 
 
 def _batch(case: Case) -> str:
@@ -11,14 +11,14 @@ def _batch(case: Case) -> str:
 
 
 def _rank(case: Case) -> str:
-    given = f" of {shown(case.shape)}" if case.shape else ""
+    given = f" of {format_shape(case.shape)}" if case.shape else ""
     return f"merge or split dimensions{given} by a reshape, so that no tensor here has more than the rank it names"
 
 
 def _pool_shape(case: Case) -> str:
     if case.shape and case.shape[0] != 1:
         return _batch(case)
-    return f"export with smaller sizes (model.input_shapes) than {shown(case.shape)}: at most 65536 each"
+    return f"export with smaller sizes (model.input_shapes) than {format_shape(case.shape)}: at most 65536 each"
 
 
 RULES = (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lowerdeck.explain.case import Case, next_multiple, rule, shown
+from lowerdeck.explain.case import Case, format_shape, next_multiple, rule
 
-_MOST_WEIGHTS = 65535
+_MAX_WEIGHTS = 65535
 """Kernel height x width x input channels, rounded up to the MACs of one unit, that a convolution may have."""
 _LARGEST_SIDE = 4096
 _SOFTMAX_CHANNELS, _SOFTMAX_SPATIAL, _SOFTMAX_ELEMENTS = 2040, 4096, 524288
@@ -15,7 +15,7 @@ def _fewer_input_channels(case: Case) -> str:
     channels = case.number("inp_channels")
     if not (height and width and macs and channels):
         return "take fewer input channels or a smaller kernel, or split the convolution over its input channels"
-    most = _MOST_WEIGHTS // (height * width) // macs * macs
+    most = _MAX_WEIGHTS // (height * width) // macs * macs
     if not most:
         return f"take a smaller kernel than {height}x{width}: no number of input channels fits"
     parts = -(-channels // most)
@@ -33,8 +33,8 @@ def _upsample(case: Case) -> str:
 
 def _broadcast(case: Case) -> str:
     output = case.node.outputs[0].shape if case.node.outputs else ()
-    sizes = " and ".join(shown(tensor.shape) for tensor in case.node.inputs)
-    given = f" ({sizes} give {shown(output)})" if output else ""
+    sizes = " and ".join(format_shape(tensor.shape) for tensor in case.node.inputs)
+    given = f" ({sizes} give {format_shape(output)})" if output else ""
     return f"one input has to have all elements of the output{given}: expand one of them first, e.g. by torch.cat"
 
 
@@ -58,7 +58,7 @@ def _whole_factor(case: Case) -> str:
     if case.node.inputs and case.node.outputs:
         given, wanted = case.node.inputs[0].shape[-2:], case.node.outputs[0].shape[-2:]
         better = [next_multiple(size, by) for size, by in zip(given, wanted, strict=True)]
-        sizes = f": {shown(given)} is not divisible by {shown(wanted)}, {shown(better)} would be"
+        sizes = f": {format_shape(given)} is not divisible by {format_shape(wanted)}, {format_shape(better)} would be"
     return f"export with another shape (model.input_shapes), so that height and width here divide evenly{sizes}"
 
 

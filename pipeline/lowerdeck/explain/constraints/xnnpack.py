@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowerdeck.explain.case import Case, rule, shown
+from lowerdeck.explain.case import Case, format_shape, rule
 
 _DEPTHWISE = "give the weight as a parameter or buffer, not as something computed"
 
@@ -13,7 +13,7 @@ def _last_dim(case: Case) -> str:
 
 
 def _mean_rank(case: Case) -> str:
-    given = f", not {shown(case.shape)}" if case.shape else ""
+    given = f", not {format_shape(case.shape)}" if case.shape else ""
     return f"keep height and width until the mean is taken: it needs 4 dimensions{given}, or use nn.AvgPool2d"
 
 

@@ -20,7 +20,7 @@ class Collection:
     """Device -> edge operators that the installed version supports by its own lists."""
 
 
-def of(backend: str) -> Collection:
+def collection_of(backend: str) -> Collection:
     """The collection of `backend`, a folder of pipeline/lowerdeck/backends."""
     module = importlib.import_module(f"{__name__}.{backend}")
     return Collection(cases=module.CASES, targets=module.TARGETS, installed=module.installed)

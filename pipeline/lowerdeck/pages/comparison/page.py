@@ -11,14 +11,14 @@ from urllib.request import url2pathname
 
 from lowerdeck.comparison import choice, numbers
 from lowerdeck.comparison.builds import ComparedBuild, State
-from lowerdeck.comparison.columns import ALIASES, Column, Kind, resolved
+from lowerdeck.comparison.columns import ALIASES, Column, Kind, resolve_columns
 from lowerdeck.comparison.comparison import Comparison
 from lowerdeck.comparison.parameters import Parameter
 from lowerdeck.comparison.pareto import Standing
 from lowerdeck.comparison.terminal import shown_columns
 from lowerdeck.pages.comparison.behaviour import SCRIPT
 from lowerdeck.pages.comparison.parallel import parallel
-from lowerdeck.pages.comparison.plots import UNFIT, Look, key_mark, scatter
+from lowerdeck.pages.comparison.plots import INELIGIBLE, Look, key_mark, scatter
 from lowerdeck.pages.comparison.style import STYLE
 from lowerdeck.pages.comparison.tables import builds_table, effects_tables, flavor_tables
 from lowerdeck.pages.parts import page_head, script_element, section, table
@@ -85,7 +85,9 @@ def _controls(comparison: Comparison) -> str:
     for number, parameter in enumerate(comparison.parameters):
         values = sorted(set(parameter.values))
         if len(values) <= MAX_CHOICES:
-            options = "".join(f'<option value="{escape(value)}">{escape(_cut(value))}</option>' for value in values)
+            options = "".join(
+                f'<option value="{escape(value)}">{escape(_truncate(value))}</option>' for value in values
+            )
             every = '<option value="" data-all>all</option>'
             select = f'<select data-parameter="{number}">{every}{options}</select>'
             selects.append(f"<label>{escape(parameter.key)}{select}</label>")
@@ -96,58 +98,60 @@ def _controls(comparison: Comparison) -> str:
     )
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
 def _legend(comparison: Comparison, by: Parameter | None) -> str:
     entries = [(key_mark("optimal"), str(Standing.OPTIMAL)), (key_mark(""), "other builds")]
-    if Standing.BY_NOISE in comparison.standings.values():
-        entries.insert(1, (key_mark("by_noise"), str(Standing.BY_NOISE)))
-    if not all(build.may_be_chosen for build in comparison.builds):
-        entries.append((key_mark(UNFIT), "misses its gates, or is not finished"))
-    keys = [f"<span>{sign}{escape(words)}</span>" for sign, words in entries]
+    if Standing.WITHIN_NOISE in comparison.standings.values():
+        entries.insert(1, (key_mark("within_noise"), str(Standing.WITHIN_NOISE)))
+    if not all(build.is_eligible for build in comparison.builds):
+        entries.append((key_mark(INELIGIBLE), "misses its gates, or is not finished"))
+    keys = [f"<span>{sign}{escape(label)}</span>" for sign, label in entries]
     if by is not None:
         keys.append(f'<span class="by">{escape(by.key)}:</span>')
         keys += [
-            f"<span>{key_mark('', number)}{escape(_cut(value))}</span>"
+            f"<span>{key_mark('', number)}{escape(_truncate(value))}</span>"
             for number, value in enumerate(sorted(set(by.values)))
         ]
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
 def _plots(comparison: Comparison, look: Look) -> str:
-    accuracies = resolved("accuracy", comparison.columns)
+    accuracies = resolve_columns("accuracy", comparison.columns)
     against = [column for name in _PLOTTED_AGAINST for column in _varying(name, comparison)]
-    figures = []
+    plot_figures = []
     for y in accuracies:
         for x in against:
             have = [build for build in comparison.builds if x.value(build) is not None and y.value(build) is not None]
             if len(have) > 1 and len({x.value(build) for build in have}) > 1:
-                caption = numbers.title(y, with_author=False) + " against " + numbers.title(x)
-                author = comparison.author_words(y)
-                caption += f", {author}" if author else ""
+                caption = numbers.title(y, with_source=False) + " against " + numbers.title(x)
+                source = comparison.source_label(y)
+                caption += f", {source}" if source else ""
                 kinds = f"{y.kind}" if x.kind is y.kind else f"{y.kind}; {x.kind}"
-                figures.append(
+                plot_figures.append(
                     f"<figure><figcaption><b>{escape(caption)}</b><small>{escape(kinds)}</small></figcaption>"
                     f"{scatter(comparison.builds, x, y, look)}</figure>"
                 )
-    if not figures:
+    if not plot_figures:
         return "<p>There is no figure beside accuracy in which the builds differ.</p>"
     more = (
-        f'<p class="hint">{len(figures) - MAX_PLOTS} more plots are left out.</p>' if len(figures) > MAX_PLOTS else ""
+        f'<p class="hint">{len(plot_figures) - MAX_PLOTS} more plots are left out.</p>'
+        if len(plot_figures) > MAX_PLOTS
+        else ""
     )
     hint = (
         '<p class="hint">Vertical bars: 95 % intervals. The dashed line joins the builds that no other beats in the '
         "two figures of the plot. Point at a mark for the build, click to keep it.</p>"
     )
-    return f'{hint}<div class="plots">{"".join(figures[:MAX_PLOTS])}</div>{more}'
+    return f'{hint}<div class="plots">{"".join(plot_figures[:MAX_PLOTS])}</div>{more}'
 
 
 def _varying(alias: str, comparison: Comparison) -> list[Column]:
-    """The columns of the first figure that a word is short for and in which builds differ."""
-    for figure in ALIASES[alias]:
-        columns = [column for column in comparison.columns if column.figure == figure and comparison.varies(column)]
+    """The columns of the first metric that a word is short for and in which builds differ."""
+    for metric in ALIASES[alias]:
+        columns = [column for column in comparison.columns if column.metric == metric and comparison.varies(column)]
         if columns:
             return columns
     return []
@@ -178,7 +182,7 @@ def _links_of(build: ComparedBuild, folder: Path | None) -> Iterator[tuple[str, 
 
 def _left_out(comparison: Comparison) -> str:
     gated = [build for build in comparison.builds if build.state is not State.BUILT]
-    rows = [(build.label, str(build.state), build.reason, build.name) for build in (*comparison.left_out, *gated)]
+    rows = [(build.label, str(build.state), build.reason, build.name) for build in (*comparison.not_comparable, *gated)]
     return (
         section("Failed, skipped and not finished", table(("build", "state", "why", "name"), rows, "wide"))
         if rows
@@ -189,18 +193,18 @@ def _left_out(comparison: Comparison) -> str:
 def _shared(comparison: Comparison) -> str:
     columns = [
         (numbers.title(column), f"{numbers.number(column, column.value(comparison.builds[0]))} {numbers.unit(column)}")
-        for column in _same(comparison)
+        for column in _common_value(comparison)
     ]
-    figures = f"<h3>Figures</h3>{table((), columns, 'pairs')}" if columns else ""
+    table_html = f"<h3>Figures</h3>{table((), columns, 'pairs')}" if columns else ""
     follows = [
         (parameter.key, ", ".join(parameter.follows)) for parameter in comparison.parameters if parameter.follows
     ]
     implied = f"<h3>Differs with a choice</h3>{table((), follows, 'pairs')}" if follows else ""
     shared = table((), sorted(comparison.shared.items()), "pairs")
-    return f"{figures}{implied}<details><summary>{len(comparison.shared)} parameters</summary>{shared}</details>"
+    return f"{table_html}{implied}<details><summary>{len(comparison.shared)} parameters</summary>{shared}</details>"
 
 
-def _same(comparison: Comparison) -> Sequence[Column]:
+def _common_value(comparison: Comparison) -> Sequence[Column]:
     same = [
         column for column in comparison.columns if not comparison.varies(column) and column.kind is not Kind.MEASURED
     ]

@@ -1,4 +1,4 @@
-"""Parallel coordinates: each build a line across its parameters and figures."""
+"""Parallel coordinates: each build a line across its parameters and metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Scale:
 def parallel(
     builds: Sequence[ComparedBuild], parameters: Sequence[Parameter], columns: Sequence[Column], look: Look
 ) -> str:
-    """Axes for parameters and then for figures; more than fit are left out, parameters first to stay."""
+    """Axes for parameters and then for metrics; more than fit are left out, parameters first to stay."""
     scales = [_of_parameter(parameter) for parameter in parameters[: MAX_AXES - min(len(columns), 4)]]
     scales += [_of_column(column, builds) for column in columns[: MAX_AXES - len(scales)]]
     width = _LEFT + _STEP * (len(scales) - 1) + _RIGHT
@@ -71,10 +71,10 @@ def _of_column(column: Column, builds: Sequence[ComparedBuild]) -> _Scale:
     crossings = [None if (value := column.value(build)) is None else at(value) for build in builds]
     labels = [(at(value), text) for value, text in labelled_ticks(column, low, high)]
     unit = numbers.unit(column)
-    words = numbers.title(column, with_author=False)
+    axis_title = numbers.title(column, with_source=False)
     shown_unit = "KiB" if unit == "bytes" else unit
-    subtitle = ", ".join(part for part in (shown_unit, column.author if "(" in words else "") if part)
-    return _Scale(title=words, subtitle=subtitle, crossings=crossings, labels=labels)
+    subtitle = ", ".join(part for part in (shown_unit, column.source if "(" in axis_title else "") if part)
+    return _Scale(title=axis_title, subtitle=subtitle, crossings=crossings, labels=labels)
 
 
 def _natural(value: str) -> tuple[bool, float, str]:
@@ -85,7 +85,7 @@ def _natural(value: str) -> tuple[bool, float, str]:
 
 
 def _at(share: float) -> float:
-    """Share 1, the better end of figures, is at the top."""
+    """Share 1, the better end of metrics, is at the top."""
     return _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
 
 

@@ -20,7 +20,7 @@ MANY = 150
 _WIDTH, _HEIGHT = 440, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 48
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-UNFIT = "unfit"
+INELIGIBLE = "unfit"
 """CSS class of builds that may not be chosen."""
 _MARGIN = 0.06
 """Share of an axis that is left free at either end."""
@@ -41,7 +41,7 @@ class Look:
         standing = self.standings.get(build.label)
         if standing is not None:
             return standing.name.lower()
-        return "" if build.may_be_chosen else UNFIT
+        return "" if build.is_eligible else INELIGIBLE
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -56,7 +56,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -> str:
-    """The builds that have both figures, as one plot with the frontier of these two."""
+    """The builds that have both metrics, as one plot with the frontier of these two."""
     have = [build for build in builds if x.value(build) is not None and y.value(build) is not None]
     many = len(have) > MAX_INTERVALS
     bars = {build.label: y.interval(build) for build in have if not many or build.label in look.standings}
@@ -65,7 +65,7 @@ def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -
     up = _Axis.of(y, ys, _HEIGHT - _BOTTOM, _TOP)
     parts = [_frame(across, up)]
     parts += [_bar(across.at(_value(x, build)), up, ends) for build in have if (ends := bars.get(build.label))]
-    parts.append(_frontier([build for build in have if build.may_be_chosen], x, y, across, up))
+    parts.append(_frontier([build for build in have if build.is_eligible], x, y, across, up))
     parts += _points(have, x, y, across, up, look)
     label = escape(f"{numbers.title(y)} against {numbers.title(x)}")
     box = f"0 0 {_WIDTH} {_HEIGHT}"
@@ -101,11 +101,11 @@ class _Axis:
     @property
     def title(self) -> str:
         unit = numbers.unit(self.column)
-        words = numbers.title(self.column, with_author=False) + (
+        text = numbers.title(self.column, with_source=False) + (
             f", {'KiB' if unit == 'bytes' else unit}" if unit else ""
         )
         better = {"max": "more is better", "min": "less is better", None: ""}[self.column.direction]
-        return f"{words} ({better})" if better else words
+        return f"{text} ({better})" if better else text
 
 
 def labelled_ticks(column: Column, low: float, high: float) -> list[tuple[float, str]]:
@@ -156,7 +156,7 @@ def _bar(x: float, up: _Axis, ends: tuple[float, float]) -> str:
 
 
 def _frontier(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis) -> str:
-    """The steps that join the builds which no other beats in these two figures."""
+    """The steps that join the builds which no other beats in these two metrics."""
     if x.direction is None or y.direction is None:
         return ""
     x_sign, y_sign = (1 if column.direction == "max" else -1 for column in (x, y))
@@ -185,18 +185,18 @@ def _points(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis
         for build in here:
             groups.setdefault((look.colors[build.label], look.style(build)), []).append(build)
         for ring, ((color, style), group) in enumerate(sorted(groups.items())):
-            is_optimal = style not in ("", UNFIT)
+            is_optimal = style not in ("", INELIGIBLE)
             radius = size + 2.5 * (len(groups) - 1 - ring) + (1.5 if is_optimal else 0)
             rows = " ".join(str(look.rows[build.label]) for build in group)
             mark = (
                 f'<g class="mark c{color} {style}" data-rows="{rows}" transform="translate({" ".join(place)})">'
-                f"<title>{escape(_words(here, x, y))}</title>{_shape(style, radius)}</g>"
+                f"<title>{escape(_tooltip(here, x, y))}</title>{_shape(style, radius)}</g>"
             )
             marks.append((is_optimal, mark))
     return [mark for _, mark in sorted(marks, key=lambda mark: mark[0])]
 
 
-def _words(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
+def _tooltip(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
     """What a mark stands for."""
     names = ", ".join(build.label for build in builds[:6])
     more = f" and {len(builds) - 6} more" if len(builds) > 6 else ""
@@ -205,7 +205,7 @@ def _words(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
 
 
 def _shape(style: str, radius: float) -> str:
-    if style == UNFIT:
+    if style == INELIGIBLE:
         # A cross, with a place around it that can be pointed at.
         return f'<circle class="hit" r="{radius}"/><path d="{_cross(radius)}"/>'
     return _diamond(radius) if style else f'<circle r="{radius}"/>'

@@ -36,12 +36,12 @@ svg .value { font-size: 11px; paint-order: stroke; stroke: var(--card); stroke-w
 .frontier { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 5 4; fill: none; }
 .mark { fill: var(--color); stroke: var(--card); stroke-width: 1; cursor: pointer; fill-opacity: .72; }
 .mark.optimal { stroke: var(--ink); stroke-width: 1.6; fill-opacity: 1; }
-.mark.by_noise { fill: var(--card); stroke: var(--color); stroke-width: 2.4; fill-opacity: 1; }
+.mark.within_noise { fill: var(--card); stroke: var(--color); stroke-width: 2.4; fill-opacity: 1; }
 .mark.unfit { stroke: var(--color); stroke-width: 2; fill: none; } .mark .hit { fill: transparent; stroke: none; }
 .line { fill: none; stroke: var(--color); stroke-width: 1.1; opacity: .35; cursor: pointer; }
 .many .line { opacity: .07; }
 .line.optimal, .many .line.optimal { stroke-width: 2.4; opacity: .95; }
-.line.by_noise, .many .line.by_noise { stroke-width: 2; opacity: .8; stroke-dasharray: 7 3; }
+.line.within_noise, .many .line.within_noise { stroke-width: 2; opacity: .8; stroke-dasharray: 7 3; }
 .line.unfit { stroke-dasharray: 2 4; }
 .c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
 .c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .key { --color: var(--soft); }

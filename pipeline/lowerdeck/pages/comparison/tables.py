@@ -1,4 +1,4 @@
-"""Tables of the page: builds, their figures by flavor, and what each option changed."""
+"""Tables of the page: builds, their metrics by flavor, and what each option changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lowerdeck.comparison import numbers
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, Kind
 from lowerdeck.comparison.comparison import Comparison
-from lowerdeck.comparison.effects import Change, Effect
+from lowerdeck.comparison.effects import Effect, MetricChange
 from lowerdeck.comparison.marks import Mark, is_better, marks
 from lowerdeck.comparison.parameters import differing
 from lowerdeck.comparison.pareto import Standing
@@ -36,7 +36,7 @@ def builds_table(comparison: Comparison, look: Look, links: Mapping[str, Sequenc
         cells += [_text(parameter.values[number]) for parameter in comparison.parameters]
         cells += [_number(column, build, comparison.marks[column].get(build.label)) for column in shown]
         cells += [_files(links[build.label])] if linked else []
-        standing = look.style(build) if build.may_be_chosen else ""
+        standing = look.style(build) if build.is_eligible else ""
         rows.append(f'<tr data-row="{look.rows[build.label]}" class="{standing}">{"".join(cells)}</tr>')
     hint = (
         f'<p class="hint">{SIGNS[Mark.BEST]} best of a column; {SIGNS[Mark.TIED]} not distinguishable from the best, '
@@ -47,18 +47,18 @@ def builds_table(comparison: Comparison, look: Look, links: Mapping[str, Sequenc
 
 
 def flavor_tables(comparison: Comparison, look: Look) -> str:
-    """For each compiler the figures that only it gives, ranked among its own builds."""
+    """For each compiler the metrics that only it gives, ranked among its own builds."""
     parts = []
     for compiler in sorted({build.compiler for build in comparison.builds}):
         mine = [build for build in comparison.builds if build.compiler == compiler]
-        fit = [build for build in mine if build.may_be_chosen]
+        fit = [build for build in mine if build.is_eligible]
         rows = {build.label: row for row, build in enumerate(comparison.builds)}
         columns = [
             column
             for column in comparison.columns
             if (
                 column in comparison.objective_columns
-                or (column.author == compiler and column.kind is not Kind.MEASURED)
+                or (column.source == compiler and column.kind is not Kind.MEASURED)
             )
             and any(column.value(build) is not None for build in mine)
         ]
@@ -80,7 +80,7 @@ def flavor_tables(comparison: Comparison, look: Look) -> str:
 
 
 def effects_tables(comparison: Comparison) -> str:
-    """For each parameter the changes of the figures, from pairs of builds that differ in it alone."""
+    """For each parameter the changes of the metrics, from pairs of builds that differ in it alone."""
     if not comparison.effects:
         return "<p>No two builds differ in one parameter alone, so that no change can be put down to one.</p>"
     chosen = [column for column in shown_columns(comparison) if column.direction is not None]
@@ -117,24 +117,24 @@ def _table(heads: str, rows: Sequence[str], name: str) -> str:
 
 def _head(text: str, *, number: bool = False) -> str:
     section, dot, rest = text.partition(".")
-    words = f"<small>{escape(section)}.</small>{escape(rest)}" if dot else escape(text)
-    return f'<th scope="col"{" class=number" if number else ""}>{words}</th>'
+    content = f"<small>{escape(section)}.</small>{escape(rest)}" if dot else escape(text)
+    return f'<th scope="col"{" class=number" if number else ""}>{content}</th>'
 
 
 def _column_head(comparison: Comparison, column: Column) -> str:
-    words, unit = numbers.title(column, with_author=False), numbers.unit(column)
-    said = ", ".join(part for part in (comparison.author_words(column), unit) if part)
+    title, unit = numbers.title(column, with_source=False), numbers.unit(column)
+    said = ", ".join(part for part in (comparison.source_label(column), unit) if part)
     wanted = " wanted" if column in comparison.objective_columns else ""
     small = f"<small>{escape(said)}</small>" if said else ""
-    return f'<th scope="col" class="number{wanted}" title="{escape(column.kind)}">{escape(words)}{small}</th>'
+    return f'<th scope="col" class="number{wanted}" title="{escape(column.kind)}">{escape(title)}{small}</th>'
 
 
 def _name(comparison: Comparison, build: ComparedBuild, look: Look) -> str:
     standing, style = comparison.standings.get(build.label), look.style(build)
     sign = key_mark(style) if style else '<span class="sign"></span>'
-    order = {None: 2, Standing.BY_NOISE: 1, Standing.OPTIMAL: 0}[standing] if build.may_be_chosen else 3
-    words = standing or ("" if build.may_be_chosen else f"{build.state}: {build.reason}")
-    title = f"{build.name}{f': {words}' if words else ''}"
+    order = {None: 2, Standing.WITHIN_NOISE: 1, Standing.OPTIMAL: 0}[standing] if build.is_eligible else 3
+    status = standing or ("" if build.is_eligible else f"{build.state}: {build.reason}")
+    title = f"{build.name}{f': {status}' if status else ''}"
     return f'<th scope="row" data-value="{order}" title="{escape(title)}">{sign}{escape(build.label)}</th>'
 
 
@@ -148,7 +148,7 @@ def _text(value: str) -> str:
 def _number(column: Column, build: ComparedBuild, mark: Mark | None) -> str:
     value = column.value(build)
     if value is None:
-        why = build.texts.get(column.figure, "")
+        why = build.texts.get(column.metric, "")
         return f'<td class="number none" title="{escape(why)}">-</td>'
     ends = numbers.interval(column, column.interval(build))
     small = f"<small>{ends}</small>" if ends else ""
@@ -166,7 +166,7 @@ def _anchors(links: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield f'<a href="{escape(address)}">{escape(name)}</a>'
 
 
-def _change(column: Column, change: Change | None) -> str:
+def _change(column: Column, change: MetricChange | None) -> str:
     if change is None:
         return '<td class="number none">-</td>'
     assert column.direction is not None
@@ -181,5 +181,5 @@ def _change(column: Column, change: Change | None) -> str:
     elif change.low != change.high:
         ends = " to ".join(numbers.number(column, end, signed=True) for end in (change.low, change.high))
     small = f"<small>{ends}</small>" if ends else ""
-    words = numbers.number(column, change.mean, signed=True)
-    return f'<td class="number {style}"><i>{sign}</i>{words}{small}</td>'
+    value_text = numbers.number(column, change.mean, signed=True)
+    return f'<td class="number {style}"><i>{sign}</i>{value_text}{small}</td>'

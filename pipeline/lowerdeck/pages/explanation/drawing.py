@@ -72,18 +72,18 @@ def _box(box: Box, layout: Layout, index_of: Mapping[str, int], number_of: Mappi
         kind = "box cpu moves"
     codes = list(dict.fromkeys(node.reason.code.value for node in box.nodes if node.reason))
     subtitle = f"{', '.join(codes)}: {box.subtitle}" if codes else box.subtitle
-    told = f"{box.title}\n{box.subtitle}\n{'CPU: ' + ', '.join(codes) if codes else box.partition or 'CPU'}"
+    tooltip = f"{box.title}\n{box.subtitle}\n{'CPU: ' + ', '.join(codes) if codes else box.partition or 'CPU'}"
     return (
         f'<g class="{kind}"{hue} data-key="{escape(box.key)}" data-nodes="{indices}" tabindex="0" role="button" '
-        f'transform="translate({_number(_left(place))} {_top(layer)})"><title>{escape(told)}</title>'
+        f'transform="translate({_number(_left(place))} {_top(layer)})"><title>{escape(tooltip)}</title>'
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="9" y="17">{escape(_cut(box.title, _TITLE))}</text>'
+        f'<text x="9" y="17">{escape(_truncate(box.title, _TITLE))}</text>'
         f'<text class="place" x="{_WIDTH - 8}" y="17">{escape(where)}</text>'
-        f'<text class="sub" x="9" y="33">{escape(_cut(subtitle, _SUBTITLE))}</text></g>'
+        f'<text class="sub" x="9" y="33">{escape(_truncate(subtitle, _SUBTITLE))}</text></g>'
     )
 
 
-def _cut(text: str, most: int) -> str:
+def _truncate(text: str, most: int) -> str:
     """As many characters as there is room for: of a path the end tells more, of other texts the begin."""
     if len(text) <= most:
         return text

@@ -15,7 +15,7 @@ from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, Row, groups, share
 from lowerdeck.explain.hints import hint
-from lowerdeck.explain.terminal import because, listed, tensor_words
+from lowerdeck.explain.terminal import format_reason, format_tensor, join_names
 from lowerdeck.explain.views import View, views
 from lowerdeck.pages.explanation.browser import SCRIPT, STYLE
 from lowerdeck.pages.explanation.drawing import HUES, svg
@@ -43,21 +43,21 @@ def render(plan: DelegationPlan, title: str) -> str:
 
 
 def _tiles(plan: DelegationPlan) -> str:
-    figures = coverage(plan)
-    macs, parameters = int(figures["total_macs"]), int(figures["total_parameters"])
+    metrics = coverage(plan)
+    macs, parameters = int(metrics["total_macs"]), int(metrics["total_parameters"])
     tiles = [
         (
             "delegated compute nodes",
-            f"{figures['delegated_compute_nodes']:,} of {figures['compute_nodes']:,}",
-            f"{100 * figures['delegated_share']:.1f} %",
+            f"{metrics['delegated_compute_nodes']:,} of {metrics['compute_nodes']:,}",
+            f"{100 * metrics['delegated_share']:.1f} %",
         ),
-        ("delegated MACs", f"{100 * figures['delegated_macs_share']:.1f} %", f"of {macs:,}"),
-        ("delegated parameters", f"{100 * figures['delegated_parameter_share']:.1f} %", f"of {parameters:,}"),
-        ("partitions", f"{figures['partitions']:,}", plan.backend),
+        ("delegated MACs", f"{100 * metrics['delegated_macs_share']:.1f} %", f"of {macs:,}"),
+        ("delegated parameters", f"{100 * metrics['delegated_parameter_share']:.1f} %", f"of {parameters:,}"),
+        ("partitions", f"{metrics['partitions']:,}", plan.backend),
         (
             "boundary crossings",
-            f"{figures['crossings']:,}",
-            f"{figures['crossing_bytes']:,} bytes an inference, {figures['transposes_at_boundary']} transposes",
+            f"{metrics['crossings']:,}",
+            f"{metrics['crossing_bytes']:,} bytes an inference, {metrics['transposes_at_boundary']} transposes",
         ),
     ]
     drawn = "".join(
@@ -105,11 +105,11 @@ def _legend(plan: DelegationPlan, index_of: dict[str, int], number_of: dict[str,
         if not nodes:
             continue
         computing = sum(node.compute for node in nodes)
-        words = "CPU" if tag is None else f"{number_of[tag]}: {tag}"
+        label = "CPU" if tag is None else f"{number_of[tag]}: {tag}"
         style = "" if tag is None else f' style="--hue:{HUES[number_of[tag] % len(HUES)]}"'
         chips += (
             f'<button type="button" class="chip{" cpu" if tag is None else ""}"{style} aria-pressed="false" '
-            f'data-show="{_indices(nodes, index_of)}">{escape(words)} ({computing} compute)</button>'
+            f'data-show="{_indices(nodes, index_of)}">{escape(label)} ({computing} compute)</button>'
         )
     return f'<div class="chips">{chips}</div>'
 
@@ -133,8 +133,8 @@ def _reason_row(row: Row, index_of: dict[str, int], total_macs: int) -> list[Any
     shows = f'<button type="button" data-show="{_indices(row.nodes, index_of)}" aria-pressed="false">show</button>'
     hinted = f"<br><b>Hint:</b> {escape(row.hint)}" if row.hint else ""
     macs = [row.macs, f"{100 * share(row.macs, total_macs):.1f} %"] if total_macs else []
-    why = Markup(f"{escape(because(row.reason))}{hinted}")
-    return [Markup(shows), row.operator, len(row.nodes), *macs, listed(row.modules), why]
+    why = Markup(f"{escape(format_reason(row.reason))}{hinted}")
+    return [Markup(shows), row.operator, len(row.nodes), *macs, join_names(row.modules), why]
 
 
 def _indices(nodes: Sequence[PlannedNode], index_of: dict[str, int]) -> str:
@@ -153,7 +153,7 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         ("operator", node.operator),
         ("runs in", node.partition or "the CPU"),
         ("reason", "" if reason is None else f"{reason.code.value}: {MEANINGS[reason.code]}"),
-        ("in the backend's words", "" if reason is None else reason.words),
+        ("in the backend's words", "" if reason is None else reason.message),
         ("said by", "" if reason is None else reason.check),
         ("values", "" if reason is None else ", ".join(f"{name}={value}" for name, value in reason.values.items())),
         ("decided by", "" if reason is None else reason.node),
@@ -170,7 +170,7 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         "text": " ".join(searched).lower(),
         "hint": hint(node, graph),
         "fields": [field for field in fields if field[1]],
-        "takes": [(tensor_words(tensor), tensor.source) for tensor in node.inputs],
-        "gives": [tensor_words(tensor, named=False) for tensor in node.outputs],
+        "takes": [(format_tensor(tensor), tensor.source) for tensor in node.inputs],
+        "gives": [format_tensor(tensor, named=False) for tensor in node.outputs],
         "users": [user.name for user in graph.users(node)],
     }

@@ -11,17 +11,17 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from lowerdeck.config.problems import Problem, raise_problems, validated
+from lowerdeck.config.problems import Problem, raise_problems, validate
 from lowerdeck.config.schema import NonNegative
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.release.ledger.entries import Entry, Ledger
 
-INGREDIENTS = ("dataset", "weights")
-"""Hashes of what is given to a build: where one differs, figures are those of another model or other samples."""
+INPUT_HASHES = ("dataset", "weights")
+"""Hashes of what is given to a build: where one differs, metrics are those of another model or other samples."""
 
 
-class Verdict(StrEnum):
-    """What a change of a figure is."""
+class ChangeVerdict(StrEnum):
+    """What a change of a metric is."""
 
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
@@ -32,23 +32,23 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """How a figure is judged. Of both bounds the wider one counts."""
+    """How a metric is judged. Of both bounds the wider one counts."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     better: Literal["higher", "lower"]
     """Which way is better."""
     absolute: NonNegative = 0.0
-    """How much worse is taken, in the figure's own unit."""
+    """How much worse is taken, in the metric's own unit."""
     relative: NonNegative = 0.0
     """How much worse is taken, as a fraction of what it was."""
 
-    def verdict(self, before: float, now: float) -> Verdict:
+    def verdict(self, before: float, now: float) -> ChangeVerdict:
         """What a change from `before` to `now` is."""
         gain = now - before if self.better == "higher" else before - now
         if abs(gain) <= max(self.absolute, self.relative * abs(before)) + _rounding(before, now):
-            return Verdict.TOLERATED
-        return Verdict.IMPROVEMENT if gain > 0 else Verdict.REGRESSION
+            return ChangeVerdict.TOLERATED
+        return ChangeVerdict.IMPROVEMENT if gain > 0 else ChangeVerdict.REGRESSION
 
 
 def _rounding(before: float, now: float) -> float:
@@ -57,13 +57,13 @@ def _rounding(before: float, now: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One figure of one entry that is not what it was."""
+class LedgerChange:
+    """One metric of one entry that is not what it was."""
 
     model: str
     entry: str
-    figure: str
-    verdict: Verdict
+    metric: str
+    verdict: ChangeVerdict
     before: float
     now: float | None
     """None where it is not measured any more."""
@@ -75,21 +75,21 @@ class Change:
 class LedgerDifference:
     """How one state of the ledger differs from another."""
 
-    changes: Sequence[Change]
+    changes: Sequence[LedgerChange]
     new: Sequence[str]
     """Entries that were not there, with their models."""
     missing: Sequence[str]
     """Entries that are not there any more."""
-    made_otherwise: Mapping[str, Sequence[str]]
+    changed_inputs: Mapping[str, Sequence[str]]
     """Entries that were made of other things, and what: ingredients, and packages with both versions."""
 
-    def of(self, verdict: Verdict) -> list[Change]:
+    def of(self, verdict: ChangeVerdict) -> list[LedgerChange]:
         """The changes with a verdict."""
         return [change for change in self.changes if change.verdict is verdict]
 
 
 def read_tolerances(path: Path) -> dict[str, Tolerance]:
-    """Names of figures, or globs on them, with their tolerances, in the file's order; the first that fits holds.
+    """Names of metrics, or globs on them, with their tolerances, in the file's order; the first that fits holds.
 
     Raises:
         LowerdeckError: the file is missing or cannot be read, or a tolerance is none.
@@ -107,7 +107,7 @@ def read_tolerances(path: Path) -> dict[str, Tolerance]:
     tolerances: dict[str, Tolerance] = {}
     problems: list[Problem] = []
     for name, value in values.items():
-        tolerances[str(name)], found = validated(Tolerance, value, f"{path}: {name}")
+        tolerances[str(name)], found = validate(Tolerance, value, f"{path}: {name}")
         problems += found
     raise_problems(problems)
     return tolerances
@@ -115,7 +115,7 @@ def read_tolerances(path: Path) -> dict[str, Tolerance]:
 
 def difference(before: Ledger, now: Ledger, tolerances: Mapping[str, Tolerance]) -> LedgerDifference:
     """How `now` differs from `before`."""
-    changes: list[Change] = []
+    changes: list[LedgerChange] = []
     new, missing, otherwise = [], [], {}
     for model in sorted({*before, *now}):
         old_entries, new_entries = before.get(model, {}), now.get(model, {})
@@ -127,41 +127,41 @@ def difference(before: Ledger, now: Ledger, tolerances: Mapping[str, Tolerance])
                 missing.append(label)
             else:
                 changes += _changes(model, old_entries[name], new_entries[name], tolerances)
-                otherwise[label] = list(_made_otherwise(old_entries[name], new_entries[name]))
-    made_otherwise = {label: what for label, what in otherwise.items() if what}
-    return LedgerDifference(changes=changes, new=new, missing=missing, made_otherwise=made_otherwise)
+                otherwise[label] = list(_changed_inputs(old_entries[name], new_entries[name]))
+    changed_inputs = {label: what for label, what in otherwise.items() if what}
+    return LedgerDifference(changes=changes, new=new, missing=missing, changed_inputs=changed_inputs)
 
 
-def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolerance]) -> Iterator[Change]:
-    for figure, before in old.figures.items():
-        now = new.figures.get(figure)
+def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolerance]) -> Iterator[LedgerChange]:
+    for metric, before in old.metrics.items():
+        now = new.metrics.get(metric)
         if now == before:
             continue
-        tolerance = _tolerance_of(figure, tolerances)
+        tolerance = _tolerance_of(metric, tolerances)
         if tolerance is None:
-            verdict = Verdict.CHANGED
+            verdict = ChangeVerdict.CHANGED
         elif now is None:  # what was measured and is not any more may have got worse unseen
-            verdict = Verdict.REGRESSION
+            verdict = ChangeVerdict.REGRESSION
         else:
             verdict = tolerance.verdict(before, now)
-        yield Change(
+        yield LedgerChange(
             model=model,
             entry=new.name,
-            figure=figure,
+            metric=metric,
             verdict=verdict,
             before=before,
             now=now,
-            interval_before=old.intervals.get(figure),
-            interval_now=new.intervals.get(figure),
+            interval_before=old.intervals.get(metric),
+            interval_now=new.intervals.get(metric),
         )
 
 
-def _tolerance_of(figure: str, tolerances: Mapping[str, Tolerance]) -> Tolerance | None:
-    return next((value for pattern, value in tolerances.items() if fnmatch.fnmatchcase(figure, pattern)), None)
+def _tolerance_of(metric: str, tolerances: Mapping[str, Tolerance]) -> Tolerance | None:
+    return next((value for pattern, value in tolerances.items() if fnmatch.fnmatchcase(metric, pattern)), None)
 
 
-def _made_otherwise(old: Entry, new: Entry) -> Iterator[str]:
-    for name in INGREDIENTS:
+def _changed_inputs(old: Entry, new: Entry) -> Iterator[str]:
+    for name in INPUT_HASHES:
         if old.hashes.get(name) != new.hashes.get(name):
             yield f"other {name}"
     for name in sorted({*old.versions, *new.versions}):

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from lowerdeck.artifacts.files import write_text
-from lowerdeck.config.problems import raise_problems, validated
+from lowerdeck.config.problems import raise_problems, validate
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.intervals import HIGH, LOW
@@ -22,7 +22,7 @@ from lowerdeck.report import summary
 TOLERANCES_NAME = "tolerances.yaml"
 """The one file in the folder that holds no entries."""
 _SIGNIFICANT_DIGITS = 6
-"""Of figures that are no counts: further digits differ between machines."""
+"""Of metrics that are no counts: further digits differ between machines."""
 _HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md says what stands here.\n"
 
 
@@ -38,10 +38,10 @@ class Entry:
     dataset: str
     caveat: str | None = None
     """What the converter says of its programs, e.g. that they run on the host only."""
-    figures: dict[str, int | float]
+    metrics: dict[str, int | float]
     """What metrics.json measures, counts and estimates."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % intervals of those figures that are shares of samples."""
+    """95 % intervals of those metrics that are shares of samples."""
     not_measured: dict[str, str] = field(default_factory=dict)
     """Figures that stand for nothing, and why."""
     hashes: dict[str, str]
@@ -85,7 +85,7 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
         quantization=config.quantization.name,
         dataset=config.dataset.name,
         caveat=converter["caveat"],
-        figures={
+        metrics={
             name: _rounded(value) for name, value in flat.items() if summary.is_number(value) and name not in ends
         },
         intervals={
@@ -181,7 +181,7 @@ def parsed(texts: Mapping[str, str]) -> Ledger:
             ) from None
         ledger[model] = {}
         for key, entry in stored.items():
-            checked, problems = validated(Entry, entry, f"{name}: {key}")
+            checked, problems = validate(Entry, entry, f"{name}: {key}")
             raise_problems(problems)
             ledger[model][key] = checked
     return ledger
@@ -192,14 +192,14 @@ def rendered(model: str, entries: Mapping[str, Entry]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """One line for a figure, so that a diff shows what changed, and one for an interval."""
+        """One line for a metric, so that a diff shows what changed, and one for an interval."""
 
     Dumper.add_representer(list, lambda dumper, ends: dumper.represent_sequence("tag:yaml.org,2002:seq", ends, True))
     stored = {}
     for name, entry in sorted(entries.items()):
         values = dataclasses.asdict(entry) | {"intervals": {key: list(ends) for key, ends in entry.intervals.items()}}
         stored[name] = {key: value for key, value in values.items() if value not in ({}, None)}
-        for key in ("figures", "intervals", "not_measured", "versions"):
+        for key in ("metrics", "intervals", "not_measured", "versions"):
             if key in stored[name]:
                 stored[name][key] = dict(sorted(stored[name][key].items()))
     body = yaml.dump(

@@ -11,7 +11,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
 from lowerdeck.config.schema import Config
 from lowerdeck.provenance import lineage
-from lowerdeck.release.promotion.selection import FINGERPRINTED, Difference
+from lowerdeck.release.promotion.selection import FINGERPRINTED, RecordedDifference
 from lowerdeck.tracking.recorded_build import RecordedBuild
 
 _FINGERPRINTS_OF = {
@@ -23,7 +23,7 @@ _CONVERTER_FIELDS = ("name", "version", "flavor")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ingredient:
+class FingerprintComparison:
     """One thing that went into a program, or was made on the way to it."""
 
     name: str
@@ -36,17 +36,17 @@ class Ingredient:
         return self.recorded != self.here
 
 
-def version_differences(recorded: RecordedBuild) -> list[Difference]:
+def version_differences(recorded: RecordedBuild) -> list[RecordedDifference]:
     """Packages of another version than when `recorded` was built."""
     installed = {name: importlib.metadata.version(name) for name in recorded.lineage["versions"]}
     return [
-        Difference(key=f"version of {name}", recorded=version, here=installed[name])
+        RecordedDifference(key=f"version of {name}", recorded=version, here=installed[name])
         for name, version in recorded.lineage["versions"].items()
         if installed[name] != version
     ]
 
 
-def in_words(difference: Difference) -> str:
+def format_difference(difference: RecordedDifference) -> str:
     """A difference for the terminal, with what it comes from."""
     key, recorded, here = difference.key, difference.recorded, difference.here
     if difference.is_new:
@@ -57,7 +57,7 @@ def in_words(difference: Difference) -> str:
     return f"{key}: recorded {recorded!r}, here {here!r}"
 
 
-def ingredients(recorded: RecordedBuild, config: Config) -> Iterator[Ingredient]:
+def compare_fingerprints(recorded: RecordedBuild, config: Config) -> Iterator[FingerprintComparison]:
     """What the recorded program and the one in build/ were made of, in the order of making.
 
     Args:
@@ -66,29 +66,29 @@ def ingredients(recorded: RecordedBuild, config: Config) -> Iterator[Ingredient]
     """
     links, versions = recorded.links, read_json(paths.MANIFEST)["versions"]
     for name, version in recorded.lineage["versions"].items():
-        yield Ingredient(name=f"version of {name}", recorded=version, here=versions.get(name, "none"))
+        yield FingerprintComparison(name=f"version of {name}", recorded=version, here=versions.get(name, "none"))
     dataset = links["dataset"]
     yield _compared("dataset", dataset["fingerprint"], config.dataset.fingerprint)
     samples = lineage.samples_used(paths.CALIBRATION_SAMPLES)
     yield _compared("calibration samples", dataset["calibration"]["sha256"], samples["sha256"])
-    for link in lineage.made_links(config):
+    for link in lineage.artifact_links(config):
         if link["name"] == "program":
             yield from _converters(links["program"]["converter"], link["converter"])
         yield _compared(link["name"], links[link["name"]]["sha256"], link["sha256"])
 
 
-def _converters(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Ingredient]:
+def _converters(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[FingerprintComparison]:
     for field in _CONVERTER_FIELDS:
-        yield Ingredient(name=f"converter {field}", recorded=str(recorded[field]), here=str(here[field]))
+        yield FingerprintComparison(name=f"converter {field}", recorded=str(recorded[field]), here=str(here[field]))
 
 
-def _compared(name: str, recorded: Any, here: Any) -> Ingredient:
-    return Ingredient(name=name, recorded=str(recorded), here=str(here))
+def _compared(name: str, recorded: Any, here: Any) -> FingerprintComparison:
+    return FingerprintComparison(name=name, recorded=str(recorded), here=str(here))
 
 
-def table(found: list[Ingredient]) -> list[str]:
+def table(found: list[FingerprintComparison]) -> list[str]:
     """One line for every ingredient: whether it is the same, and both values where it is not."""
-    width = max(len(ingredient.name) for ingredient in found)
+    width = max(len(comparison.name) for comparison in found)
     lines = []
     for one in found:
         both = f"differs: recorded {_short(one.recorded)}, here {_short(one.here)}"

@@ -40,7 +40,7 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class RecordedDifference:
     """A value that compose gives otherwise than it was recorded."""
 
     key: str
@@ -56,7 +56,7 @@ class Selected:
 
     selection: Selection
     config: Config
-    differences: Sequence[Difference]
+    differences: Sequence[RecordedDifference]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
     return Selected(selection=selection(needed), config=config, differences=tuple(differences(wanted, config)))
 
 
-def differences(recorded: Config, here: Config) -> Iterator[Difference]:
+def differences(recorded: Config, here: Config) -> Iterator[RecordedDifference]:
     """Where two configurations differ in what is built, by dotted key; mappings are compared value by value."""
     before, now = _plain(recorded), _plain(here)
     for section in (field.name for field in dataclasses.fields(Config) if field.name not in NOT_OF_A_BUILD):
@@ -123,17 +123,17 @@ def _plain(config: Config) -> dict[str, Any]:
     return values
 
 
-def _differing(recorded: Mapping[str, Any], here: Mapping[str, Any], prefix: str) -> Iterator[Difference]:
+def _differing(recorded: Mapping[str, Any], here: Mapping[str, Any], prefix: str) -> Iterator[RecordedDifference]:
     for name in dict.fromkeys((*recorded, *here)):
         key = f"{prefix}.{name}"
         if name not in recorded:
-            yield Difference(key=key, here=here[name], is_new=True)
+            yield RecordedDifference(key=key, here=here[name], is_new=True)
         elif name not in here:
-            yield Difference(key=key, recorded=recorded[name])
+            yield RecordedDifference(key=key, recorded=recorded[name])
         elif isinstance(recorded[name], Mapping) and isinstance(here[name], Mapping):
             yield from _differing(recorded[name], here[name], key)
         elif recorded[name] != here[name]:
-            yield Difference(key=key, recorded=recorded[name], here=here[name])
+            yield RecordedDifference(key=key, recorded=recorded[name], here=here[name])
 
 
 def _candidates(group: str, values: Mapping[str, Any], params: Mapping[str, Any], conf_dir: Path) -> list[str]:
@@ -195,7 +195,7 @@ def _fewest(overrides: Sequence[_Override], wanted: Config, composed: Any) -> tu
         keys = {difference.key for difference in differences(wanted, config)}
         needed = [override for override in overrides if override.is_certain or _is_among(override, keys)]
         config = composed(needed)
-        if not _mended_by(overrides, needed, wanted, config):
+        if not _resolved_by(overrides, needed, wanted, config):
             return needed, config
     needed, config = list(overrides), composed(overrides)
     reached = list(differences(wanted, config))
@@ -210,7 +210,7 @@ def _fewest(overrides: Sequence[_Override], wanted: Config, composed: Any) -> tu
     return needed, config
 
 
-def _mended_by(overrides: Sequence[_Override], needed: Sequence[_Override], wanted: Config, config: Config) -> bool:
+def _resolved_by(overrides: Sequence[_Override], needed: Sequence[_Override], wanted: Config, config: Config) -> bool:
     """Whether `config`, made with `needed`, differs from `wanted` in something that another override says."""
     keys = {difference.key for difference in differences(wanted, config)}
     return any(_is_among(override, keys) for override in overrides if override not in needed)

@@ -13,7 +13,7 @@ CHECKED_STAGE = "convert"
 """The stage that makes the `.pte`; what comes after it says how good it is."""
 
 
-def refuse_unsaved(path: Path) -> None:
+def check_committed(path: Path) -> None:
     """Raise LowerdeckError unless git has `path` as it is, so that it can be brought back."""
     try:
         shown = subprocess.run(["git", "show", f"HEAD:./{path.as_posix()}"], capture_output=True, check=False)

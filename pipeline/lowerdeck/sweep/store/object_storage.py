@@ -28,39 +28,39 @@ class ObjectStorage:
 
     def read(self, name: str) -> bytes | None:
         """Content of an object, None where it is missing."""
-        with self._refusals(), suppress(FileNotFoundError):
+        with self._storage_errors(), suppress(FileNotFoundError):
             return bytes(self._filesystem.cat_file(self._path(name)))
         return None
 
     def size(self, name: str) -> int | None:
         """Size of an object in bytes, None where it is missing."""
-        with self._refusals(), suppress(FileNotFoundError):
+        with self._storage_errors(), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()  # another machine may have written since
             return int(self._filesystem.info(self._path(name))["size"])
         return None
 
     def fetch(self, name: str, place: Path) -> bool:
         """Copy an object to `place`; False where it is missing."""
-        with self._refusals(), suppress(FileNotFoundError):
+        with self._storage_errors(), suppress(FileNotFoundError):
             self._filesystem.get_file(self._path(name), str(place))
             return True
         return False
 
     def upload(self, source: Path, name: str) -> None:
         """Put the file `source` in the place of an object."""
-        with self._refusals():
+        with self._storage_errors():
             self._make_folder(name)
             self._filesystem.put_file(str(source), self._path(name))
 
     def write(self, name: str, content: bytes) -> None:
         """Put `content` in the place of an object."""
-        with self._refusals():
+        with self._storage_errors():
             self._make_folder(name)
             self._filesystem.pipe_file(self._path(name), content)
 
     def remove(self, name: str) -> None:
         """Remove an object, where that is allowed."""
-        with suppress(LowerdeckError), self._refusals():
+        with suppress(LowerdeckError), self._storage_errors():
             self._filesystem.rm_file(self._path(name))
 
     def _make_folder(self, name: str) -> None:
@@ -71,7 +71,7 @@ class ObjectStorage:
         return f"{self._root}/{name}"
 
     @contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # every storage has exceptions of its own, which share no class

@@ -38,23 +38,23 @@ LEFTOVER_AGE_S = 24 * 3600.0
 _BLOCK_BYTES = 1 << 20
 
 
-def _to_terminal(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+def _log_to_stderr(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 class Store:
     """Results at one location; `Store.open` makes it. Processes and machines may share it."""
 
-    def __init__(self, location: str, folder: Path, remote: ObjectStorage | None, say: Callable[[str], None]) -> None:
+    def __init__(self, location: str, folder: Path, remote: ObjectStorage | None, log: Callable[[str], None]) -> None:
         """See `open`. `folder` holds the store itself, or with `remote` the copies of this machine."""
         self.location = location
         self._folder = folder
         self._remote = remote
-        self._say = say
-        self._tidied = False
+        self._log = log
+        self._leftovers_removed = False
 
     @classmethod
-    def open(cls, location: str, say: Callable[[str], None] = _to_terminal) -> Store:
+    def open(cls, location: str, log: Callable[[str], None] = _log_to_stderr) -> Store:
         """The store at `location`, which need not exist yet.
 
         Args:
@@ -67,7 +67,7 @@ class Store:
             LowerdeckError: the URL's kind is unknown, or the package for it is not installed.
         """
         if "://" not in location:
-            return cls(location, Path(location).expanduser().absolute(), None, say)
+            return cls(location, Path(location).expanduser().absolute(), None, log)
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
@@ -81,9 +81,9 @@ class Store:
                 "such as s3://bucket/folder"
             ) from error
         if isinstance(filesystem, LocalFileSystem):
-            return cls(location, Path(root), None, say)
+            return cls(location, Path(root), None, log)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lowerdeck" / "store"
-        return cls(location, cache, ObjectStorage(location, filesystem, root), say)
+        return cls(location, cache, ObjectStorage(location, filesystem, root), log)
 
     def contains(self, key: str) -> bool:
         """Whether there is a result for `key`; its contents are only looked at when it is taken out."""
@@ -108,13 +108,13 @@ class Store:
         files = self._entry(key)
         if files is None:
             return False
-        with self._refusals(f"the result cannot be put into {folder}"):
+        with self._storage_errors(f"the result cannot be put into {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=".store.", dir=folder))
             try:
                 for number, file in enumerate(files):
-                    if not self._take(file, partial / str(number)):
-                        self._say(f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made anew")
+                    if not self._fetch(file, partial / str(number)):
+                        self._log(f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made anew")
                         return False
                 for number, file in enumerate(files):
                     place = folder / file.path
@@ -143,8 +143,8 @@ class Store:
                 then, and one that was there before is there still.
         """
         kept = []
-        with self._refusals("the result cannot be kept"):
-            self._tidy()
+        with self._storage_errors("the result cannot be kept"):
+            self._remove_leftovers()
             for path in sorted({Path(path).as_posix() for path in files}):
                 assert is_below(path), f"{path} is not below the folder"
                 kept.append(self._add(folder / path, path, linked))
@@ -172,12 +172,12 @@ class Store:
 
         path = self._folder / "locks" / sharded(key)
         lock = FileLock(path, timeout=0)
-        with self._refusals("no lock can be held"):
+        with self._storage_errors("no lock can be held"):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire()
             except Timeout:
-                self._say(f"waiting for another process, which makes {key[:12]} of the store {self.location}")
+                self._log(f"waiting for another process, which makes {key[:12]} of the store {self.location}")
                 lock.acquire(timeout=-1)
         try:
             yield
@@ -200,28 +200,28 @@ class Store:
     def _entry(self, key: str) -> list[StoredFile] | None:
         """The files of a result, None where there is none or its entry is damaged."""
         name = entry_name(key)
-        with self._refusals("it cannot be read"):
+        with self._storage_errors("it cannot be read"):
             content = self._remote.read(name) if self._remote is not None else _read(self._folder / name)
         if content is None:
             return None
         try:
             return entry_files(content)
         except ValueError:
-            self._say(f"the store {self.location} has a damaged entry for {key[:12]}; it is made anew")
+            self._log(f"the store {self.location} has a damaged entry for {key[:12]}; it is made anew")
             return None
 
     def _size(self, sha256: str) -> int | None:
         """Size of an object, None where it is missing."""
         if self._remote is not None:
             return self._remote.size(object_name(sha256))
-        with self._refusals("it cannot be read"), suppress(FileNotFoundError):
+        with self._storage_errors("it cannot be read"), suppress(FileNotFoundError):
             return (self._folder / object_name(sha256)).stat().st_size
         return None
 
-    def _take(self, file: StoredFile, place: Path) -> bool:
+    def _fetch(self, file: StoredFile, place: Path) -> bool:
         """Copy one object to `place`; False where it is missing or damaged."""
         stored = self._folder / object_name(file.sha256)
-        if _copied(stored, place) == file.sha256:
+        if _copy(stored, place) == file.sha256:
             return True
         if self._remote is None or not self._remote.fetch(object_name(file.sha256), place):
             return False
@@ -236,8 +236,8 @@ class Store:
     def _add(self, source: Path, path: str, linked: bool) -> StoredFile:
         """Keep the content of `source`; what it is named by is what was really copied or linked."""
         with self._partial() as partial:
-            linked = linked and _linked(source, partial)
-            sha256 = _digest(partial) if linked else _copied(source, partial)
+            linked = linked and _link(source, partial)
+            sha256 = _digest(partial) if linked else _copy(source, partial)
             if sha256 is None:
                 raise LowerdeckError(f"{source} is no file; a result consists of files")
             file = StoredFile(path, sha256, partial.stat().st_size)
@@ -271,18 +271,18 @@ class Store:
             partial.chmod(0o444)
         os.replace(partial, place)
 
-    def _tidy(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove what processes left that were killed while they wrote."""
-        if self._tidied:
+        if self._leftovers_removed:
             return
-        self._tidied = True
+        self._leftovers_removed = True
         for leftover in (self._folder / "partial").glob("*"):
             with suppress(OSError):  # somebody else's file, or removed meanwhile
                 if time.time() - leftover.stat().st_mtime > LEFTOVER_AGE_S:
                     leftover.unlink()
 
     @contextmanager
-    def _refusals(self, what: str) -> Iterator[None]:
+    def _storage_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -304,7 +304,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _linked(source: Path, place: Path) -> bool:
+def _link(source: Path, place: Path) -> bool:
     """Make `place` another name of the file `source`; False where it cannot be."""
     if source.is_symlink():
         return False
@@ -315,7 +315,7 @@ def _linked(source: Path, place: Path) -> bool:
     return False
 
 
-def _copied(source: Path, place: Path) -> str | None:
+def _copy(source: Path, place: Path) -> str | None:
     """Copy a file and give the SHA-256 of what was copied; None where there is no file `source`."""
     digest = hashlib.sha256()
     with suppress(FileNotFoundError, IsADirectoryError), source.open("rb") as content, place.open("wb") as copy:
