@@ -1,4 +1,4 @@
-"""Stage compose: params.yaml and conf/ -> build/config.yaml, validated and fully resolved."""
+"""Stage compose: params.yaml and conf/ -> build/config.yaml, validated and resolved, and build/code.json."""
 
 from pathlib import Path
 
@@ -7,12 +7,17 @@ from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
+    from dataclasses import asdict
+
     from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.files import write_text
+    from lowerdeck.artifacts.files import write_json, write_text
     from lowerdeck.config.compose import compose, render
+    from lowerdeck.fingerprints.closures import stage_code
 
     config = compose(Path("params.yaml"), Path("conf"))
+    code = stage_code(asdict(config), Path.cwd())
     write_text(paths.CONFIG, render(config))
+    write_json(paths.CODE, code)
     print(f"compose: {config.model.name} on {config.dataset.name}, {config.quantization.name}, {config.target.name}")
 
 

@@ -116,14 +116,14 @@ class TestLineage:
         config = write_build()
         manifest = read_json(paths.MANIFEST)
         elsewhere = write_config(tracking={"uri": "sqlite:///other.db", "experiment": "other"})
-        assert lineage.build_key(config, manifest) == lineage.build_key(elsewhere, manifest)
+        assert build_key(config, manifest) == build_key(elsewhere, manifest)
 
     def test_the_build_key_changes_with_converter_and_versions(self):
         config = write_build()
         manifest = read_json(paths.MANIFEST)
-        keys = {lineage.build_key(config, manifest)}
-        keys.add(lineage.build_key(config, manifest | {"converter": manifest["converter"] | {"version": "8"}}))
-        keys.add(lineage.build_key(config, manifest | {"versions": manifest["versions"] | {"torch": "0"}}))
+        keys = {build_key(config, manifest)}
+        keys.add(build_key(config, manifest | {"converter": manifest["converter"] | {"version": "8"}}))
+        keys.add(build_key(config, manifest | {"versions": manifest["versions"] | {"torch": "0"}}))
         assert len(keys) == 3
 
     def test_a_program_that_is_not_the_manifests_is_refused(self):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from lowerdeck.sweep.content import ABSENT, Files, tool_versions
+from lowerdeck.sweep.keys import output_digests, stage_key
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments
-from lowerdeck.sweep.content import ABSENT, Files, tool_versions
 from lowerdeck.sweep.declaration import read_stages
-from lowerdeck.sweep.keys import output_digests, stage_key
 from tests.project import REPOSITORY
 
 STAGES = {stage.name: stage for stage in read_stages(REPOSITORY / "dvc.yaml")}

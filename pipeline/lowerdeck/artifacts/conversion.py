@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, replace_folder, require_file, write_bytes, write_json, write_text
 from lowerdeck.contracts.converter import Converter
+from lowerdeck.fingerprints.versions import lowering_versions
 
 if TYPE_CHECKING:
     from lowerdeck.steps.convert import Converted
@@ -80,7 +80,7 @@ def write_converted(converted: Converted, converter: Converter) -> None:
             "output_scales": list(converted.output_scales),
             "estimates": converted.estimates,
             "partitions": partitions,
-            "versions": {name: importlib.metadata.version(name) for name in ("torch", "executorch", "torchao")},
+            "versions": lowering_versions(),
         },
     )
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
+CODE = BUILD / "code.json"
+"""Digest by stage of all code that the stage can reach."""
 EXPORTED = BUILD / "export" / "program.pt2"
 OBSERVERS = BUILD / "calibrate" / "observers.safetensors"
 OBSERVED_RANGES = BUILD / "calibrate" / "ranges.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,22 +110,23 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
 
 def _key(split: str, samples: Sequence[Sample]) -> str:
     """SHA-256 over all that the measurements depend on."""
-    import importlib.metadata
-
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import sha256
     from lowerdeck.execution.resolved_config import whole_config
+    from lowerdeck.fingerprints.closures import Sources, closure, code_digest
+    from lowerdeck.fingerprints.keys import costly_result_key
 
     config = whole_config()
-    parts = {
-        "exported": sha256(paths.EXPORTED),
-        "observers": sha256(paths.OBSERVERS),
-        "sections": [dataclasses.asdict(part) for part in (config.build, config.dataset, config.quantization)],
-        "device": [config.target.backend, config.target.device],
-        "samples": [split, [(sample.digest, sample.label) for sample in samples]],
-        "versions": [importlib.metadata.version(name) for name in ("torch", "torchao", "executorch")],
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    sources = Sources.of_workspace(Path.cwd(), config.build.plugins)
+    return costly_result_key(
+        code_digest(closure(["lowerdeck.cli.sensitivity"], dataclasses.asdict(config), sources)),
+        [sha256(paths.EXPORTED), sha256(paths.OBSERVERS)],
+        [
+            *(dataclasses.asdict(chosen) for chosen in (config.build, config.dataset, config.quantization)),
+            [config.target.backend, config.target.device],
+            [split, [(sample.digest, sample.label) for sample in samples]],
+        ],
+    )
 
 
 def _show(

@@ -15,6 +15,7 @@ import numpy as np
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import content, preprocessing, splits
+from lowerdeck.fingerprints.digests import digest
 
 REMEDY = "run `dvc repro data/dvc.yaml`"
 
@@ -42,7 +43,7 @@ def fingerprint(options: Options) -> str:
     """
     manifest = _manifest(options)
     digests = [_checked_digest(options, manifest, split) for split in ("calibration", "evaluation", "train")]
-    return content.text_digest(json.dumps([*digests, manifest["class_names"]]))
+    return digest([*digests, manifest["class_names"]])
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:

@@ -19,6 +19,14 @@ def section(schema: type[Section]) -> Section:
     return load.read_section(paths.CONFIG, schema)
 
 
+def code_digest(stage: str) -> str:
+    """SHA-256 of all code that `stage` can reach, as compose found it."""
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import read_json
+
+    return str(read_json(paths.CODE)[stage])
+
+
 def whole_config() -> Config:
     """The whole resolved configuration."""
     from lowerdeck.artifacts import paths

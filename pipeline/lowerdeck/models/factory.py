@@ -16,7 +16,7 @@ from lowerdeck.registry import components, import_paths, signatures
 if TYPE_CHECKING:
     import torch
 
-OWN_PACKAGE = "lowerdeck.models"
+OWN_PACKAGE = __name__.rpartition(".")[0]
 _KEY = "model.options.factory"
 _EXAMPLE = "lowerdeck.models.networks.resnet8:ResNet8"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter
 
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.versions import lowering_versions
 from lowerdeck.operators import cases, claims
 from lowerdeck.operators.case import Case
 from lowerdeck.operators.measure import CaseResult, Outcome, Target, measure
@@ -143,7 +143,7 @@ def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[s
 def versions(backend: str) -> dict[str, str]:
     """Of what the result depends on."""
     converter = cases.collection_of(backend).targets[0].create().converter()
-    found = {name: importlib.metadata.version(name) for name in ("executorch", "torch", "torchao")}
+    found = lowering_versions()
     found |= {converter.name: f"{converter.version} (flavor {converter.flavor})"}
     return dict(sorted(found.items()))
 

@@ -5,9 +5,6 @@ No time, run id or commit stands in it, so that the same build gives the same by
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,50 +13,11 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.digests import digest
+from lowerdeck.fingerprints.keys import build_key, upstream_key
 
 EXTERNAL = "given"
 """`made_by` of what no stage makes: the dataset, and weights that were trained elsewhere."""
-
-
-def build_key(config: Config, manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over all that went into a build: where it is the same, so is the build.
-
-    Args:
-        config: Resolved configuration. Where a build is recorded says nothing of the build: `tracking` does not count.
-        manifest: Of the converted program, for the converter and the versions that were really used.
-    """
-    configuration = dataclasses.asdict(config)
-    del configuration["tracking"]
-    converter = manifest["converter"]
-    return digest(
-        {
-            "configuration": configuration,
-            "converter": {field: converter[field] for field in ("name", "version", "flavor")},
-            "versions": _versions(manifest),
-        }
-    )
-
-
-def upstream_key(config: Config, manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over all that went into a build but its converter flavor: builds that differ in nothing else share it.
-
-    Args:
-        config: Resolved configuration; `flavor`, `tracking` and the target's default flavor do not count.
-        manifest: Of the converted program, for the versions that were really used.
-    """
-    configuration = dataclasses.asdict(config)
-    del configuration["tracking"], configuration["flavor"], configuration["target"]["default_flavor"]
-    return digest({"configuration": configuration, "versions": _versions(manifest)})
-
-
-def _versions(manifest: Mapping[str, Any]) -> dict[str, str]:
-    return {name: manifest["versions"][name] for name in ("torch", "executorch", "torchao")}
-
-
-def digest(value: Any) -> str:
-    """SHA-256 over `value` as canonical JSON, hexadecimal."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def trace(config: Config) -> dict[str, Any]:

@@ -6,8 +6,6 @@ observers' buffers: they are taken out as tensors, and put into a model that is 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
+from lowerdeck.fingerprints.digests import digest
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -105,4 +104,4 @@ def _observers(prepared: torch.fx.GraphModule) -> Iterator[tuple[str, Any]]:
 
 def _layout(prepared: torch.fx.GraphModule) -> str:
     layout = [[name, type(observer).__name__] for name, observer in _observers(prepared)]
-    return hashlib.sha256(json.dumps(layout).encode()).hexdigest()
+    return digest(layout)

@@ -18,7 +18,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizedTensor
-from lowerdeck.provenance.lineage import build_key
+from lowerdeck.fingerprints.keys import build_key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,13 @@ from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_json
 from lowerdeck.config.compose import compose_params, render
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.fingerprints.closures import stage_code
+from lowerdeck.fingerprints.digests import digest
+from lowerdeck.fingerprints.keys import output_digests, stage_key, value_at
 from lowerdeck.sweep import snapshot, warm
-from lowerdeck.sweep.content import digest
 from lowerdeck.sweep.declaration import Stage
-from lowerdeck.sweep.edges import STAGE as PARTITION
+from lowerdeck.sweep.edge_programs import STAGE as PARTITION
 from lowerdeck.sweep.folder import PointRecord
-from lowerdeck.sweep.keys import output_digests, stage_key
 from lowerdeck.sweep.shared import Shared, StageFailed
 
 COMPOSE, EVALUATE, TRACK = "compose", "evaluate", "track"
@@ -47,6 +48,8 @@ class PointBuild:
         self._digests: dict[str, str] = {}
         """Of artifacts, by path."""
         self._config: Mapping[str, Any] = {}
+        self._params_of: dict[str, Mapping[str, Any]] = {}
+        """What compose wrote, by file."""
         self._done: dict[str, str] = {}
         """`ran` or `shared` by stage."""
         self._measured: Path | None = None
@@ -129,19 +132,24 @@ class PointBuild:
         stage, store = self._shared.stages[COMPOSE], self._shared.store
         text = _yaml(self._params)
         key = self._keys[COMPOSE] = stage_key(
-            stage,
-            source_digest=lambda path: digest(text) if path == _PARAMS else self._shared.source_digest(path),
-            config={},
+            module=stage.module,
+            sources={
+                path: digest(text) if path == _PARAMS else self._shared.source_digest(path) for path in stage.sources
+            },
+            params={},
             inputs={},
+            outputs=stage.outputs,
             versions=self._shared.sweep.versions,
         )
         if key not in self._shared.configured or not store.contains(key):
             self._shared.configured[key] = self._compose_or_fetch(key)
-        self._config, self._digests[paths.CONFIG.as_posix()] = self._shared.configured[key]
+        self._params_of, digests = self._shared.configured[key]
+        self._config = self._params_of[paths.CONFIG.as_posix()]
+        self._digests |= digests
         return self._done.setdefault(COMPOSE, "shared") == "ran"
 
-    def _compose_or_fetch(self, key: str) -> tuple[Mapping[str, Any], str]:
-        """The resolved configuration and its digest, from the store or made."""
+    def _compose_or_fetch(self, key: str) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+        """The resolved configuration and the digests of code, from the store or made; each by file, and its SHA-256."""
         store = self._shared.store
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -154,10 +162,15 @@ class PointBuild:
                     self._shared.refused[key] = error
                     raise
                 write_text(folder / paths.CONFIG, render(config))
-                store.put(key, folder, [paths.CONFIG])
+                write_json(folder / paths.CODE, stage_code(dataclasses.asdict(config), self._shared.folder.project))
+                store.put(key, folder, [paths.CONFIG, paths.CODE])
                 self._done[COMPOSE] = "ran"
-            text = (folder / paths.CONFIG).read_text(encoding="utf-8")
-            return plain_values(text), sha256(folder / paths.CONFIG)
+            config_text = (folder / paths.CONFIG).read_text(encoding="utf-8")
+            values = {
+                paths.CONFIG.as_posix(): plain_values(config_text),
+                paths.CODE.as_posix(): read_json(folder / paths.CODE),
+            }
+            return values, {path: sha256(folder / path) for path in values}
 
     def _ensure_result(self, stage: Stage) -> None:
         """See to it that the store has the result of `stage`."""
@@ -166,14 +179,17 @@ class PointBuild:
             self._done[stage.name] = "shared"
         else:
             files = self._run_stage(stage, key)
-        self._digests |= output_digests(stage, files)
+        self._digests |= output_digests(stage.outputs, files)
 
     def _key(self, stage: Stage) -> str:
         return stage_key(
-            stage,
-            source_digest=self._shared.source_digest,
-            config=self._config,
+            module=stage.module,
+            sources={path: self._shared.source_digest(path) for path in stage.sources},
+            params={
+                file: {key: value_at(self._params_of[file], key) for key in keys} for file, keys in stage.params.items()
+            },
             inputs={path: self._digests[path] for path in stage.inputs},
+            outputs=stage.outputs,
             versions=self._shared.sweep.versions,
             about=[self._tags(), self._shared.tracking_identity(self._config)] if stage.name == TRACK else None,
         )

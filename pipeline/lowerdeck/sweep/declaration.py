@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.artifacts import paths
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import LowerdeckError
+
+PARAMS_FILES = (paths.CONFIG.as_posix(), paths.CODE.as_posix())
+"""What compose writes, and stages depend on by key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +27,8 @@ class Stage:
     """Files and folders that no stage makes: code, configuration, data."""
     inputs: tuple[str, ...]
     """Outputs of earlier stages."""
-    params: tuple[str, ...]
-    """Dotted keys of the resolved configuration."""
+    params: Mapping[str, tuple[str, ...]]
+    """Dotted keys that it depends on, by file: the resolved configuration, and the digests of code."""
     outputs: tuple[str, ...]
     """Files and folders that it makes."""
 
@@ -51,7 +55,7 @@ def _stage(name: str, fields: Mapping[str, Any], outputs: tuple[str, ...], made:
         module=module[1],
         sources=tuple(path for path in fields.get("deps", ()) if path not in made),
         inputs=tuple(path for path in fields.get("deps", ()) if path in made),
-        params=tuple(key for keys in _of_resolved_configuration(name, fields) for key in keys),
+        params=_params(name, fields),
         outputs=outputs,
     )
 
@@ -61,14 +65,16 @@ def _outputs(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(entry if isinstance(entry, str) else next(iter(entry)) for entry in entries)
 
 
-def _of_resolved_configuration(name: str, fields: Mapping[str, Any]) -> list[list[str]]:
-    """The lists of keys below `params`, which all have to be of build/config.yaml."""
-    lists = []
+def _params(name: str, fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Keys by file, all of them of files that compose writes."""
+    params: dict[str, tuple[str, ...]] = {}
     for entry in fields.get("params", ()):
-        if not isinstance(entry, Mapping) or list(entry) != ["build/config.yaml"]:
-            raise LowerdeckError(f"dvc.yaml: stage {name} has params of another file than build/config.yaml: {entry}")
-        lists.append(list(entry["build/config.yaml"]))
-    return lists
+        if not isinstance(entry, Mapping) or set(entry) - set(PARAMS_FILES):
+            raise LowerdeckError(
+                f"dvc.yaml: stage {name} has params of another file than {' and '.join(PARAMS_FILES)}: {entry}"
+            )
+        params |= {file: tuple(keys) for file, keys in entry.items()}
+    return params
 
 
 def _in_order(stages: list[Stage]) -> tuple[Stage, ...]:

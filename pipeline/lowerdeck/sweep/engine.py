@@ -17,9 +17,10 @@ from typing import Any
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.config.compose import read_params
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.fingerprints.digests import FILES, digest
+from lowerdeck.fingerprints.versions import tool_versions
 from lowerdeck.sweep import arguments, hydra_multirun, search, snapshot, warm
 from lowerdeck.sweep.building import PointBuild
-from lowerdeck.sweep.content import FILES, digest, tool_versions
 from lowerdeck.sweep.declaration import Stage, read_stages
 from lowerdeck.sweep.folder import Folder, PointRecord, Sweep
 from lowerdeck.sweep.point import BROKEN, PointTask, shared_for

@@ -12,10 +12,10 @@ from typing import Any
 from lowerdeck.config.compose import Chosen
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.fingerprints.digests import FILES, digest
 from lowerdeck.sweep import snapshot
-from lowerdeck.sweep.content import FILES, digest
 from lowerdeck.sweep.declaration import read_stages
-from lowerdeck.sweep.edges import EdgeProgramCache
+from lowerdeck.sweep.edge_programs import EdgeProgramCache
 from lowerdeck.sweep.folder import Folder
 from lowerdeck.sweep.store.result_store import Store
 from lowerdeck.tracking.store import database_identity
@@ -44,13 +44,13 @@ class Shared:
         self.stages = {stage.name: stage for stage in read_stages(folder.project / "dvc.yaml")}
         self.producer_of = {output: stage for stage in self.stages.values() for output in stage.outputs}
         self.store = Store.open(self.sweep.store)
-        self.edge_cache = EdgeProgramCache(folder.path / "edges")
+        self.edge_cache = EdgeProgramCache(self.store)
         self.failed: dict[str, StageFailed] = {}
         """Stages that failed in this process, by key: they would fail again."""
         self.refused: dict[str, ConfigurationError] = {}
         """Configurations that cannot exist, likewise."""
-        self.configured: dict[str, tuple[Mapping[str, Any], str]] = {}
-        """Resolved configurations as plain values and their SHA-256, by key of compose."""
+        self.configured: dict[str, tuple[dict[str, Mapping[str, Any]], dict[str, str]]] = {}
+        """What compose made, by its key: values by file, and SHA-256 by file."""
         self.chosen: Chosen = {}
         """What Hydra made of the options that points choose."""
         self.broken: LowerdeckError | None = None

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from lowerdeck.sweep.content import IGNORED
+from lowerdeck.fingerprints.digests import IGNORED
 from lowerdeck.sweep.declaration import Stage
 
 SWEEPS = Path("sweeps")

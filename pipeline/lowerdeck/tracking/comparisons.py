@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts.files import write_text
-from lowerdeck.provenance.lineage import digest
+from lowerdeck.fingerprints.digests import digest
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS
 from lowerdeck.tracking.runs import KIND_TAG
 from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_experiment, lock, opened

@@ -16,7 +16,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.delegation.exclusion import Exclusion
 from lowerdeck.registry import import_paths, signatures
 
-OWN_PACKAGE = "lowerdeck.backends"
+OWN_PACKAGE = __name__.rpartition(".")[0]
 """Package of the project whose code may be named by import path."""
 CHECKS, OPERATORS = "target.options.additional_checks", "target.options.custom_partition_ops"
 

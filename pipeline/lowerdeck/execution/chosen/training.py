@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lowerdeck.execution.ingredients import training_fingerprint
+from lowerdeck.execution.costly_results import training_fingerprint
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lowerdeck.config.problems import raise_problems, validate
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.intervals import HIGH, LOW
-from lowerdeck.provenance.lineage import build_key
+from lowerdeck.fingerprints.keys import build_key
 from lowerdeck.report import summary
 
 TOLERANCES_NAME = "tolerances.yaml"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from lowerdeck.fingerprints.digests import digest
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class StoredFile:
 def entry_content(files: Iterable[StoredFile]) -> bytes:
     """JSON that lists `files`, with a digest of the list."""
     listed = {file.path: [file.sha256, file.size_bytes] for file in files}
-    return json.dumps({"files": listed, "sha256": _listing_digest(listed)}, sort_keys=True).encode()
+    return json.dumps({"files": listed, "sha256": digest(listed)}, sort_keys=True).encode()
 
 
 def entry_files(content: bytes) -> list[StoredFile]:
@@ -34,11 +35,11 @@ def entry_files(content: bytes) -> list[StoredFile]:
     """
     try:
         entry = json.loads(content)
-        listed, digest = dict(entry["files"]), entry["sha256"]
+        listed, expected = dict(entry["files"]), entry["sha256"]
         files = [StoredFile(path, sha256, size_bytes) for path, (sha256, size_bytes) in sorted(listed.items())]
     except (KeyError, TypeError) as error:
         raise ValueError(f"no entry of a store: {error!r}") from error
-    if digest != _listing_digest(listed):
+    if expected != digest(listed):
         raise ValueError("the list does not fit its digest")
     for file in files:
         if not _is_digest(file.sha256) or not is_below(file.path):
@@ -70,7 +71,3 @@ def is_below(path: str) -> bool:
 
 def _is_digest(text: object) -> bool:
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
-
-
-def _listing_digest(listed: object) -> str:
-    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()

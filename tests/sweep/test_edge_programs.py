@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.sweep.edges import EdgeProgramCache
+from lowerdeck.sweep.edge_programs import EdgeProgramCache
+from lowerdeck.sweep.store.result_store import Store
 
 CONFIG: dict[str, Any] = {"target": {"backend": "xnnpack", "device": {}}, "flavor": {"name": "reference"}}
 
@@ -18,7 +19,12 @@ def make(workspace: Path, content: str) -> None:
 
 
 def test_the_next_point_of_the_same_quantized_program_finds_the_edge_program(tmp_path: Path) -> None:
-    edges, first, second, other = EdgeProgramCache(tmp_path / "edges"), tmp_path / "1", tmp_path / "2", tmp_path / "3"
+    edges, first, second, other = (
+        EdgeProgramCache(Store.open(str(tmp_path / "store"))),
+        tmp_path / "1",
+        tmp_path / "2",
+        tmp_path / "3",
+    )
     with edges.reuse(first, CONFIG, "quantized"):
         assert not (first / paths.EDGE).exists()
         assert edges.is_being_made(CONFIG, "quantized")
@@ -36,7 +42,7 @@ def test_the_next_point_of_the_same_quantized_program_finds_the_edge_program(tmp
 
 
 def test_a_stage_that_fails_keeps_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    edges = EdgeProgramCache(tmp_path / "edges")
+    edges = EdgeProgramCache(Store.open(str(tmp_path / "store")))
     with edges.reuse(tmp_path / "1", CONFIG, "quantized"):
         pass
     assert not edges.is_being_made(CONFIG, "quantized")

@@ -1,0 +1,1 @@
+"""What a result depends on: code, configuration, inputs and tools. Nothing else decides what is still valid."""

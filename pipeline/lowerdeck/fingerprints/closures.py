@@ -1,0 +1,211 @@
+"""The code that an entry can reach: modules that it imports, directly or through others, at the top or in functions.
+
+Modules that are found by the configuration (plug points) count where the configuration chooses them: a build for one
+backend does not depend on the code of another. A text that names a module, or a file beside the module that has it,
+counts as an import: child processes are started by such names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.fingerprints.digests import digest, file_digest
+from lowerdeck.fingerprints.imports import imports_of
+
+PACKAGE = "lowerdeck"
+STAGES = "stages"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlugPoint:
+    """A module through which others are found by the configuration."""
+
+    module: str
+    """Whoever imports this by name can reach what is chosen."""
+    section: str
+    """Section of the configuration that chooses; import paths that stand in it are followed as well."""
+    chosen: Callable[[Mapping[str, Any]], Iterable[str]]
+    """Values of the section -> modules that they choose; what does not exist is left out."""
+
+
+PLUG_POINTS = (
+    PlugPoint(
+        module="lowerdeck.models",
+        section="model",
+        chosen=lambda model: [f"lowerdeck.models.{model['source']}"],
+    ),
+    PlugPoint(
+        module="lowerdeck.datasets",
+        section="dataset",
+        chosen=lambda dataset: [f"lowerdeck.datasets.{dataset['source']}"],
+    ),
+    PlugPoint(
+        module="lowerdeck.metrics",
+        section="evaluation",
+        chosen=lambda evaluation: [f"lowerdeck.metrics.{name}" for name in evaluation["metrics"]],
+    ),
+    PlugPoint(
+        module="lowerdeck.backends",
+        section="target",
+        chosen=lambda target: [f"lowerdeck.backends.{target['backend']}.backend"],
+    ),
+    PlugPoint(
+        module="lowerdeck.runtime.twins",
+        section="target",
+        chosen=lambda target: [f"lowerdeck.backends.{target['backend']}.twin"],
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where source files of modules are."""
+
+    roots: Mapping[str, Path]
+    """Top-level package -> the folder that holds it."""
+
+    @classmethod
+    def of_workspace(cls, workspace: Path, plugins: Sequence[str] = ()) -> Sources:
+        """Sources of a workspace: the package's own where it has them, else those of the package that runs.
+
+        Args:
+            workspace: Folder with stages/.
+            plugins: Import prefixes of the user's own code, which lies in the workspace or on the import path.
+        """
+        own = workspace / "pipeline"
+        roots = {STAGES: workspace, PACKAGE: own if (own / PACKAGE).is_dir() else Path(__file__).parents[2]}
+        for name in sorted({prefix.partition(".")[0] for prefix in plugins} - set(roots)):
+            folder = _folder_of(name, workspace)
+            if folder is not None:
+                roots[name] = folder
+        return cls(roots=roots)
+
+    def file(self, module: str) -> Path | None:
+        """Source file of `module`; None where it is none of these packages' modules."""
+        root = self.roots.get(module.partition(".")[0])
+        if root is None:
+            return None
+        place = root.joinpath(*module.split("."))
+        return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
+
+    def modules_below(self, package: str) -> list[str]:
+        """All modules of `package`, itself among them; only itself where it is a plain module."""
+        file = self.file(package)
+        if file is None or file.name != "__init__.py":
+            return [package]
+        found = (path.relative_to(file.parent).with_suffix("") for path in sorted(file.parent.rglob("*.py")))
+        return [".".join((package, *(part for part in path.parts if part != "__init__"))) for path in found]
+
+
+def closure(entries: Iterable[str], config: Mapping[str, Any], sources: Sources) -> dict[str, Path]:
+    """Source file by name of every module that `entries` can reach, sorted by name.
+
+    Args:
+        entries: Modules, e.g. `stages.export`.
+        config: Resolved configuration as plain values; empty where no plug point is reached.
+        sources: Where modules are.
+    """
+    found: dict[str, Path] = {}
+    waiting = list(entries)
+    while waiting:
+        module = waiting.pop()
+        if module in found or (file := sources.file(module)) is None:
+            continue
+        found[module] = file
+        waiting += _parents(module)
+        waiting += _reached(module, file, config, sources)
+    return dict(sorted(found.items()))
+
+
+def code_digest(modules: Mapping[str, Path], digest_of: Callable[[Path], str] = file_digest) -> str:
+    """SHA-256 over names and contents of modules; where their folders are has no say in it."""
+    return digest([[name, digest_of(file)] for name, file in modules.items()])
+
+
+def stage_closures(config: Mapping[str, Any], sources: Sources) -> dict[str, dict[str, Path]]:
+    """Closure by stage, for every entry in stages/ but `compose`: that one depends on all code.
+
+    Args:
+        config: Resolved configuration as plain values.
+        sources: Where modules are.
+    """
+    names = sorted(path.stem for path in (sources.roots[STAGES] / STAGES).glob("*.py"))
+    return {
+        name: closure([f"{STAGES}.{name}"], config, sources) for name in names if name not in ("__init__", "compose")
+    }
+
+
+def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
+    """Digest by stage of all code that the stage can reach, as build/code.json holds it.
+
+    Args:
+        config: Resolved configuration as plain values.
+        workspace: Folder with stages/.
+    """
+    sources = Sources.of_workspace(workspace, config["build"]["plugins"])
+    known: dict[Path, str] = {}
+
+    def digest_of(file: Path) -> str:
+        if file not in known:
+            known[file] = file_digest(file)
+        return known[file]
+
+    closures = stage_closures(config, sources)
+    return {name: code_digest(modules, digest_of) for name, modules in closures.items()}
+
+
+def _parents(module: str) -> Iterator[str]:
+    """Packages around `module`: importing it executes their `__init__`, and no plug point is meant by that."""
+    parts = module.split(".")
+    for length in range(1, len(parts)):
+        yield ".".join(parts[:length])
+
+
+def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Sources) -> Iterator[str]:
+    """Modules that one module imports or names, and those that the plug points among them choose."""
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    named = imports_of(file.read_bytes(), package)
+    # What is imported from a package is often a module of it: the package itself is not meant then.
+    modules = {f"{base}.{name}" if name and sources.file(f"{base}.{name}") else base for base, name in named.names}
+    yield from modules
+    for text in named.strings:
+        if text.endswith(".py") and "/" not in text:
+            yield f"{package}.{text.removesuffix('.py')}"
+        elif text.partition(".")[0] == PACKAGE:
+            yield from sources.modules_below(text)
+    for point in PLUG_POINTS:
+        if point.module in modules and point.section in config:
+            yield from point.chosen(config[point.section])
+            yield from _import_paths(config[point.section])
+
+
+def _import_paths(value: Any) -> Iterator[str]:
+    """Modules of the import paths, `package.module:attribute`, anywhere in `value`."""
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from _import_paths(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _import_paths(part)
+    elif isinstance(value, str) and value.count(":") == 1:
+        module = value.partition(":")[0]
+        if all(part.isidentifier() for part in module.split(".")):
+            yield module
+
+
+def _folder_of(package: str, workspace: Path) -> Path | None:
+    """The folder that holds the top-level `package`; None where it is installed, or not to be found."""
+    import importlib.util
+
+    if (workspace / package).is_dir() or (workspace / f"{package}.py").is_file():
+        return workspace
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    origin = Path(spec.origin)
+    if {"site-packages", "dist-packages"} & set(origin.parts):
+        return None  # an installed package changes with its version
+    return origin.parents[1] if origin.name == "__init__.py" else origin.parent

@@ -1,0 +1,71 @@
+"""SHA-256 of values, files and folders: the one form in which fingerprints are computed and compared.
+
+Only the standard library is needed, so that whoever asks for a fingerprint pays no import for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ABSENT = "absent"
+"""Digest of a path at which there is nothing."""
+IGNORED = ("__pycache__", ".ipynb_checkpoints")
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of `value` as JSON with sorted keys, hexadecimal.
+
+    Raises:
+        ValueError: it holds NaN or an infinity, which JSON lacks.
+        TypeError: it holds something else that JSON lacks.
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_digest(files: Mapping[str, str]) -> str:
+    """Digest of a folder: of its files' relative paths and SHA-256."""
+    return digest(sorted(files.items()))
+
+
+class Files:
+    """SHA-256 of files and folders; a file that was hashed is not read again until its size or modification differs."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
+
+    def digest(self, place: Path) -> str:
+        """SHA-256 of a file, or of all that a folder holds; `ABSENT` where there is neither."""
+        if place.is_dir():
+            return folder_digest({name: self._file(place / name) for name in _files_below(place)})
+        return self._file(place) if place.is_file() else ABSENT
+
+    def _file(self, path: Path) -> str:
+        status = path.stat()
+        stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+        known = self._known.get(str(path))
+        if known is None or known[0] != stamp:
+            known = self._known[str(path)] = stamp, file_digest(path)
+        return known[1]
+
+
+FILES = Files()
+"""Of this process: what it hashed once, it need not hash again."""
+
+
+def _files_below(folder: Path) -> list[str]:
+    found = []
+    for root, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if name not in IGNORED]
+        found += [os.path.relpath(os.path.join(root, name), folder) for name in names if not name.endswith(".pyc")]  # noqa: PTH118  many files
+    return sorted(found)
