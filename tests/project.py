@@ -18,6 +18,8 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCES = os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY)))
 """PYTHONPATH of processes that run this repository's own code, wherever a package of the same name is installed."""
+SOURCE_FOLDERS = ("pipeline", "stages")
+"""What the stages of a workspace run."""
 CONFIG = Path("build/config.yaml")
 SELECTION: dict[str, Any] = {
     "model": "resnet8",

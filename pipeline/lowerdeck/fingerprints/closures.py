@@ -100,23 +100,38 @@ class Sources:
         return [".".join((package, *(part for part in path.parts if part != "__init__"))) for path in found]
 
 
-def closure(entries: Iterable[str], config: Mapping[str, Any], sources: Sources) -> dict[str, Path]:
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A module in the graph of imports."""
+
+    file: Path
+    reached: tuple[str, ...]
+    """Names of modules that it reaches at one step, and of attributes that may be none."""
+
+
+def closure(
+    entries: Iterable[str], config: Mapping[str, Any], sources: Sources, known: dict[str, Node | None] | None = None
+) -> dict[str, Path]:
     """Source file by name of every module that `entries` can reach, sorted by name.
 
     Args:
         entries: Modules, e.g. `stages.export`.
         config: Resolved configuration as plain values; empty where no plug point is reached.
         sources: Where modules are.
+        known: What was found of modules for the same configuration and sources; gains what is found.
     """
+    known = {} if known is None else known
     found: dict[str, Path] = {}
     waiting = list(entries)
     while waiting:
         module = waiting.pop()
-        if module in found or (file := sources.file(module)) is None:
+        if module in found:
             continue
-        found[module] = file
-        waiting += _parents(module)
-        waiting += _reached(module, file, config, sources)
+        if module not in known:
+            known[module] = _node(module, config, sources)
+        if (node := known[module]) is not None:
+            found[module] = node.file
+            waiting += node.reached
     return dict(sorted(found.items()))
 
 
@@ -133,8 +148,11 @@ def stage_closures(config: Mapping[str, Any], sources: Sources) -> dict[str, dic
         sources: Where modules are.
     """
     names = sorted(path.stem for path in (sources.roots[STAGES] / STAGES).glob("*.py"))
+    known: dict[str, Node | None] = {}
     return {
-        name: closure([f"{STAGES}.{name}"], config, sources) for name in names if name not in ("__init__", "compose")
+        name: closure([f"{STAGES}.{name}"], config, sources, known)
+        for name in names
+        if name not in ("__init__", "compose")
     }
 
 
@@ -155,6 +173,13 @@ def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
 
     closures = stage_closures(config, sources)
     return {name: code_digest(modules, digest_of) for name, modules in closures.items()}
+
+
+def _node(module: str, config: Mapping[str, Any], sources: Sources) -> Node | None:
+    file = sources.file(module)
+    if file is None:
+        return None
+    return Node(file=file, reached=(*_parents(module), *_reached(module, file, config, sources)))
 
 
 def _parents(module: str) -> Iterator[str]:

@@ -1,0 +1,169 @@
+"""lowerdeck.fingerprints.closures: the code that each stage can reach, for every module of the package."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowerdeck.fingerprints.closures import Sources, closure, code_digest, stage_closures, stage_code
+from tests.project import REPOSITORY, SOURCE_FOLDERS
+
+BACKENDS = {"neutron": "ethos_u", "ethos_u": "xnnpack", "xnnpack": "neutron"}
+"""Backends, each with one that a build for it must not depend on."""
+
+
+def config_for(backend: str, **model: Any) -> dict[str, Any]:
+    """What plug points read of a resolved configuration."""
+    return {
+        "build": {"plugins": ["plugins"]},
+        "model": {"source": "factory", "options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"}} | model,
+        "dataset": {"source": "digits", "options": {}},
+        "evaluation": {"metrics": ["top1", "agreement"]},
+        "target": {"backend": backend, "device": {}, "options": {}},
+    }
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository's code, to be edited."""
+    root = tmp_path_factory.mktemp("workspace")
+    for folder in SOURCE_FOLDERS:
+        shutil.copytree(REPOSITORY / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def names(config: Mapping[str, Any], workspace: Path) -> dict[str, set[str]]:
+    return {stage: set(modules) for stage, modules in stage_closures(config, Sources.of_workspace(workspace)).items()}
+
+
+@pytest.mark.parametrize(
+    "backend", ["neutron", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ethos_u", "xnnpack"))]
+)
+def test_an_edit_of_any_module_changes_exactly_the_stages_that_can_reach_it(workspace: Path, backend: str) -> None:
+    config = config_for(backend)
+    before, reaching = stage_code(config, workspace), names(config, workspace)
+    assert set(before) == set(reaching)
+    package = workspace / "pipeline" / "lowerdeck"
+    for path in sorted(package.rglob("*.py")):
+        module = ".".join(("lowerdeck", *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
+        content = path.read_bytes()
+        path.write_bytes(content + b"# an edit\n")
+        after = stage_code(config, workspace)
+        path.write_bytes(content)
+        changed = {stage for stage in before if before[stage] != after[stage]}
+        assert changed == {stage for stage, modules in reaching.items() if module in modules}, module
+    assert stage_code(config, workspace) == before
+
+
+@pytest.mark.parametrize(("backend", "other"), sorted(BACKENDS.items()))
+def test_a_build_does_not_depend_on_what_the_configuration_does_not_choose(
+    workspace: Path, backend: str, other: str
+) -> None:
+    reached = set().union(*names(config_for(backend), workspace).values())
+    assert f"lowerdeck.backends.{backend}.backend" in reached
+    assert not [name for name in reached if name.startswith(f"lowerdeck.backends.{other}.")]
+    assert "lowerdeck.models.networks.resnet8" in reached
+    assert not {"lowerdeck.models.torchvision", "lowerdeck.datasets.random", "lowerdeck.metrics.sqnr"} & reached
+
+
+@pytest.mark.parametrize(
+    ("module", "stages"),
+    [
+        ("lowerdeck.steps.export", {"export"}),
+        ("lowerdeck.steps.convert", {"convert"}),
+        ("lowerdeck.firmware.header", {"firmware"}),
+        ("lowerdeck.metrics.top1", {"evaluate"}),
+        ("lowerdeck.tracking.record", {"track"}),
+        ("lowerdeck.quantization.pt2e", {"calibrate", "quantize"}),
+        ("lowerdeck.backends.xnnpack.backend", {"calibrate", "quantize", "partition", "convert"}),
+        ("lowerdeck.datasets.digits", {"calibrate", "baseline", "evaluate", "firmware"}),
+        ("lowerdeck.cli.main", set()),
+    ],
+)
+def test_what_reaches_some_modules(workspace: Path, module: str, stages: set[str]) -> None:
+    assert {stage for stage, modules in names(config_for("xnnpack"), workspace).items() if module in modules} == stages
+
+
+def test_every_stage_depends_on_what_all_entries_do(workspace: Path) -> None:
+    for stage, modules in names(config_for("neutron"), workspace).items():
+        assert {
+            f"stages.{stage}",
+            "stages",
+            "lowerdeck.contracts.errors",
+            "lowerdeck.artifacts.files",
+            "lowerdeck.execution.stage_entry",
+            "lowerdeck.execution.environment",
+        } <= modules, stage
+
+
+def test_digests_do_not_depend_on_the_folder(workspace: Path, tmp_path: Path) -> None:
+    for folder in SOURCE_FOLDERS:
+        shutil.copytree(workspace / folder, tmp_path / folder)
+    assert stage_code(config_for("neutron"), tmp_path) == stage_code(config_for("neutron"), workspace)
+
+
+def test_code_of_the_user_counts_with_what_it_imports(workspace: Path, tmp_path: Path) -> None:
+    for folder in SOURCE_FOLDERS:
+        shutil.copytree(workspace / folder, tmp_path / folder)
+    plugins = tmp_path / "plugins"
+    plugins.mkdir(exist_ok=True)
+    (plugins / "net.py").write_text("from plugins.layers import Layer\n")
+    (plugins / "layers.py").write_text("Layer = 1\n")
+    config = config_for("xnnpack", options={"factory": "plugins.net:build"})
+    before = stage_code(config, tmp_path)
+    (plugins / "layers.py").write_text("Layer = 2\n")
+    after = stage_code(config, tmp_path)
+    assert {stage for stage in before if before[stage] != after[stage]} == {"export", "quantize"}
+
+
+def write_package(root: Path, **modules: str) -> Sources:
+    for name, text in modules.items():
+        path = root / "lowerdeck" / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for folder in (path for path in root.rglob("*") if path.is_dir()):
+        (folder / "__init__.py").touch()
+    return Sources(roots={"lowerdeck": root})
+
+
+def test_child_processes_are_reached_by_the_names_of_their_files_and_modules(tmp_path: Path) -> None:
+    sources = write_package(
+        tmp_path,
+        a__start="import subprocess\nWORKER = 'worker.py'\nOTHER = 'lowerdeck.b'\nNO_MODULE = 'lowerdeck.x is none'\n",
+        a__worker="from lowerdeck.c import d\n",
+        b__one="",
+        b__two="",
+        c__d="",
+        x="",
+    )
+    reached = closure(["lowerdeck.a.start"], {}, sources)
+    assert set(reached) == {
+        *("lowerdeck", "lowerdeck.a", "lowerdeck.a.start", "lowerdeck.a.worker"),
+        *("lowerdeck.b", "lowerdeck.b.one", "lowerdeck.b.two", "lowerdeck.c", "lowerdeck.c.d"),
+    }
+
+
+def test_a_package_around_an_imported_module_is_no_plug_point(tmp_path: Path) -> None:
+    sources = write_package(
+        tmp_path,
+        models__helper="",
+        models__factory="",
+        inner="from lowerdeck.models import helper\n",
+        outer="from lowerdeck import models\n",
+    )
+    config = {"model": {"source": "factory"}}
+    assert "lowerdeck.models.factory" not in closure(["lowerdeck.inner"], config, sources)
+    assert "lowerdeck.models.factory" in closure(["lowerdeck.outer"], config, sources)
+
+
+def test_the_digest_covers_names_and_contents(tmp_path: Path) -> None:
+    sources = write_package(tmp_path, a="", b="")
+    first = closure(["lowerdeck.a"], {}, sources)
+    digests = {code_digest(first), code_digest(closure(["lowerdeck.b"], {}, sources))}
+    (tmp_path / "lowerdeck" / "a.py").write_text("x = 1\n")
+    digests.add(code_digest(first))
+    assert len(digests) == 3
