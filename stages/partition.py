@@ -2,7 +2,7 @@
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen.backend import lowering_backend
-from lowerdeck.execution.costly_results import edge_fingerprint
+from lowerdeck.execution.edge_fingerprint import edge_fingerprint
 from lowerdeck.execution.stage_entry import run_stage
 
 

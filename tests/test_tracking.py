@@ -17,8 +17,8 @@ from mlflow.tracking import MlflowClient
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_text
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.provenance import lineage
 from lowerdeck.fingerprints.keys import build_key
+from lowerdeck.provenance import lineage
 from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import record
 from tests.project import SOURCES

@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 from lowerdeck.config.schema import Config
+from lowerdeck.fingerprints.closures import Sources, stage_closures
 from tests.project import CONFIG, REPOSITORY, SELECTION, Project, tail
 
 STAGES = (
@@ -386,22 +387,6 @@ def test_there_is_an_entry_for_every_stage() -> None:
         assert f"stages/{name}.py" in declared["deps"]
 
 
-# The sections of the configuration that each function of lowerdeck.stage reads.
-READS = {
-    "fix_arithmetic": {"build"},
-    "quantizer": {"target", "quantization"},
-    "scheme": {"quantization"},
-    "model": {"model"},
-    "training": {"build", "dataset", "model", "quantization", "target"},
-    "lowering_backend": {"target", "flavor"},
-    "edge_fingerprint": {"target", "flavor"},
-    "dataset": {"dataset", "model"},
-    "firmware_target": {"target"},
-    "placement": {"firmware"},
-    "gates": {"gates"},
-    "whole_config": {"*"},
-    "run": set(),
-}
 # Keys of a section that a stage reads and does not depend on, because they do not matter to what it makes.
 _QUANTIZER_ONLY = {"name", "default_flavor", "options", "fingerprint"}
 LEFT_OUT = {
@@ -413,27 +398,27 @@ LEFT_OUT = {
 }
 
 
-def read_by(entry: Path) -> set[str]:
-    """Sections of the configuration that an entry reads."""
+def sections_read(stage: str) -> set[str]:
+    """Sections of the configuration that an entry reads, itself or by what it calls to make what is chosen."""
+    config = {"build": {"plugins": []}}
+    modules = stage_closures(config, Sources.of_workspace(REPOSITORY)).get(stage, {})
+    reading = (file for name, file in modules.items() if name.startswith(("stages.", "lowerdeck.execution.")))
     sections: set[str] = set()
-    for node in ast.walk(ast.parse(entry.read_text())):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+    for node in (node for file in reading for node in ast.walk(ast.parse(file.read_text()))):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
-        if not isinstance(node.func.value, ast.Name) or node.func.value.id != "stage":
-            continue
-        if node.func.attr == "section":
-            assert isinstance(node.args[0], ast.Name)
+        if node.func.id == "whole_config":
+            sections.add("*")
+        if node.func.id == "section" and isinstance(node.args[0], ast.Name) and node.args[0].id.endswith("Config"):
             sections.add(node.args[0].id.removesuffix("Config").lower())
-        else:
-            sections |= READS[node.func.attr]
     return sections
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_declares_the_parameters_that_it_reads(name: str) -> None:
     declared = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"][name]
-    params = {key for entry in declared.get("params", []) for key in entry[str(CONFIG)]}
-    read = read_by(REPOSITORY / "stages" / f"{name}.py")
+    params = {key for entry in declared.get("params", []) for key in entry.get(str(CONFIG), ())}
+    read = sections_read(name)
     if read == {"*"}:
         assert str(CONFIG) in declared["deps"]
         assert not params
@@ -461,7 +446,7 @@ def test_outputs_persist_and_depend_on_what_is_upstream(name: str) -> None:
         for output in stages[earlier].get(kind, [])
         for path in output
     }
-    assert {dependency for dependency in stages[name]["deps"] if dependency.startswith("build/")} <= upstream
+    assert {dependency for dependency in stages[name].get("deps", ()) if dependency.startswith("build/")} <= upstream
 
 
 @pytest.mark.slow

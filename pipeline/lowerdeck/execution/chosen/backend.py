@@ -10,15 +10,6 @@ if TYPE_CHECKING:
     from lowerdeck.contracts.backends import Backend
 
 
-def quantizing_backend() -> Backend:
-    """The backend of the chosen target, for its quantizer: depends on the device and not on compiler options."""
-    from lowerdeck import backends
-    from lowerdeck.config.schema import TargetConfig
-
-    target = section(TargetConfig)
-    return backends.create(target.backend, device=target.device)
-
-
 def lowering_backend() -> Backend:
     """The backend of the chosen target with its options and its converter flavor.
 

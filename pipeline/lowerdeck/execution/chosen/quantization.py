@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lowerdeck.execution.chosen.backend import quantizing_backend
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
+    from lowerdeck.contracts.backends import Backend
     from lowerdeck.contracts.quantization import QuantizationScheme
+
+
+def quantizing_backend() -> Backend:
+    """The backend of the chosen target, for its quantizer: depends on the device and not on compiler options."""
+    from lowerdeck import backends
+    from lowerdeck.config.schema import TargetConfig
+
+    target = section(TargetConfig)
+    return backends.create(target.backend, device=target.device)
 
 
 def chosen_scheme() -> QuantizationScheme:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
-from lowerdeck.execution.costly_results import training_fingerprint
-from lowerdeck.execution.resolved_config import section
+from lowerdeck.execution.resolved_config import code_digest, section
 
 if TYPE_CHECKING:
     from lowerdeck.contracts.samples import Dataset
@@ -18,8 +18,6 @@ def chosen_training(dataset: Dataset) -> Training | None:
     Raises:
         SampleOverlapError: a sample would serve training and evaluation.
     """
-    import dataclasses
-
     from lowerdeck.artifacts.training_checkpoints import TrainingCheckpoints
     from lowerdeck.config.schema import QuantizationConfig
     from lowerdeck.datasets.choice import training_split
@@ -34,3 +32,19 @@ def chosen_training(dataset: Dataset) -> Training | None:
     check_disjoint(split, dataset.evaluation, "training")
     checkpoints = TrainingCheckpoints(training_fingerprint())
     return Training(recipe=Recipe(**dataclasses.asdict(config)), split=split, checkpoints=checkpoints)
+
+
+def training_fingerprint() -> str:
+    """SHA-256 over all that a training depends on: only a checkpoint with the same is taken up again."""
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import sha256
+    from lowerdeck.config.schema import BuildConfig, DatasetConfig, ModelConfig, QuantizationConfig, TargetConfig
+    from lowerdeck.fingerprints.keys import costly_result_key
+
+    target = section(TargetConfig)
+    sections = (section(BuildConfig), section(DatasetConfig), section(ModelConfig), section(QuantizationConfig))
+    return costly_result_key(
+        code_digest("calibrate"),
+        [sha256(paths.EXPORTED)],
+        [*(dataclasses.asdict(chosen) for chosen in sections), target.backend, target.device],
+    )

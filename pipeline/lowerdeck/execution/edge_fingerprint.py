@@ -1,4 +1,4 @@
-"""Keys of the costly results that are kept between builds: edge programs, and checkpoints of training."""
+"""What the edge program of a build depends on, so that one from an earlier build is used again."""
 
 from __future__ import annotations
 
@@ -6,22 +6,6 @@ import dataclasses
 from typing import Any
 
 from lowerdeck.execution.resolved_config import code_digest, section
-
-
-def training_fingerprint() -> str:
-    """SHA-256 over all that a training depends on: only a checkpoint with the same is taken up again."""
-    from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.files import sha256
-    from lowerdeck.config.schema import BuildConfig, DatasetConfig, ModelConfig, QuantizationConfig, TargetConfig
-    from lowerdeck.fingerprints.keys import costly_result_key
-
-    target = section(TargetConfig)
-    sections = (section(BuildConfig), section(DatasetConfig), section(ModelConfig), section(QuantizationConfig))
-    return costly_result_key(
-        code_digest("calibrate"),
-        [sha256(paths.EXPORTED)],
-        [*(dataclasses.asdict(chosen) for chosen in sections), target.backend, target.device],
-    )
 
 
 def edge_fingerprint() -> tuple[str, dict[str, Any]]:
