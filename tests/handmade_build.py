@@ -1,4 +1,4 @@
-"""A build folder made by hand, through the module that owns its formats; tests run this file with runpy."""
+"""A build folder made by hand, through the module that owns its formats."""
 
 import copy
 import hashlib

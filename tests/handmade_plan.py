@@ -1,4 +1,4 @@
-"""Delegation plans made by hand; tests run this file with runpy."""
+"""Delegation plans made by hand."""
 
 import dataclasses
 

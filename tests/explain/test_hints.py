@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS
 from lowerdeck.explain.hints import hint
+from tests.handmade_plan import DEQUANTIZE, QUANTIZE, make_reason, network, node, plan, tensor
 
-HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
-make_reason, node, plan, tensor = (HANDMADE[name] for name in ("make_reason", "node", "plan", "tensor"))
-QUANTIZE, DEQUANTIZE = HANDMADE["QUANTIZE"], HANDMADE["DEQUANTIZE"]
 BACKENDS = importlib.util.find_spec("executorch.backends").submodule_search_locations[0]
 
 
@@ -181,8 +178,8 @@ def test_floats_between_two_nodes_name_what_the_backend_lacks():
 
 
 def test_a_neighbour_has_the_hint_of_the_node_it_follows():
-    network = HANDMADE["network"]()
-    graph = PlanGraph(network)
+    made = network()
+    graph = PlanGraph(made)
     assert hint(graph.nodes["dq_in"], graph) == "goes with conv_0: pad the 6 output channels to 8"
 
 
@@ -196,8 +193,8 @@ def test_neighbours_in_a_circle_end():
 
 
 def test_the_border_of_the_program_names_the_option_for_integers():
-    network = HANDMADE["network"]()
-    graph = PlanGraph(network)
+    made = network()
+    graph = PlanGraph(made)
     assert "quantized_inputs: true" in hint(graph.nodes["q_in"], graph)
     assert "quantized_outputs: true" in hint(graph.nodes["dq_out"], graph)
 
@@ -217,7 +214,7 @@ def test_every_rule_is_for_a_check_of_the_installed_executorch(rules, folder):
 
 
 def test_hints_are_given_for_delegated_nodes_to_nobody():
-    network = HANDMADE["network"]()
-    delegated = [each for each in network.nodes if each.partition is not None]
-    assert [hint(each, PlanGraph(network)) for each in delegated] == ["", ""]
+    made = network()
+    delegated = [each for each in made.nodes if each.partition is not None]
+    assert [hint(each, PlanGraph(made)) for each in delegated] == ["", ""]
     assert dataclasses.replace(delegated[0], reason=None) == delegated[0]

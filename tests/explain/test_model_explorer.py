@@ -1,8 +1,6 @@
 """The graph for Model Explorer, and what of it ExecuTorch's own function writes."""
 
 import json
-import runpy
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,7 @@ from lowerdeck.explain import model_explorer
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import groups
 from lowerdeck.pages.explanation import page
-
-network = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))["network"]
+from tests.handmade_plan import network
 
 
 def nodes_of(clusters):

@@ -33,7 +33,7 @@ from lowerdeck.firmware.vector import bundled_program, calibration_sample, execu
 from lowerdeck.runtime.floats import to_program
 from tests.conftest import Lowered
 from tests.firmware.compiling import compiled
-from tests.test_program_io import TARGETS, Flagged, build
+from tests.graph.test_io_boundary import TARGETS, Flagged, build
 
 PLACEMENT = Placement(array_name="model_pte", alignment_bytes=16, section="network_model_sec")
 DELEGATES = {"ethos_u": "EthosUBackend", "neutron": "NeutronBackend", "xnnpack": "XnnpackBackend"}

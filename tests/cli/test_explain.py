@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +14,9 @@ from lowerdeck.artifacts.files import write_json
 from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.cli.main import main
 from lowerdeck.contracts.plan import ReasonCode
+from tests.handmade_build import write_build
+from tests.handmade_plan import make_reason, network, node, plan
 from tests.project import SOURCES
-
-HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
-write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]
-network, make_reason, node, plan = (HANDMADE[name] for name in ("network", "make_reason", "node", "plan"))
 
 
 @pytest.fixture(autouse=True)

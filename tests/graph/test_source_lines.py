@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.graph.source_lines import relative_path, source_line
+from tests.project import REPOSITORY
 
 
 def trace(*frames: tuple[str, int]) -> str:
@@ -47,7 +48,7 @@ def test_what_has_no_line_says_none() -> None:
 
 def test_a_file_of_the_project_is_named_alike_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The points of a sweep are built in folders that do not hold the code."""
-    path = f"{Path(__file__).parents[1]}/pipeline/models/networks/resnet8.py"
+    path = f"{REPOSITORY}/pipeline/lowerdeck/models/networks/resnet8.py"
     assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"
     monkeypatch.chdir(tmp_path)
     assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"

@@ -26,9 +26,8 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from tests.conftest import TARGETS, Lowered, small_network
 from tests.networks import quantized_mixed
-from tests.project import SOURCES
+from tests.project import REPOSITORY, SOURCES
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 NETWORK = """
 import torch
 

@@ -5,19 +5,13 @@ import hashlib
 import html.parser
 import json
 import re
-import runpy
 from itertools import pairwise
-from pathlib import Path
 
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.layout import layered
 from lowerdeck.explain.views import views
 from lowerdeck.pages.explanation import page
-
-HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
-network, make_reason, node, plan, tensor = (
-    HANDMADE[name] for name in ("network", "make_reason", "node", "plan", "tensor")
-)
+from tests.handmade_plan import DEQUANTIZE, QUANTIZE, make_reason, network, node, plan, tensor
 
 
 class Page(html.parser.HTMLParser):
@@ -89,8 +83,8 @@ class TestPage:
         }  # fmt: skip
         between = plan(
             node("a", "aten.relu.default", partition="p"),
-            node("q", HANDMADE["QUANTIZE"], [tensor("a", 1)], partition="p"),
-            node("dq", HANDMADE["DEQUANTIZE"], [tensor("q", 1)], partition="p"),
+            node("q", QUANTIZE, [tensor("a", 1)], partition="p"),
+            node("dq", DEQUANTIZE, [tensor("q", 1)], partition="p"),
             node("b", "aten.relu.default", [tensor("dq", 1)], partition="p"),
         )
         (operators,) = [view for view in views(PlanGraph(between)) if view.name == "operators"]

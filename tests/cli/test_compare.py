@@ -6,9 +6,7 @@ import io
 import json
 import os
 import re
-import runpy
 import subprocess
-from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -21,8 +19,8 @@ from lowerdeck.provenance import lineage
 from lowerdeck.sweep.folder import Folder, PointRecord
 from lowerdeck.tracking.record import record
 from lowerdeck.tracking.runs import KIND_TAG
+from tests.handmade_build import write_build
 
-HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 EVIL = '<img src=x onerror="alert(1)">'
 
 
@@ -38,7 +36,7 @@ def metrics(hits, size, samples=200, **more):
 def write(hits, size, seed=3, calibrated=None, estimated_ms=None, **sections):
     """A build in build/ of which the first `hits` of 200 samples are recognized."""
     answers = [1 if sample < hits else 0 for sample in range(200)]
-    return HANDMADE["write_build"](
+    return write_build(
         metrics=metrics(hits, size, estimated_inference_time_ms=estimated_ms),
         labels=(1,) * 200,
         answers=tuple(answers),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from lowerdeck.quantization import sensitivity
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from tests.conftest import backend_for
+from tests.handmade_build import write_config
 from tests.networks import Fragile
 from tests.project import REPOSITORY
 
-write_config = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))["write_config"]
 PARAMS = """\
 # chosen by hand
 model: fragile   # three layers

@@ -2,10 +2,8 @@
 
 import json
 import os
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +16,7 @@ from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime import open_program
 from tests.project import SOURCES
-
-REPOSITORY = Path(__file__).parents[1]
-LOWERING = runpy.run_path(str(Path(__file__).with_name("runtime") / "lowering.py"))
+from tests.runtime.lowering import lower
 
 
 class Images(nn.Module):
@@ -46,9 +42,7 @@ def lowered(tmp_path_factory):
         if target not in made:
             torch.manual_seed(0)
             samples = [(torch.rand(1, 3, 8, 8),) for _ in range(3)]
-            made[target] = LOWERING["lower"](
-                Images(), samples, target, tmp_path_factory.mktemp(target) / "build_folder"
-            )
+            made[target] = lower(Images(), samples, target, tmp_path_factory.mktemp(target) / "build_folder")
         return made[target]
 
     return get

@@ -3,8 +3,6 @@
 import html.parser
 import io
 import re
-import runpy
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -14,13 +12,12 @@ from lowerdeck.artifacts.evaluation_results import read_confusion
 from lowerdeck.artifacts.files import write_json, write_table
 from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.pages import report
 from lowerdeck.provenance import lineage
 from lowerdeck.report import summary, terminal
 from lowerdeck.report.build import read_build
-
-HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
-write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
+from tests.handmade_build import LAYERS, NODES, write_build, write_config
 
 
 @pytest.fixture(autouse=True)
@@ -206,12 +203,10 @@ class TestPage:
 
     def test_all_text_is_escaped(self):
         evil = "<script>alert(1)</script>\"'&amp;"
-        reason = HANDMADE["Reason"](code=HANDMADE["ReasonCode"].CONSTRAINT, message=evil)
-        node = HANDMADE["PlannedNode"](
-            name=evil, operator=evil, compute=True, partition=None, module=evil, reason=reason
-        )
+        reason = Reason(code=ReasonCode.CONSTRAINT, message=evil)
+        node = PlannedNode(name=evil, operator=evil, compute=True, partition=None, module=evil, reason=reason)
         config = write_build(
-            nodes=(*HANDMADE["NODES"], node),
+            nodes=(*NODES, node),
             metrics={"float_accuracy": evil},
             model={"name": evil, "options": {evil: evil}},
             dataset={"name": evil},
@@ -249,7 +244,7 @@ class TestPage:
         assert "representable" not in Page(report.render(read_build())).text
 
     def test_many_layers_are_folded_away(self):
-        layer = HANDMADE["LAYERS"][0]
+        layer = LAYERS[0]
         write_build(layers=(layer,) * (report.MAX_ROWS + 3))
         assert "3 more" in Page(report.render(read_build())).text
 

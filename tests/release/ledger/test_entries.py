@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import runpy
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -23,9 +22,9 @@ from lowerdeck.delegation.coverage import coverage
 from lowerdeck.provenance import lineage
 from lowerdeck.release.ledger.difference import read_tolerances
 from lowerdeck.release.ledger.entries import entry_of, file_name, parsed, read
+from tests.handmade_build import write_build
 from tests.project import REPOSITORY
 
-write_build = runpy.run_path(str(Path(__file__).parents[1] / "handmade_build.py"))["write_build"]
 LEDGER = Path("docs/ledger")
 TINY = LEDGER / "tiny.yaml"
 ENTRY = "neutron_imxrt700 / reference / int8"

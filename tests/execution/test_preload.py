@@ -18,7 +18,6 @@ import pytest
 from tests.conftest import end_servers
 from tests.project import SOURCES
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 NO_SERVER = 99
 
 SERVER = """
@@ -29,6 +28,7 @@ preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]))
 CLIENT = f"""
 import sys
 from lowerdeck import preload
+from tests.project import REPOSITORY
 code = preload.run(sys.argv[1], 20)
 sys.exit({NO_SERVER} if code is None else code)
 """

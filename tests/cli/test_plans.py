@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -15,11 +14,8 @@ import yaml
 from lowerdeck.artifacts.files import write_json
 from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.cli.main import main
-
-TESTS = Path(__file__).parents[1]
-network = runpy.run_path(str(TESTS / "handmade_plan.py"))["network"]
-make_reason = runpy.run_path(str(TESTS / "handmade_plan.py"))["make_reason"]
-write_build = runpy.run_path(str(TESTS / "handmade_build.py"))["write_build"]
+from tests.handmade_build import write_build
+from tests.handmade_plan import make_reason, network
 
 
 def call(*command):

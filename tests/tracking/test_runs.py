@@ -1,7 +1,6 @@
 """Finding recorded builds: a real sqlite database with runs of `record` and of the tracking API."""
 
 import os
-import runpy
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import runs
 from lowerdeck.tracking.record import record
+from tests.handmade_build import write_build
 
-HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
 NAME = "tiny neutron_imxrt700 int8 reference"
 
 
@@ -27,9 +26,7 @@ def recorded(tmp_path_factory):
         for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
             patch.delenv(name)
         for accuracy in (0.5, 0.75):
-            config = HANDMADE["write_build"](
-                metrics={"quantized_accuracy": accuracy}, build={"seed": int(8 * accuracy)}
-            )
+            config = write_build(metrics={"quantized_accuracy": accuracy}, build={"seed": int(8 * accuracy)})
             record(config, lineage.trace(config))
         client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
         experiment = client.get_experiment_by_name("lowerdeck").experiment_id

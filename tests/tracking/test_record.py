@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import runpy
 import socket
 import subprocess
 import sys
@@ -20,11 +19,9 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import record
-from tests.project import SOURCES
+from tests.handmade_build import LAYERS, files_below, write_build, write_config
+from tests.project import REPOSITORY, SOURCES
 
-HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
-write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
-REPOSITORY = Path(__file__).parents[1]
 FLAVORS_PAGE = REPOSITORY / "docs" / "flavors.md"
 
 
@@ -149,7 +146,7 @@ class TestRun:
         }  # fmt: skip
         folder = Path(run.info.artifact_uri.removeprefix("file://"))
         assert folder.is_relative_to(Path.cwd() / "mlflow" / "artifacts")
-        assert HANDMADE["files_below"](folder) == [
+        assert files_below(folder) == [
             "classes.csv", "config.yaml", "confusion.csv", "data/README.txt", "explain.html", "firmware.zip",
             "layers.csv", "lineage.json", "manifest.json", "metrics.json", "model_explorer.json", "plan.json",
             "plots/confusion_matrix.png", "plots/layers.png",
@@ -377,9 +374,9 @@ class TestAddress:
 
 
 def test_the_plot_of_layers_has_the_same_bytes_every_time():
-    picture = plots.layers_png(HANDMADE["LAYERS"])
+    picture = plots.layers_png(LAYERS)
     assert picture.startswith(b"\x89PNG")
-    assert picture == plots.layers_png(HANDMADE["LAYERS"])
+    assert picture == plots.layers_png(LAYERS)
 
 
 def test_the_confusion_plot_has_the_same_bytes_every_time():

@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import os
 import re
-import runpy
 import shutil
 import socket
 import subprocess
@@ -20,10 +19,8 @@ from lowerdeck.cli.main import main
 from lowerdeck.pages import dvc_plots_template
 from lowerdeck.tracking import ui
 from tests.backends.neutron import environments
-from tests.project import SOURCES
-
-HANDMADE = runpy.run_path(str(Path(__file__).with_name("handmade_build.py")))
-write_build, write_config = HANDMADE["write_build"], HANDMADE["write_config"]
+from tests.handmade_build import write_build, write_config
+from tests.project import REPOSITORY, SOURCES
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +181,7 @@ class TestPlotsTemplate:
         assert "{plot_divs}" in text
 
 
-CONF = Path(__file__).parents[1] / "conf"
+CONF = REPOSITORY / "conf"
 
 
 class TestFlavors:
