@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,15 @@ from tests.handmade_build import write_build
 from tests.handmade_plan import make_reason, network
 
 
-def call(*command):
+def call(*command: str) -> None:
     identity = {
         f"GIT_{role}_{what}": "test@example.org" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | identity)
+    subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | identity)
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory):
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two revisions: `first`, with a plan whose linear layer is refused, and the one that is checked out."""
     root = tmp_path_factory.mktemp("repository")
     before = Path.cwd()
@@ -50,9 +51,9 @@ def repository(tmp_path_factory):
 
 
 @pytest.fixture
-def explain(capsys):
-    def run(*arguments, status=0):
-        assert main.main(["explain", *arguments]) == status
+def explain(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def run(*arguments: str, status: int = 0) -> str:
+        assert main(["explain", *arguments]) == status
         printed = capsys.readouterr()
         return printed.err if status else printed.out
 
@@ -60,7 +61,9 @@ def explain(capsys):
 
 
 class TestRevision:
-    def test_the_plan_of_a_revision_comes_from_dvcs_cache(self, repository, explain, monkeypatch):
+    def test_the_plan_of_a_revision_comes_from_dvcs_cache(
+        self, repository: Path, explain: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.chdir(repository)
         shown = json.loads(explain("--against", "first", "--json"))
         (gained,) = shown["gained"]
@@ -69,7 +72,9 @@ class TestRevision:
         assert "the same nodes in the same partitions" in explain("--against", "HEAD")
         assert "not_quantized" in explain("first")
 
-    def test_a_cache_without_it_says_how_to_get_it(self, repository, explain, tmp_path, monkeypatch):
+    def test_a_cache_without_it_says_how_to_get_it(
+        self, repository: Path, explain: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shutil.copytree(repository, tmp_path / "clone", symlinks=True)
         monkeypatch.chdir(tmp_path / "clone")
         shutil.rmtree(".dvc/cache")
@@ -77,7 +82,9 @@ class TestRevision:
         assert "the plan of revision first is not to be had here" in message
         assert "dvc fetch" in message
 
-    def test_a_revision_before_the_first_build_has_none(self, repository, explain, tmp_path, monkeypatch):
+    def test_a_revision_before_the_first_build_has_none(
+        self, repository: Path, explain: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shutil.copytree(repository, tmp_path / "clone", symlinks=True)
         monkeypatch.chdir(tmp_path / "clone")
         call("git", "checkout", "--quiet", "--orphan", "bare")
@@ -87,7 +94,9 @@ class TestRevision:
 
 
 class TestRun:
-    def test_the_plan_of_a_recorded_run(self, explain, tmp_path, monkeypatch):
+    def test_the_plan_of_a_recorded_run(
+        self, explain: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from lowerdeck.provenance import lineage
         from lowerdeck.tracking.record import record
 

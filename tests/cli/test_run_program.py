@@ -4,8 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from PIL import Image
@@ -16,29 +20,30 @@ from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime import open_program
 from tests.project import SOURCES
-from tests.runtime.lowering import lower
+from tests.runtime.lowering import Lowered, lower
 
 
 class Images(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 5)
 
-    def forward(self, x):
-        return self.linear(torch.relu(self.conv(x)).flatten(1))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.linear(torch.relu(self.conv(x)).flatten(1))
+        return scores
 
 
 class TwoInputs(nn.Module):
-    def forward(self, x, y):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x + 2 * y, x - y
 
 
 @pytest.fixture(scope="module")
-def lowered(tmp_path_factory):
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lowered]:
     """(target) -> the build of `Images`, made at the first call."""
-    made = {}
+    made: dict[str, Lowered] = {}
 
-    def get(target):
+    def get(target: str) -> Lowered:
         if target not in made:
             torch.manual_seed(0)
             samples = [(torch.rand(1, 3, 8, 8),) for _ in range(3)]
@@ -49,7 +54,7 @@ def lowered(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two_inputs(tmp_path_factory):
+def two_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A portable program with two inputs and two outputs, without a manifest."""
     from executorch.exir import to_edge
 
@@ -60,7 +65,7 @@ def two_inputs(tmp_path_factory):
 
 
 @pytest.fixture
-def x(tmp_path):
+def x(tmp_path: Path) -> npt.NDArray[np.float32]:
     array = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
     np.save(tmp_path / "x.npy", array)
     array.tofile(tmp_path / "x.bin")
@@ -68,7 +73,7 @@ def x(tmp_path):
     return array
 
 
-def lowerdeck_run(*arguments):
+def lowerdeck_run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "lowerdeck.cli", "run", *map(str, arguments)],
@@ -89,7 +94,15 @@ class TestProcess:
             ("xnnpack", "XnnpackBackend (1 partition)", "ExecuTorch runtime"),
         ],
     )
-    def test_what_it_prints_and_writes(self, lowered, x, tmp_path, target, delegate, executor):
+    def test_what_it_prints_and_writes(
+        self,
+        lowered: Callable[[str], Lowered],
+        x: npt.NDArray[np.float32],
+        tmp_path: Path,
+        target: str,
+        delegate: str,
+        executor: str,
+    ) -> None:
         build = lowered(target)
         done = lowerdeck_run(build.program, "--inputs", tmp_path / "x.npy", "--output", tmp_path / "out")
         assert done.returncode == 0, done.stderr
@@ -109,13 +122,13 @@ class TestProcess:
         assert found.dtype == np.float32
         assert found.tobytes() == expected.numpy().tobytes() == (tmp_path / "out" / "output_0.bin").read_bytes()
 
-    def test_a_program_can_be_described_alone(self, lowered):
+    def test_a_program_can_be_described_alone(self, lowered: Callable[[str], Lowered]) -> None:
         done = lowerdeck_run(lowered("neutron").program)
         assert done.returncode == 0, done.stderr
         assert "input 0" in done.stdout
         assert "median" not in done.stdout
 
-    def test_a_cut_program_is_an_error_and_no_crash(self, lowered, tmp_path):
+    def test_a_cut_program_is_an_error_and_no_crash(self, lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
         path = tmp_path / "cut.pte"
         path.write_bytes(lowered("xnnpack").program.read_bytes()[:3000])
         done = lowerdeck_run(path)
@@ -124,7 +137,9 @@ class TestProcess:
         assert done.stderr.startswith("lowerdeck run: ")
         assert "damaged" in done.stderr
 
-    def test_an_altered_program_is_refused_by_its_manifest(self, lowered, x, tmp_path):
+    def test_an_altered_program_is_refused_by_its_manifest(
+        self, lowered: Callable[[str], Lowered], x: npt.NDArray[np.float32], tmp_path: Path
+    ) -> None:
         build = lowered("neutron")
         (tmp_path / "program.pte").write_bytes(build.program.read_bytes()[:-1] + b"?")
         (tmp_path / "manifest.json").write_bytes((build.program.parent / "manifest.json").read_bytes())
@@ -134,7 +149,9 @@ class TestProcess:
 
 
 class TestInputs:
-    def test_every_form_gives_the_same_bytes(self, lowered, x, tmp_path):
+    def test_every_form_gives_the_same_bytes(
+        self, lowered: Callable[[str], Lowered], x: npt.NDArray[np.float32], tmp_path: Path
+    ) -> None:
         program = lowered("xnnpack").program
         answers = set()
         for suffix in ("npy", "bin", "npz"):
@@ -142,7 +159,7 @@ class TestInputs:
             answers.add((tmp_path / suffix / "output_0.bin").read_bytes())
         assert len(answers) == 1
 
-    def test_images_are_resized_scaled_and_normalized(self, lowered, tmp_path):
+    def test_images_are_resized_scaled_and_normalized(self, lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
         build = lowered("xnnpack")
         (tmp_path / "images").mkdir()
         pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
@@ -161,7 +178,7 @@ class TestInputs:
             (expected,) = program(((image - normalize) / 0.2).contiguous())
             assert np.load(tmp_path / "out" / name / "output_0.npy") == pytest.approx(expected.numpy(), abs=1e-5)
 
-    def test_several_inputs_and_outputs(self, two_inputs, tmp_path):
+    def test_several_inputs_and_outputs(self, two_inputs: Path, tmp_path: Path) -> None:
         arrays = [np.array([[1, 2, 3]], np.float32), np.array([[10, 20, 30]], np.float32)]
         for index, array in enumerate(arrays):
             np.save(tmp_path / f"{index}.npy", array)
@@ -176,7 +193,9 @@ class TestInputs:
 
 class TestRefusals:
     @pytest.fixture
-    def refusal(self, lowered, x, tmp_path):
+    def refusal(
+        self, lowered: Callable[[str], Lowered], x: npt.NDArray[np.float32], tmp_path: Path
+    ) -> Callable[..., str]:
         """(names of files, options) -> the message."""
         np.save(tmp_path / "double.npy", x.astype(np.float64))
         np.save(tmp_path / "small.npy", x[..., :4])
@@ -186,7 +205,7 @@ class TestRefusals:
             (tmp_path / name).write_bytes(b"nothing")
         (tmp_path / "empty").mkdir()
 
-        def get(*names, **options):
+        def get(*names: str, **options: Any) -> str:
             with pytest.raises(LowerdeckError) as raised:
                 run_program(
                     lowered("xnnpack").program, [tmp_path / name for name in names], tmp_path / "out", **options
@@ -216,22 +235,24 @@ class TestRefusals:
         ],
         ids=str,
     )
-    def test_inputs_that_do_not_fit(self, refusal, names, message):
+    def test_inputs_that_do_not_fit(self, refusal: Callable[..., str], names: tuple[str, ...], message: str) -> None:
         assert message in refusal(*names)
 
-    def test_options_that_do_not_fit(self, refusal, tmp_path):
+    def test_options_that_do_not_fit(self, refusal: Callable[..., str], tmp_path: Path) -> None:
         Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
         assert "it has: forward" in refusal("x.npy", method="backward")
         assert "--mean has 2 values" in refusal("x.png", mean=(1.0, 2.0))
         assert "above 0" in refusal("x.png", std=(0.0,))
         assert "no resolver 'fast'" in refusal("x.npy", resolver="fast")
 
-    def test_images_are_for_one_image_input(self, two_inputs, tmp_path):
+    def test_images_are_for_one_image_input(self, two_inputs: Path, tmp_path: Path) -> None:
         Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
         with pytest.raises(LowerdeckError, match="one input"):
             run_program(two_inputs, [tmp_path / "x.png"])
 
-    def test_a_missing_twin_is_named(self, lowered, x, tmp_path):
+    def test_a_missing_twin_is_named(
+        self, lowered: Callable[[str], Lowered], x: npt.NDArray[np.float32], tmp_path: Path
+    ) -> None:
         build = lowered("ethos_u")
         with pytest.raises(LowerdeckError, match="twin"):
             run_program(build.program, beside=False)

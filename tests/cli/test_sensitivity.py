@@ -20,6 +20,7 @@ from lowerdeck.config.params import with_override
 from lowerdeck.config.quantization import quantization_scheme
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.quantization import sensitivity
+from lowerdeck.quantization.switches import SwitchedModel
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from tests.conftest import backend_for
@@ -79,7 +80,7 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sensitivity, "sensitivities", interrupted)
-    assert main.main(["sensitivity"]) == 130
+    assert main(["sensitivity"]) == 130
     output = capsys.readouterr().out
     assert "interrupted after 1 layers" in output
     assert "first" in output
@@ -89,14 +90,14 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
     assert len(before) == 4  # none, all, the first layer alone quantized and alone float
     monkeypatch.setattr(sensitivity, "sensitivities", whole)
     measured: list[Any] = []
-    run = sensitivity.SwitchedModel.run
+    run = SwitchedModel.run
 
     def counted(model: Any, on: Any, inputs: Any) -> torch.Tensor:
         measured.append(on)
         return run(model, on, inputs)
 
-    monkeypatch.setattr(sensitivity.SwitchedModel, "run", counted)
-    assert main.main(["sensitivity"]) == 0
+    monkeypatch.setattr(SwitchedModel, "run", counted)
+    assert main(["sensitivity"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("on 64 samples of the calibration split: float 100.00 %, all quantized ")
     assert lines[2].startswith("second")  # the one that loses most
@@ -107,7 +108,7 @@ def test_interrupted_it_shows_what_it_has_and_goes_on_from_there(
 
 
 def test_json_and_top(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["sensitivity", "--json", "--top", "1", "--samples", "32"]) == 0
+    assert main(["sensitivity", "--json", "--top", "1", "--samples", "32"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["num_samples"], report["split"], report["complete"]) == (32, "calibration", True)
     (worst,) = report["layers"]
@@ -117,10 +118,10 @@ def test_json_and_top(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_list_is_written_into_params_yaml_and_nothing_else_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["sensitivity", "--max-drop", "0.05"]) == 0
+    assert main(["sensitivity", "--max-drop", "0.05"]) == 0
     assert "overrides: {quantization: {keep_float: [second]}}" in capsys.readouterr().out
     assert Path("params.yaml").read_text() == PARAMS
-    assert main.main(["sensitivity", "--max-drop", "0.05", "--write"]) == 0
+    assert main(["sensitivity", "--max-drop", "0.05", "--write"]) == 0
     text = Path("params.yaml").read_text()
     expected = yaml.safe_load(PARAMS) | {"overrides": {"quantization": {"keep_float": ["second"]}}}
     assert yaml.safe_load(text) == expected
@@ -136,7 +137,7 @@ def test_the_list_is_written_into_params_yaml_and_nothing_else_changes(capsys: p
     ],
 )
 def test_what_cannot_be_done_is_said(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["sensitivity", *arguments]) == 1
+    assert main(["sensitivity", *arguments]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -147,7 +148,7 @@ def test_what_cannot_be_reached_is_said_and_not_written(
     monkeypatch.setattr(
         sensitivity, "reach", lambda trials, layers, wanted, report: search(trials, layers, 2.0, report)
     )
-    assert main.main(["sensitivity", "--reach", "1.0", "--write"]) == 1
+    assert main(["sensitivity", "--reach", "1.0", "--write"]) == 1
     message = capsys.readouterr().err
     assert "the best found is 100.00 % with keep_float: [" in message
     assert "the float model itself reaches 100.00 %" in message

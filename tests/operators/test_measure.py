@@ -51,7 +51,8 @@ def test_indices_have_to_be_equal_and_shapes_too() -> None:
 def test_an_error_of_a_library_is_a_result_and_one_of_the_project_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(operator="abs", make=function(torch.abs))
 
-    monkeypatch.setattr(measure, "partition", lambda *_: torch.export.export(nn.Identity(), "no tuple"))
+    mistake: Any = "no tuple"
+    monkeypatch.setattr(measure, "partition", lambda *_: torch.export.export(nn.Identity(), mistake))
     found = measure.measure(case, "float32", xnnpack.TARGETS[0])
     assert found.outcome is Outcome.ERROR
     assert found.problem.startswith("partition: ")
@@ -71,7 +72,7 @@ def test_an_error_of_the_project_is_no_result_of_the_command(
 ) -> None:
     found = measure.CaseResult(outcome=Outcome.OWN_ERROR, problem="KeyError: 'mistake'")
     monkeypatch.setattr(rows, "measure", lambda *_: found)
-    assert main.main(["operators", "--backend", "xnnpack", "--only", "partitioner: abs (float32)", "--update"]) == 1
+    assert main(["operators", "--backend", "xnnpack", "--only", "partitioner: abs (float32)", "--update"]) == 1
     assert "errors of the project itself" in capsys.readouterr().err
 
 
@@ -102,13 +103,13 @@ def test_the_command_says_what_differs_and_update_mends_it(table: Page, capsys: 
     )
     rows.write(dataclasses.replace(table, rows=wrong))
     command = ["operators", "--backend", "xnnpack", "--only", key]
-    assert main.main(command) == 1
+    assert main(command) == 1
     said = capsys.readouterr().err
     assert f'{key}: outcome was "not delegated" and is "delegated"' in said
     assert f'{key}: verdict was "less than claimed" and is "as claimed"' in said
-    assert main.main([*command, "--update"]) == 0
+    assert main([*command, "--update"]) == 0
     assert rows.path("xnnpack").read_bytes() == kept
-    assert main.main(command) == 0
+    assert main(command) == 0
     assert "1 rows are as in" in capsys.readouterr().out
 
 
@@ -122,7 +123,7 @@ def test_an_operator_that_nobody_has_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    assert main.main(["operators", "--backend", "xnnpack", "--only", "conv9d"]) == 1
+    assert main(["operators", "--backend", "xnnpack", "--only", "conv9d"]) == 1
     assert "no row matches --only 'conv9d'" in capsys.readouterr().err
 
 

@@ -65,7 +65,7 @@ def built(metrics: dict[str, Any] | None = None, **sections: Any) -> None:
 
 
 def ledger(*arguments: str) -> int:
-    return main.main(["ledger", *arguments])
+    return main(["ledger", *arguments])
 
 
 def entries() -> dict[str, Any]:
@@ -219,7 +219,12 @@ def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str
     from lowerdeck.config.load import read_config
     from lowerdeck.tracking.record import record
 
-    for name, sections in {"a": {}, "b": {"quantization": {"name": "other"}}, "c": {"build": {"seed": 4}}}.items():
+    changes: dict[str, dict[str, Any]] = {
+        "a": {},
+        "b": {"quantization": {"name": "other"}},
+        "c": {"build": {"seed": 4}},
+    }
+    for name, sections in changes.items():
         built({"delegated_accuracy": 0.5}, **sections)
         recorded = record(read_config(paths.CONFIG), read_json(paths.LINEAGE))
         assert recorded.new, name

@@ -57,7 +57,7 @@ class Recorded:
     def promote_here(self, *arguments: str) -> int:
         """The same in this process, which is quicker where neither code is edited nor anything built."""
         with chdir(self.project.root):
-            return main.main(["promote", *arguments])
+            return main(["promote", *arguments])
 
     def params(self) -> str:
         return (self.project.root / "params.yaml").read_text()
