@@ -3,6 +3,8 @@
 import html.parser
 import io
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -21,17 +23,18 @@ from tests.handmade_build import LAYERS, NODES, write_build, write_config
 
 
 @pytest.fixture(autouse=True)
-def _in_new_folder(tmp_path, monkeypatch):
+def _in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def printed(**options):
-    console = Console(file=io.StringIO(), **({"width": 80} | options))
+def printed(**options: Any) -> str:
+    text = io.StringIO()
+    console = Console(file=text, **({"width": 80} | options))
     terminal.print_table(read_build(), console)
-    return console.file.getvalue()
+    return text.getvalue()
 
 
-def rows_of(text):
+def rows_of(text: str) -> dict[str, str]:
     """Name -> value of the printed table."""
     pairs = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in text.splitlines())
     return dict(pair for pair in pairs if len(pair) == 2)
@@ -42,26 +45,28 @@ class Page(html.parser.HTMLParser):
 
     VOID = ("meta", "link", "br")
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags, self.text, self.open = [], "", []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.open: list[str] = []
         self.feed(text)
         assert not self.open
 
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         self.text += data + "\n"
 
 
 class TestTerminal:
-    def test_every_figure_is_there(self):
+    def test_every_figure_is_there(self) -> None:
         write_build()
         table = rows_of(printed())
         assert table["target"] == "neutron_imxrt700 (neutron)"
@@ -79,15 +84,15 @@ class TestTerminal:
         assert table["estimated inference time"] == "1.250 ms (Reference's estimate)"
         assert "delegated against quantized" not in table
 
-    def test_sizes_that_vary_are_told(self):
+    def test_sizes_that_vary_are_told(self) -> None:
         write_build()
         assert "inputs" not in rows_of(printed())
         build = read_build()
         tensor = {"dtype": "int8", "shape": [1, 3, 64, 64], "is_dynamic": True}
-        rows = summary.rows(build.config, build.metrics, build.manifest | {"inputs": [tensor]})
+        rows = summary.rows(build.config, build.metrics, {**build.manifest, "inputs": [tensor]})
         assert ("inputs", "int8 up to [1, 3, 64, 64]") in rows
 
-    def test_intervals_and_lsb_errors_stand_beside_their_samples(self):
+    def test_intervals_and_lsb_errors_stand_beside_their_samples(self) -> None:
         write_build(
             metrics={
                 "delegated_accuracy": 0.75, "delegated_accuracy_low": 0.3006, "delegated_accuracy_high": 0.9544,
@@ -100,7 +105,7 @@ class TestTerminal:
         assert table["delegated against quantized"] == "max 1 LSB, mean 0.04, 97.3 % exact"
         assert table["worst layer"] == "conv2d (features.0): 9.2 dB SQNR"
 
-    def test_of_the_estimates_only_the_most_asked_for(self):
+    def test_of_the_estimates_only_the_most_asked_for(self) -> None:
         names = (
             "total_cycles",
             "npu_cycles",
@@ -126,33 +131,33 @@ class TestTerminal:
         assert "estimated MACs" in shown
         assert shown.count("estimated total cycles") == 1
 
-    def test_gates_that_were_chosen_are_judged(self):
+    def test_gates_that_were_chosen_are_judged(self) -> None:
         write_build(gates={"name": "strict", "min_quantized_accuracy": 0.7})
         assert rows_of(printed())["gates strict"] == "all passed"
         write_build(gates={"name": "strict", "min_quantized_accuracy": 0.8})
         text = " ".join(printed().split())
         assert "1 failed. gates.min_quantized_accuracy: quantized_accuracy is 0.75" in text
 
-    def test_the_caveat_and_the_ways_on_are_there(self):
+    def test_the_caveat_and_the_ways_on_are_there(self) -> None:
         write_build()
         text = printed()
         assert "reference flavor: runs on the host only, not on the NPU" in text
         for words in ("make ui", "build/report.html", "build/firmware.zip", "dvc metrics diff"):
             assert words in text
 
-    def test_a_device_flavor_has_no_caveat(self):
+    def test_a_device_flavor_has_no_caveat(self) -> None:
         write_build(flavor={"name": "vela"})
         assert "host only" not in printed()
         assert "(Vela's estimate)" in printed()
 
-    def test_random_data_is_named_in_place_of_an_accuracy(self):
+    def test_random_data_is_named_in_place_of_an_accuracy(self) -> None:
         random = "meaningless: random data"
         write_build(metrics={"float_accuracy": random, "quantized_accuracy": random}, labels=None)
         table = rows_of(printed())
         assert table["float accuracy"] == table["quantized accuracy"] == random
         assert table["delegated accuracy"] == "not measured"
 
-    def test_a_pipe_gets_the_same_words_without_colours(self):
+    def test_a_pipe_gets_the_same_words_without_colours(self) -> None:
         write_build(model={"name": "[red]model[/red]"})
         plain = printed()
         assert "\x1b" not in plain
@@ -161,7 +166,7 @@ class TestTerminal:
         coloured = printed(force_terminal=True, color_system="standard")
         assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
 
-    def test_what_was_not_recorded_is_said(self):
+    def test_what_was_not_recorded_is_said(self) -> None:
         config = write_build()
         assert "not recorded yet" in printed()
         write_json(paths.LINEAGE, lineage.trace(config))
@@ -171,7 +176,7 @@ class TestTerminal:
 
 
 class TestPage:
-    def test_every_part_is_there(self):
+    def test_every_part_is_there(self) -> None:
         config = write_build()
         write_json(paths.LINEAGE, lineage.trace(config))
         text = report.render(read_build())
@@ -183,10 +188,12 @@ class TestPage:
             "random, seed 3", "convert, test-converter 7.1", "version of torch", "model.options.kwargs.num_classes",
         ):  # fmt: skip
             assert words in shown, words
-        for link in read_build().lineage["links"]:
+        traced = read_build().lineage
+        assert traced is not None
+        for link in traced["links"]:
             assert link["sha256"] in shown
 
-    def test_nothing_is_loaded_and_nothing_runs(self):
+    def test_nothing_is_loaded_and_nothing_runs(self) -> None:
         write_build()
         text = report.render(read_build())
         tags = Page(text).tags
@@ -195,13 +202,13 @@ class TestPage:
         assert "url(" not in text
         assert "default-src 'none'" in text
 
-    def test_light_and_dark_narrow_and_wide(self):
+    def test_light_and_dark_narrow_and_wide(self) -> None:
         write_build()
         text = report.render(read_build())
         assert "prefers-color-scheme: dark" in text
         assert "width=device-width" in text
 
-    def test_all_text_is_escaped(self):
+    def test_all_text_is_escaped(self) -> None:
         evil = "<script>alert(1)</script>\"'&amp;"
         reason = Reason(code=ReasonCode.CONSTRAINT, message=evil)
         node = PlannedNode(name=evil, operator=evil, compute=True, partition=None, module=evil, reason=reason)
@@ -216,11 +223,11 @@ class TestPage:
         assert "<script" not in text
         assert evil in Page(text).text
 
-    def test_a_build_without_labels_has_no_matrix(self):
+    def test_a_build_without_labels_has_no_matrix(self) -> None:
         write_build(labels=None)
         assert "Confusion matrix" not in report.render(read_build())
 
-    def test_classes_and_layers_are_there_worst_first(self):
+    def test_classes_and_layers_are_there_worst_first(self) -> None:
         write_build()
         shown = Page(report.render(read_build())).text
         assert shown.index("conv2d") < shown.index("40.0 dB")
@@ -231,7 +238,7 @@ class TestPage:
         assert "Layers" not in tags.text
         assert "Classes" not in tags.text
 
-    def test_every_quantized_tensor_is_there_once_worst_first(self):
+    def test_every_quantized_tensor_is_there_once_worst_first(self) -> None:
         write_build()
         shown = Page(report.render(read_build())).text
         section = shown[shown.index("Quantization\n") :]
@@ -243,31 +250,31 @@ class TestPage:
         write_quantization_report(())
         assert "representable" not in Page(report.render(read_build())).text
 
-    def test_many_layers_are_folded_away(self):
+    def test_many_layers_are_folded_away(self) -> None:
         layer = LAYERS[0]
         write_build(layers=(layer,) * (report.MAX_ROWS + 3))
         assert "3 more" in Page(report.render(read_build())).text
 
-    def test_many_classes_give_a_list_of_mistakes(self):
+    def test_many_classes_give_a_list_of_mistakes(self) -> None:
         labels = tuple(range(report.MAX_MATRIX_CLASSES + 1))
         write_build(labels=labels, answers=(*labels[:-1], 0))
         text = report.render(read_build())
         assert 'class="matrix"' not in text
         assert "41 classes; the most frequent mistakes, of 1 in all." in Page(text).text
 
-    def test_the_same_build_gives_the_same_page(self):
+    def test_the_same_build_gives_the_same_page(self) -> None:
         write_build()
         assert report.render(read_build()) == report.render(read_build())
 
 
 class TestReadBuild:
-    def test_a_missing_artifact_names_its_stage(self):
+    def test_a_missing_artifact_names_its_stage(self) -> None:
         write_build()
         paths.METRICS.unlink()
         with pytest.raises(LowerdeckError, match="dvc repro evaluate"):
             read_build()
 
-    def test_parts_of_different_builds_are_refused(self):
+    def test_parts_of_different_builds_are_refused(self) -> None:
         write_build()
         write_config(flavor={"name": "vela"})
         with pytest.raises(LowerdeckError, match="parts of different builds"):
@@ -276,10 +283,10 @@ class TestReadBuild:
 
 class TestMetrics:
     @pytest.mark.parametrize("measured", [{"float_accuracy": "not measured"}, {}])
-    def test_what_is_not_measured_is_never_a_number(self, measured):
+    def test_what_is_not_measured_is_never_a_number(self, measured: dict[str, object]) -> None:
         assert summary.accuracy(measured | {"num_samples": 360}, "float") == "not measured"
 
-    def test_comparisons_show_shares_with_their_interval(self):
+    def test_comparisons_show_shares_with_their_interval(self) -> None:
         name = "delegated_agreement_with_quantized"
         measured = {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, "delegated_against_quantized_sqnr_db": 40.0}
         assert summary.comparisons(measured) == [
@@ -287,12 +294,13 @@ class TestMetrics:
             ("delegated agreement with quantized", "50.00 % (95 %: 25.0 to 75.0)"),
         ]
 
-    def test_classes_are_in_the_order_of_numbers(self):
+    def test_classes_are_in_the_order_of_numbers(self) -> None:
         write_table(paths.CONFUSION, ("actual", "predicted"), [(10, 9), (9, 9), (2, 10)])
         confusion = read_confusion(paths.CONFUSION)
+        assert confusion is not None
         assert confusion.labels == ("2", "9", "10")
         assert confusion.counts == ((0, 0, 1), (0, 1, 0), (0, 1, 0))
 
-    def test_the_matrix_is_of_the_most_real_program(self):
+    def test_the_matrix_is_of_the_most_real_program(self) -> None:
         assert "quantized" in summary.confusion_title({"delegated_accuracy": "not measured"})
         assert "delegated" in summary.confusion_title({"delegated_accuracy": 0.5})

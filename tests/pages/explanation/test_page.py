@@ -6,6 +6,7 @@ import html.parser
 import json
 import re
 from itertools import pairwise
+from typing import Any
 
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.layout import layered
@@ -19,32 +20,36 @@ class Page(html.parser.HTMLParser):
 
     VOID = ("meta", "link", "br", "input")
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags, self.scripts, self.text, self.open = [], [], "", []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.open: list[str] = []
         self.feed(text)
         assert not self.open
 
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         if "script" in self.open:
             self.scripts.append(data)
         elif "style" not in self.open:
             self.text += data + "\n"
 
-    def boxes(self, view):
+    def boxes(self, view: str) -> dict[str, dict[str, str]]:
         """Class of the boxes of one drawing by their key."""
-        found, inside = {}, False
+        found: dict[str, dict[str, str]] = {}
+        inside = False
         for tag, attributes in self.tags:
             if tag == "svg":
                 inside = attributes["data-view"] == view
@@ -53,12 +58,13 @@ class Page(html.parser.HTMLParser):
         return found
 
 
-def data(shown):
-    return json.loads(shown.scripts[0])["nodes"]
+def data(shown: Page) -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = json.loads(shown.scripts[0])["nodes"]
+    return nodes
 
 
 class TestPage:
-    def test_shows_every_node_where_it_runs_and_why_not(self):
+    def test_shows_every_node_where_it_runs_and_why_not(self) -> None:
         shown = Page(page.render(network(), "net on device"))
         boxes = shown.boxes("all")
         assert set(boxes) == {each.name for each in network().nodes}
@@ -67,7 +73,7 @@ class TestPage:
         assert "target_constraint: stem.conv" in shown.text
         assert "pad the 6 output channels to 8" in shown.text
 
-    def test_data_has_all_fields_of_a_node_and_its_neighbours(self):
+    def test_data_has_all_fields_of_a_node_and_its_neighbours(self) -> None:
         (node_data,) = [each for each in data(Page(page.render(network(), "net"))) if each["name"] == "conv_0"]
         fields = dict(node_data["fields"])
         assert fields["source"] == "net.py:7"
@@ -76,7 +82,7 @@ class TestPage:
         assert node_data["users"] == ["conv_1"]
         assert node_data["hint"] == "pad the 6 output channels to 8"
 
-    def test_conversions_are_left_out_of_the_view_of_operators_and_edges_lead_through_them(self):
+    def test_conversions_are_left_out_of_the_view_of_operators_and_edges_lead_through_them(self) -> None:
         found = {view.name: view for view in views(PlanGraph(network()))}
         assert {box.key for box in found["operators"].boxes} == {
             "conv_0", "conv_1", "hardswish", "hardswish_1", "linear",
@@ -90,7 +96,7 @@ class TestPage:
         (operators,) = [view for view in views(PlanGraph(between)) if view.name == "operators"]
         assert operators.edges == [("a", "b")]
 
-    def test_only_its_own_script_may_run_and_nothing_is_loaded(self):
+    def test_only_its_own_script_may_run_and_nothing_is_loaded(self) -> None:
         text = page.render(network(), "net")
         shown = Page(text)
         (policy,) = [
@@ -102,7 +108,7 @@ class TestPage:
         assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
         assert not re.search(r"(src|href|url)\s*[=(]", text)
 
-    def test_all_text_is_escaped(self):
+    def test_all_text_is_escaped(self) -> None:
         evil = "</script><b onclick='x'>&\"<!--"
         reason = make_reason("constraint", evil, check=evil, values={evil: evil})
         bad = node(evil, evil, [tensor(f"{evil} input", 1)], module=evil, source=evil, reason=reason, compute=True)
@@ -112,16 +118,16 @@ class TestPage:
         assert shown.text.count(evil) > 3
         assert len(shown.scripts) == 2
 
-    def test_the_same_plan_gives_the_same_bytes(self):
+    def test_the_same_plan_gives_the_same_bytes(self) -> None:
         assert page.render(network(), "net") == page.render(network(), "net")
 
-    def test_a_plan_without_edges_or_reasons_is_a_page_too(self):
+    def test_a_plan_without_edges_or_reasons_is_a_page_too(self) -> None:
         shown = Page(page.render(plan(node("a", "aten.relu.default", partition="p")), "net"))
         assert "every node is delegated" in shown.text
 
 
 class TestModules:
-    def test_nodes_of_one_module_and_place_are_one_box(self):
+    def test_nodes_of_one_module_and_place_are_one_box(self) -> None:
         chain = [node("a0", "aten.relu.default", partition="p", module="m.0")]
         for index in range(1, 200):
             takes = [tensor(f"a{index - 1}", 1)]
@@ -130,7 +136,7 @@ class TestModules:
         assert [box.title for box in modules.boxes] == ["m"] + [f"m{index}" for index in range(10)]
         assert [len(box.nodes) for box in modules.boxes] == [1, 19] + [20] * 9
 
-    def test_groups_make_no_circle(self):
+    def test_groups_make_no_circle(self) -> None:
         """m's second node takes from the CPU, which takes from m's first: one box for m would be a circle."""
         parts = plan(
             node("a", "aten.relu.default", partition="p", module="m"),
@@ -147,14 +153,14 @@ class TestModules:
 class TestLayout:
     EDGES = (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("a", "d"), ("e", "d"))
 
-    def test_takers_stand_below_givers(self):
+    def test_takers_stand_below_givers(self) -> None:
         drawn = layered(["a", "b", "c", "e", "d"], self.EDGES)
         assert all(drawn.places[producer][1] < drawn.places[consumer][1] for producer, consumer in self.EDGES)
         assert drawn.places["e"][1] == drawn.places["d"][1] - 1, "what takes from nothing stands by its taker"
 
-    def test_boxes_and_passing_edges_keep_apart(self):
+    def test_boxes_and_passing_edges_keep_apart(self) -> None:
         drawn = layered(["a", "b", "c", "e", "d"], self.EDGES)
-        by_layer = {}
+        by_layer: dict[int, list[tuple[float, float]]] = {}
         for place, layer in drawn.places.values():
             by_layer.setdefault(layer, []).append((place, 1.0))
         for route in drawn.routes.values():
@@ -164,13 +170,13 @@ class TestLayout:
             for (left, width), (right, other) in pairwise(sorted(row)):
                 assert right - left >= (width + other) / 2 - 0.01
 
-    def test_a_chain_is_straight(self):
+    def test_a_chain_is_straight(self) -> None:
         names = [f"n{index}" for index in range(50)]
         drawn = layered(names, list(pairwise(names)))
         assert {place for place, _ in drawn.places.values()} == {0.0}
         assert (drawn.width, drawn.num_layers) == (1.0, 50)
 
-    def test_routes_begin_and_end_at_their_boxes(self):
+    def test_routes_begin_and_end_at_their_boxes(self) -> None:
         drawn = layered(["a", "b", "c", "e", "d"], self.EDGES)
         for (producer, consumer), route in drawn.routes.items():
             assert (route[0], route[-1]) == (drawn.places[producer], drawn.places[consumer])
