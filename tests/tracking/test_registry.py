@@ -145,6 +145,7 @@ def test_a_version_refers_to_its_run(loaded: Loaded) -> None:
     for target, run_id in loaded.runs.items():
         version = client.get_model_version_by_alias(f"small {target}", "candidate")
         assert version.run_id == run_id
+        assert version.source is not None
         assert version.source.startswith(client.get_run(run_id).info.artifact_uri)
         assert version.tags["lowerdeck.build_key"] == KEY
         assert ("runs on the host only" in (version.description or "")) == target.startswith("neutron")
