@@ -1,5 +1,7 @@
 """Comparing builds made by hand: known Pareto sets, noise, parameters, effects."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import numpy as np
 import pytest
 
@@ -18,8 +20,16 @@ from lowerdeck.tracking.ui import Location
 
 
 def build(
-    label, hits=None, size=None, samples=200, params=None, compiler="c 1", overridden=(), state=State.BUILT, **more
-):
+    label: str,
+    hits: int | None = None,
+    size: int | None = None,
+    samples: int = 200,
+    params: Mapping[str, str] | None = None,
+    compiler: str = "c 1",
+    overridden: Iterable[str] = (),
+    state: State = State.BUILT,
+    **more: float,
+) -> ComparedBuild:
     metrics = dict(more)
     if hits is not None:
         low, high = wilson_interval(hits, samples)
@@ -36,37 +46,36 @@ def build(
     )  # fmt: skip
 
 
-def standings(builds, objectives):
+def standings(builds: Sequence[ComparedBuild], objectives: str) -> dict[str, str]:
     return {label: standing.name for label, standing in compare(builds, objectives=objectives).standings.items()}
 
 
 class TestPareto:
-    def test_known_set(self):
+    def test_known_set(self) -> None:
         """c is beaten by b in both, d equals b, e has no size."""
         builds = [build("a", 190, 100), build("b", 150, 50), build("c", 140, 60), build("d", 150, 50), build("e", 195)]
         assert standings(builds, "accuracy:max,size:min") == dict.fromkeys("abd", "OPTIMAL")
 
-    def test_directions_may_be_turned(self):
+    def test_directions_may_be_turned(self) -> None:
         builds = [build("a", size=1, partitions=1.0), build("b", size=2, partitions=2.0)]
         assert standings(builds, "size,partitions") == {"a": "OPTIMAL"}
         assert standings(builds, "size:max,partitions:max") == {"b": "OPTIMAL"}
 
-    def test_a_difference_within_noise_alone_is_said(self):
+    def test_a_difference_within_noise_alone_is_said(self) -> None:
         builds = [build("a", 191, 200), build("b", 190, 100), build("c", 120, 50)]
         assert standings(builds, "accuracy,size") == {"a": "WITHIN_NOISE", "b": "OPTIMAL", "c": "OPTIMAL"}
 
-    def test_estimates_of_different_compilers_do_not_beat_each_other(self):
-        ms = {"estimated_inference_time_ms": 1.0}
-        slow = {"estimated_inference_time_ms": 9.0}
-        builds = [build("a", 150, compiler="x", **ms), build("b", 150, compiler="y", **slow),
+    def test_estimates_of_different_compilers_do_not_beat_each_other(self) -> None:
+        builds = [build("a", 150, compiler="x", estimated_inference_time_ms=1.0),
+                  build("b", 150, compiler="y", estimated_inference_time_ms=9.0),
                   build("c", 150, compiler="y", estimated_inference_time_ms=10.0)]  # fmt: skip
         assert standings(builds, "accuracy,time") == {"a": "OPTIMAL", "b": "OPTIMAL"}
 
-    def test_accuracies_on_different_samples_do_not_beat_each_other(self):
+    def test_accuracies_on_different_samples_do_not_beat_each_other(self) -> None:
         builds = [build("a", 190), ComparedBuild(label="b", name="b", metrics={"quantized_accuracy": 0.2}, samples="t")]
         assert standings(builds, "accuracy") == {"a": "OPTIMAL", "b": "OPTIMAL"}
 
-    def test_by_default_the_most_real_accuracy_coverage_and_size(self):
+    def test_by_default_the_most_real_accuracy_coverage_and_size(self) -> None:
         builds = [build("a", 190, 100, delegated_macs_share=1.0, delegated_share=0.5), build("b", 190, 100)]
         assert [str(objective) for objective in compare(builds).objectives] == [
             "quantized_accuracy:max", "delegated_macs_share:max", "program_bytes:min",
@@ -76,35 +85,40 @@ class TestPareto:
         ("text", "message"),
         [("acuracy", "Did you mean accuracy"), ("compute_nodes", "compute_nodes:min"), ("size:low", "size:max")],
     )
-    def test_mistakes(self, text, message):
+    def test_mistakes(self, text: str, message: str) -> None:
         with pytest.raises(LowerdeckError, match=message):
             compare([build("a", 1, 1, compute_nodes=1.0)], objectives=text)
 
 
 class TestMarks:
-    def marks(self, builds, metric="quantized_accuracy", answers=None):
+    def marks(
+        self,
+        builds: Sequence[ComparedBuild],
+        metric: str = "quantized_accuracy",
+        answers: Mapping[str, bool] | None = None,
+    ) -> Mapping[str, Mark]:
         comparison = compare(builds, paired=answers)
         found = {column: marks for column, marks in comparison.marks.items() if column.metric == metric}
         (marks,) = found.values()
         return marks
 
-    def test_all_within_noise_of_the_best_are_alike(self):
+    def test_all_within_noise_of_the_best_are_alike(self) -> None:
         builds = [build("a", 190), build("b", 188), build("c", 120)]
         assert self.marks(builds) == {"a": Mark.TIED, "b": Mark.TIED}
 
-    def test_a_clear_winner_is_best(self):
+    def test_a_clear_winner_is_best(self) -> None:
         assert self.marks([build("a", 198), build("b", 120)]) == {"a": Mark.BEST}
 
-    def test_nothing_is_marked_where_nothing_can_be_told_from_the_best(self):
+    def test_nothing_is_marked_where_nothing_can_be_told_from_the_best(self) -> None:
         assert self.marks([build("a", 190), build("b", 188)]) == {}
         assert self.marks([build("a", size=4), build("b", size=4)], "program_bytes") == {}
 
-    def test_exact_figures_are_best_by_value(self):
+    def test_exact_figures_are_best_by_value(self) -> None:
         assert self.marks([build("a", size=5), build("b", size=4), build("c", size=4)], "program_bytes") == {
             "b": Mark.BEST, "c": Mark.BEST,
         }  # fmt: skip
 
-    def test_a_paired_test_decides_before_intervals_do(self):
+    def test_a_paired_test_decides_before_intervals_do(self) -> None:
         builds = [build("a", 190), build("b", 182), build("c", 120)]
         column = next(column for column in columns_of(builds) if column.metric == "quantized_accuracy")
         first, second = np.arange(200) < 190, np.arange(200) < 182
@@ -114,38 +128,40 @@ class TestMarks:
         answers = paired.paired_tests(column, {"a": first, "b": second[::-1]}, builds)
         assert self.marks(builds, answers=answers) == {"a": Mark.TIED, "b": Mark.TIED}
 
-    def test_hits_that_do_not_give_the_figure_are_not_used(self):
+    def test_hits_that_do_not_give_the_figure_are_not_used(self) -> None:
         builds = [build("a", 190), build("b", 182)]
         (column,) = [column for column in columns_of(builds) if column.metric == "quantized_accuracy"]
         assert paired.paired_tests(column, {"a": np.ones(200, bool), "b": np.arange(200) < 182}, builds) == {}
 
-    def test_hits_are_read_from_confusion_pairs(self):
+    def test_hits_are_read_from_confusion_pairs(self) -> None:
         assert list(paired.read_hits("actual,predicted\n1,1\n2,1\n0,0\n")) == [True, False, True]
 
 
 class TestParameters:
-    def keys(self, *params, **more):
+    def keys(self, *params: Mapping[str, str], overridden: Iterable[str] = ()) -> list[str]:
         return [
             parameter.key
-            for parameter in differing([build(str(row), params=p, **more) for row, p in enumerate(params)])
+            for parameter in differing(
+                [build(str(row), params=p, overridden=overridden) for row, p in enumerate(params)]
+            )
         ]
 
-    def test_what_follows_from_a_choice_is_not_a_parameter_of_its_own(self):
+    def test_what_follows_from_a_choice_is_not_a_parameter_of_its_own(self) -> None:
         rows = [{"target.name": name, "target.backend": name[0], "build.seed": seed} for name in "ab" for seed in "01"]
         assert self.keys(*rows) == ["target", "build.seed"]
         (target, _) = differing([build(str(row), params=params) for row, params in enumerate(rows)])
         assert target.follows == ("target.backend",)
 
-    def test_what_was_given_by_hand_always_is(self):
+    def test_what_was_given_by_hand_always_is(self) -> None:
         rows = [{"target.name": "a", "target.options.x": "1"}, {"target.name": "b", "target.options.x": "2"}]
         assert self.keys(*rows) == ["target"]
         assert self.keys(*rows, overridden=["target.options.x"]) == ["target", "target.options.x"]
 
-    def test_values_that_differ_under_one_name_are(self):
+    def test_values_that_differ_under_one_name_are(self) -> None:
         rows = [{"target.name": "a", "target.options.x": value} for value in "12"] + [{"target.name": "b"}]
         assert self.keys(*rows) == ["target", "target.options.x"]
 
-    def test_the_targets_default_flavor_is_no_choice(self):
+    def test_the_targets_default_flavor_is_no_choice(self) -> None:
         rows = [{"target.name": n, "target.default_flavor": n, "flavor.name": n, "flavor.converter": n} for n in "ab"]
         assert self.keys(*rows) == ["target"]
         chosen = {"target.name": "a", "target.default_flavor": "a", "flavor.name": "z", "flavor.converter": "z"}
@@ -153,7 +169,7 @@ class TestParameters:
 
 
 class TestEffects:
-    def test_pairs_differ_in_one_parameter_alone(self):
+    def test_pairs_differ_in_one_parameter_alone(self) -> None:
         """x costs 10 bytes and y 100; the lone build of z pairs with nothing."""
         rows = [(x, y, "0") for x in "01" for y in "01"] + [("1", "1", "1")]
         builds = [
@@ -171,36 +187,36 @@ class TestEffects:
         }
         assert all(not entry.has_interval for entry in change.values())
 
-    def test_the_interval_of_a_difference(self):
+    def test_the_interval_of_a_difference(self) -> None:
         """Newcombe (1998), table II, method 10, of 56/70 against 48/80."""
         low, high = effects.difference_interval(48 / 80, wilson_interval(48, 80), 56 / 70, wilson_interval(56, 70))
         assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)
 
-    def test_many_values_are_held_against_the_most_frequent(self):
+    def test_many_values_are_held_against_the_most_frequent(self) -> None:
         builds = [build(str(row), size=row + 1, params={"build.x": str(row)}) for row in range(9)]
         found = compare([*builds, build("again", size=1, params={"build.x": "0"})]).effects
         assert [(effect.before, effect.after) for effect in found] == [("0", str(row)) for row in range(1, 9)]
 
 
-def test_kinds_of_figures():
+def test_kinds_of_figures() -> None:
     assert {kind_of("estimated_total_cycles"), kind_of("estimated_x_accuracy")} == {Kind.ESTIMATED}
     assert kind_of("simulated_inference_time_ms") is Kind.SIMULATED
     assert kind_of("delegated_accuracy") is kind_of("delegated_error_max_lsb") is Kind.MEASURED
     assert kind_of("undelegated_macs") is kind_of("program_bytes") is Kind.COUNTED
 
 
-def test_what_is_no_finite_number_is_no_figure():
+def test_what_is_no_finite_number_is_no_figure() -> None:
     assert finite_metrics({"a": float("nan"), "b": "x", "c": True, "d": 2, "e": float("inf")}) == {"d": 2.0}
 
 
-def test_builds_without_figures_stand_apart():
+def test_builds_without_figures_stand_apart() -> None:
     lost = build("lost", state=State.FAILED)
     assert [found.label for found in compare([build("a", 1), lost]).not_comparable] == ["lost"]
     with pytest.raises(LowerdeckError, match="none of the 1 builds has figures: lost failed"):
         compare([lost])
 
 
-def test_what_misses_its_gates_is_shown_and_the_best_of_nothing():
+def test_what_misses_its_gates_is_shown_and_the_best_of_nothing() -> None:
     """a would be first in both metrics, by all that it was measured with."""
     builds = [build("a", 199, 100, state=State.GATED), build("b", 120, 300), build("c", 60, 200)]
     found = compare(builds, objectives="accuracy:max,size:min")
@@ -220,21 +236,21 @@ def test_what_misses_its_gates_is_shown_and_the_best_of_nothing():
     assert "unfit" not in page.render(compare(builds[1:]), "x", None).partition("<main>")[2]
 
 
-def test_nothing_is_best_where_all_builds_miss_their_gates():
+def test_nothing_is_best_where_all_builds_miss_their_gates() -> None:
     found = compare([build("a", 199, 100, state=State.GATED), build("b", 120, 300, state=State.GATED)])
     assert found.standings == {}
     assert all(not marked for marked in found.marks.values())
     assert "2 builds, 0 of them Pareto-optimal" in next(choice.sentences(found))
 
 
-def test_sentences_let_other_figures_decide_where_accuracy_cannot():
+def test_sentences_let_other_figures_decide_where_accuracy_cannot() -> None:
     text = " ".join(choice.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
     assert "of no build can be told from the highest" in text
     assert "b has the lowest size, 200 bytes" in text
     assert "1 of these is so by a difference within noise alone" in text
 
 
-def test_ticks_are_round_in_the_unit_that_is_shown():
+def test_ticks_are_round_in_the_unit_that_is_shown() -> None:
     assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
     assert ticks(3, 3) == [3]
     size = Column(metric="program_bytes", kind=Kind.COUNTED, source="")
@@ -248,7 +264,7 @@ def test_ticks_are_round_in_the_unit_that_is_shown():
             assert len(set(texts)) == len(texts), (column, low, high)
 
 
-def test_numbers():
+def test_numbers() -> None:
     share = Column(metric="delegated_accuracy", kind=Kind.MEASURED, source="f" * 64)
     assert numbers.number(share, 0.98765) == "98.77"
     assert numbers.title(share) == "delegated accuracy samples ffffffff"
@@ -257,13 +273,13 @@ def test_numbers():
     assert (numbers.title(cycles), numbers.number(cycles, 1234567.0)) == ("NPU cycles (estimate) vela 5", "1,234,567")
 
 
-def test_spreadsheets_do_not_take_names_for_formulas():
+def test_spreadsheets_do_not_take_names_for_formulas() -> None:
     text = exports.as_csv(compare([build("=1+1", 1, 1), build("-", 2, 2)]))
     assert "'=1+1" in text
     assert "\n-,,name of -," in text
 
 
-def test_runs_of_a_server_link_to_their_pages():
+def test_runs_of_a_server_link_to_their_pages() -> None:
     location = Location(uri="https://me:secret@host:5000/", experiment_id="7")
     runs = [
         RecordedRun(
@@ -286,7 +302,7 @@ def test_runs_of_a_server_link_to_their_pages():
 
 
 @pytest.mark.parametrize("count", [1, 2, 300])
-def test_the_page_holds_any_number_of_builds(count):
+def test_the_page_holds_any_number_of_builds(count: int) -> None:
     builds = [build(f"b{row}", row % 200, row + 1, params={"build.x": str(row)}) for row in range(count)]
     text = page.render(compare(builds), "many", None)
     assert text.count("<tr data-row") == 2 * count

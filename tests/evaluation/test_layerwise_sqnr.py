@@ -1,6 +1,8 @@
 """The metrics that evaluate computes, against values worked out by hand; layers on a network that is really lowered."""
 
 import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,17 +28,25 @@ from lowerdeck.steps.evaluate import class_metrics, evenly_spaced, summarize
 PLAN = DelegationPlan(
     backend="x", nodes=(PlannedNode(name="a", operator="a", compute=True, partition=None, module=""),)
 )
+Answers = Sequence[int] | Sequence[Sequence[float]]
 MANIFEST = {"program": {"bytes": 1}, "planned_memory_bytes": 2, "estimates": {"total_cycles": 3}, "partitions": []}
 
 
-def outputs_of(labels, *, output_lsb=None, structural=False, **answers):
+def outputs_of(
+    labels: list[int] | None,
+    *,
+    output_lsb: float | None = None,
+    structural: bool = False,
+    **answers: Answers,
+) -> Outputs:
     """Outputs whose programs answer with these classes, or with these logits."""
     logits = {
-        name: np.array(values, np.float32) if np.ndim(values) == 2 else np.eye(3, dtype=np.float32)[values]
+        name: np.array(values, np.float32) if np.ndim(values) == 2 else np.eye(3, dtype=np.float32)[np.array(values)]
         for name, values in answers.items()
     }
-    labels = None if labels is None else np.array(labels)
-    return Outputs(labels=labels, logits=logits, structural=structural, output_lsb=output_lsb)
+    return Outputs(
+        labels=None if labels is None else np.array(labels), logits=logits, structural=structural, output_lsb=output_lsb
+    )
 
 
 class TestWilson:
@@ -53,26 +63,26 @@ class TestWilson:
             (15, 148, 0.0624, 0.1605),
         ],
     )
-    def test_known_intervals(self, successes, trials, low, high):
+    def test_known_intervals(self, successes: int, trials: int, low: float, high: float) -> None:
         assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
 
-    def test_the_ends_are_exact(self):
+    def test_the_ends_are_exact(self) -> None:
         assert wilson_interval(0, 360)[0] == 0.0
         assert wilson_interval(360, 360)[1] == 1.0
 
-    def test_share_names_its_ends(self):
+    def test_share_names_its_ends(self) -> None:
         metrics = share_with_interval("x", np.array([True, False]))
         assert list(metrics) == ["x", "x_low", "x_high"]
         assert metrics["x_low"] < metrics["x"] == 0.5 < metrics["x_high"]
 
 
 class TestSqnr:
-    def test_by_hand(self):
+    def test_by_hand(self) -> None:
         assert sqnr_db(100.0, 1.0) == 20.0
         assert sqnr_db(1.0, 0.0) == IDENTICAL_DB
         assert sqnr_db(0.0, 1.0) == 0.0
 
-    def test_of_programs(self):
+    def test_of_programs(self) -> None:
         metrics = sqnr.compute(outputs_of(None, float=[[3, 4]], quantized=[[3, 3]], delegated=[[3, 3.5]]))
         assert metrics["quantized_sqnr_db"] == pytest.approx(10 * math.log10(25 / 1))
         assert metrics["delegated_sqnr_db"] == pytest.approx(10 * math.log10(25 / 0.25))
@@ -80,7 +90,7 @@ class TestSqnr:
 
 
 class TestLsb:
-    def test_by_hand(self):
+    def test_by_hand(self) -> None:
         quantized = [[0.0, 0.5, -1.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
         delegated = [[0.5, 0.5, -2.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
         metrics = lsb.compute(
@@ -93,7 +103,7 @@ class TestLsb:
             "delegated_exact_share": 6 / 8,
         }
 
-    def test_rounding_of_float32_is_no_error_and_a_value_between_steps_is(self):
+    def test_rounding_of_float32_is_no_error_and_a_value_between_steps_is(self) -> None:
         scale = 0.11826768517494202
         codes = np.arange(-128, 128, dtype=np.float32)
         exact = (codes * np.float32(scale)).astype(np.float32)
@@ -101,14 +111,14 @@ class TestLsb:
         assert not error_lsb(noisy, exact, scale).any()
         assert error_lsb(exact + np.float32(0.25 * scale), exact, scale) == pytest.approx(0.25, abs=1e-4)
 
-    def test_absent_where_nothing_can_be_counted(self):
+    def test_absent_where_nothing_can_be_counted(self) -> None:
         logits = [[0.0, 1.0]]
         assert lsb.compute(outputs_of(None, float=logits, quantized=logits, delegated=logits)) == {}
         assert lsb.compute(outputs_of(None, output_lsb=0.5, float=logits, quantized=logits)) == {}
 
 
 class TestMetrics:
-    def test_accuracies_agreements_and_drops_have_samples_and_intervals(self):
+    def test_accuracies_agreements_and_drops_have_samples_and_intervals(self) -> None:
         outputs = outputs_of([0, 1, 2, 0], float=[0, 1, 2, 0], quantized=[0, 1, 2, 1], delegated=[0, 1, 1, 1])
         metrics = summarize(outputs, [top1, agreement], PLAN, MANIFEST)
         assert metrics["num_samples"] == 4
@@ -124,7 +134,7 @@ class TestMetrics:
             assert (metrics[f"{name}_low"], metrics[f"{name}_high"]) == wilson_interval(round(4 * metrics[name]), 4)
         assert metrics["estimated_total_cycles"] == 3
 
-    def test_random_data_never_shows_an_accuracy(self):
+    def test_random_data_never_shows_an_accuracy(self) -> None:
         outputs = outputs_of(None, structural=True, float=[0], quantized=[0], delegated=[0])
         metrics = summarize(outputs, [top1, agreement, sqnr, lsb], PLAN, MANIFEST)
         for name, value in metrics.items():
@@ -133,13 +143,13 @@ class TestMetrics:
         assert not any(name.endswith("_drop") for name in metrics)
         assert class_metrics(outputs) == []
 
-    def test_classes_are_counted(self):
+    def test_classes_are_counted(self) -> None:
         outputs = outputs_of([0, 2, 2, 2], float=[0, 2, 2, 2], quantized=[0, 2, 1, 0])
         first, second = class_metrics(outputs)
         assert (first.label, first.num_samples, dict(first.correct)) == (0, 1, {"float": 1, "quantized": 1})
         assert (second.label, second.num_samples, dict(second.correct)) == (2, 3, {"float": 3, "quantized": 1})
 
-    def test_layer_samples_are_spread(self):
+    def test_layer_samples_are_spread(self) -> None:
         assert evenly_spaced(list(range(100, 200)), 4) == [100, 125, 150, 175]
         assert evenly_spaced([7, 9], 16) == [7, 9]
 
@@ -147,38 +157,54 @@ class TestMetrics:
 class Small(nn.Module):
     """A convolution with a batch norm to fold, a branch and a linear layer; what no backend quantizes behind it."""
 
-    def __init__(self, *, probabilities=False):
+    def __init__(self, *, probabilities: bool = False) -> None:
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
         self.linear = nn.Linear(4 * 8 * 8, 5)
         self.probabilities = probabilities
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm(self.conv(x))
-        logits = self.linear(torch.relu(y + y).flatten(1))
+        logits: torch.Tensor = self.linear(torch.relu(y + y).flatten(1))
         return logits.sigmoid().cumsum(1) if self.probabilities else logits
 
 
-class Split(list):
-    def __getitem__(self, index):
-        return Sample(inputs=super().__getitem__(index), label=None, digest=str(index))
+class Samples:
+    """A split of these inputs, without labels."""
+
+    def __init__(self, inputs: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        self.inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(inputs=self.inputs[index], label=None, digest=self.digest(index))
+
+    def digest(self, index: int) -> str:
+        return str(index)
+
+
+Programs = tuple[torch.export.ExportedProgram, torch.export.ExportedProgram, Samples]
 
 
 @pytest.fixture(scope="module")
-def lowered(tmp_path_factory):
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Programs]:
     """(backend, **options of Small) -> float and quantized program, through files as between stages; samples."""
     from lowerdeck.steps.calibrate import calibrate
     from lowerdeck.steps.quantize import quantize
 
     devices = {"xnnpack": {}, "ethos_u": {"accelerator": "ethos-u55-128"}, "neutron": {"target": "imxrt700"}}
-    made = {}
+    made: dict[tuple[str, ...], Programs] = {}
 
-    def get(backend, **options):
+    def get(backend: str, **options: bool) -> Programs:
         key = (backend, *options)
         if key not in made:
             torch.manual_seed(0)
             model = Small(**options)
             with torch.no_grad():  # such that leaving the batch norm out could not be overlooked
+                assert model.norm.running_var is not None
+                assert model.norm.running_mean is not None
                 model.norm.running_var.fill_(0.01)
                 model.norm.running_mean.fill_(0.3)
             samples = [(torch.rand(1, 3, 8, 8),) for _ in range(6)]
@@ -191,8 +217,7 @@ def lowered(tmp_path_factory):
             state = calibrate(exported, create.quantizer(scheme), samples, len(samples))
             quantized, _ = quantize(read_program(folder / "float.pt2"), create.quantizer(scheme), state)
             write_program(folder / "quantized.pt2", quantized)
-            programs = (read_program(folder / name) for name in ("float.pt2", "quantized.pt2"))
-            made[key] = (*programs, Split(samples))
+            made[key] = read_program(folder / "float.pt2"), read_program(folder / "quantized.pt2"), Samples(samples)
         return made[key]
 
     return get
@@ -200,7 +225,9 @@ def lowered(tmp_path_factory):
 
 class TestLayers:
     @pytest.mark.parametrize("backend", ["xnnpack", "ethos_u", "neutron"])
-    def test_every_quantized_tensor_is_compared_worst_first(self, lowered, backend):
+    def test_every_quantized_tensor_is_compared_worst_first(
+        self, lowered: Callable[..., Programs], backend: str
+    ) -> None:
         exported, quantized, samples = lowered(backend)
         layers = compare_layers(exported, quantized, samples, range(4))
         by_node = {layer.node: layer for layer in layers}
@@ -213,7 +240,7 @@ class TestLayers:
         scales = {scale for tensor in quantized_tensors(quantized) for scale in tensor.scales}
         assert {layer.lsb for layer in layers} <= scales
 
-    def test_one_layer_by_hand(self, lowered):
+    def test_one_layer_by_hand(self, lowered: Callable[..., Programs]) -> None:
         exported, quantized, samples = lowered("xnnpack")
         (layer,) = (layer for layer in compare_layers(exported, quantized, samples, [2]) if layer.node == "linear")
         wanted, found = (
@@ -222,11 +249,11 @@ class TestLayers:
         expected = 10 * math.log10(float(wanted.square().sum() / (wanted - found).square().sum()))
         assert layer.sqnr_db == pytest.approx(expected, abs=1e-6)
 
-    def test_a_float_program_has_none(self, lowered):
+    def test_a_float_program_has_none(self, lowered: Callable[..., Programs]) -> None:
         exported, _, samples = lowered("xnnpack")
         assert compare_layers(exported, exported, samples, [0]) == []
 
-    def test_the_output_step_is_that_of_its_quantization(self, lowered):
+    def test_the_output_step_is_that_of_its_quantization(self, lowered: Callable[..., Programs]) -> None:
         exported, quantized, _ = lowered("xnnpack")
         last = quantized_tensors(quantized)[-1]
         assert output_lsb(quantized) == last.scales[0]
@@ -234,7 +261,7 @@ class TestLayers:
         assert output_lsb(lowered("xnnpack", probabilities=True)[1]) is None
 
 
-def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
+def test_tables_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lowerdeck.artifacts.baseline import read_layers
     from lowerdeck.artifacts.evaluation_results import read_classes
     from lowerdeck.contracts.evaluation import LayerMetrics
@@ -260,4 +287,5 @@ def test_tables_are_written_and_read_back(tmp_path, monkeypatch):
     write_baseline(unlabelled, [0], [])
     write_evaluation({}, unlabelled, [])
     assert read_baseline()[0].labels is None
-    assert read_layers(paths.LAYERS) == read_classes(paths.CLASSES) == []
+    assert read_layers(paths.LAYERS) == []
+    assert read_classes(paths.CLASSES) == []

@@ -15,7 +15,7 @@ from lowerdeck import metrics
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
-from lowerdeck.contracts.samples import Sample
+from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.steps.evaluate import (
     NOT_MEASURED,
     STRUCTURAL,
@@ -66,13 +66,13 @@ class Labels:
 
 @dataclass
 class Data:
-    evaluation: Labels
+    evaluation: Split
     num_classes: int | None = 3
     structural: bool = False
+    training: Split | None = None
 
-    @property
-    def calibration(self) -> Labels:
-        return self.evaluation
+    def __post_init__(self) -> None:
+        self.calibration = self.evaluation
 
 
 def answering(answers: Sequence[int], classes: int = 3) -> Program:
