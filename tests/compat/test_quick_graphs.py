@@ -19,8 +19,9 @@ def traced() -> torch.fx.GraphModule:
 def negated(module: torch.fx.GraphModule) -> None:
     """Let the module give its result with the sign changed."""
     output = module.graph.output_node()
+    (result,) = output.all_input_nodes
     with module.graph.inserting_before(output):
-        output.replace_input_with(output.args[0], module.graph.call_function(torch.neg, (output.args[0],)))
+        output.replace_input_with(result, module.graph.call_function(torch.neg, (result,)))
     module.recompile()
 
 

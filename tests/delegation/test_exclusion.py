@@ -28,7 +28,8 @@ class Blocks(nn.Module):
 @pytest.fixture(scope="module")
 def program() -> torch.export.ExportedProgram:
     """Linear layers decomposed, as in an edge program: addmm and permute."""
-    return export(Blocks(), [[1, 8]]).run_decompositions()
+    decomposed: torch.export.ExportedProgram = export(Blocks(), [[1, 8]]).run_decompositions()
+    return decomposed
 
 
 def named(program: torch.export.ExportedProgram, **patterns: list[str]) -> dict[str, str]:

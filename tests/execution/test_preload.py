@@ -314,12 +314,13 @@ def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request
         f"import sys\nfrom lowerdeck.execution import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
     )
 
-    def answered() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", client], env=host.environment(), cwd=host.work, capture_output=True, text=True
-        )
-
     done: list[subprocess.CompletedProcess[str]] = []
-    wait_for(lambda: done.append(answered()) or done[-1].returncode == 0)
+
+    def answers() -> bool:
+        command = [sys.executable, "-c", client]
+        done.append(subprocess.run(command, env=host.environment(), cwd=host.work, capture_output=True, text=True))
+        return done[-1].returncode == 0
+
+    wait_for(answers)
     assert done[-1].stdout == "True False\n"
     assert host.run(name)[0] == NO_SERVER, "the stages that lower find no server of theirs"

@@ -58,7 +58,7 @@ def bundled(base: Lowered, folder: Path, **changes: Any) -> dict[str, bytes]:
     with chdir(folder):
         vector = execute(open_converted_program("reference"), base.samples[0], "ab" * 32)
         target = Target(**{name: base.target[name] for name in ("name", "backend", "device", "options")})
-        options = {"target": target, "placement": PLACEMENT} | changes
+        options: dict[str, Any] = {"target": target, "placement": PLACEMENT} | changes
         return bundle(paths.PROGRAM.read_bytes(), read_json(paths.MANIFEST), vector, **options)
 
 

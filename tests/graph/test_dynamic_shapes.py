@@ -244,7 +244,8 @@ class DownAndUp(nn.Module):
         self.down, self.up = nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ConvTranspose2d(4, 3, 2, stride=2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.up(self.down(x))
+        scores: torch.Tensor = x + self.up(self.down(x))
+        return scores
 
 
 class Branch(nn.Module):

@@ -134,7 +134,7 @@ class TestIntegers:
         float_build = lowered(target)
         expected = answers(float_build.folder, float_build.samples)
         assert torch.equal(answers(integer(target)[0], float_build.samples), expected)
-        assert expected.unique().numel() > 10
+        assert len(set(expected.flatten().tolist())) > 10
 
     def test_it_executes_on_integers(self, lowered: Any, integer: Any, target: str) -> None:
         folder, _, converted = integer(target)

@@ -104,11 +104,11 @@ def fragile() -> Callable[..., Trials]:
         for index, (given, label) in enumerate(zip(inputs, labels, strict=True))
     ]
     backend = backend_for(target)
-    state = calibrate(export(network, [[1, 8]]), backend.quantizer(scheme), inputs, len(inputs))  # type: ignore[arg-type]
+    state = calibrate(export(network, [[1, 8]]), backend.quantizer(scheme), inputs, len(inputs))
 
     def trials(known: Any = None, labelled: bool = True) -> Trials:
         chosen = samples if labelled else [dataclasses.replace(sample, label=None) for sample in samples]
-        prepared = prepare(export(network, [[1, 8]]), backend.quantizer(scheme))  # type: ignore[arg-type]
+        prepared = prepare(export(network, [[1, 8]]), backend.quantizer(scheme))
         restore_observers(prepared, state)
         return Trials(prepared, chosen, known)
 

@@ -127,8 +127,8 @@ def test_a_clone_does_not_take_its_build_for_recorded(built: Built, tmp_path: Pa
 def test_the_build_is_measured_through_its_program(built: Built) -> None:
     metrics = json.loads((built.project.root / "build/evaluate/metrics.json").read_text())
     assert metrics["num_samples"] == 360
-    for program in ("float", "quantized", "delegated"):
-        assert metrics[f"{program}_accuracy"] >= 0.98
+    for name in ("float", "quantized", "delegated"):
+        assert metrics[f"{name}_accuracy"] >= 0.98
     assert metrics["delegated_compute_nodes"] == metrics["compute_nodes"] > 20
     manifest = json.loads((built.project.root / "build/convert/manifest.json").read_text())
     program = (built.project.root / "build/convert/program.pte").read_bytes()
@@ -478,7 +478,7 @@ def test_the_lock_file_is_the_same_in_another_folder_and_process(make_project: C
     ):
         project = make_project(name)
         project.edit_params(**SELECTION)
-        done = project.dvc("repro", timeout_s=900, **environment)  # type: ignore[arg-type]
+        done = project.dvc("repro", timeout_s=900, **environment)
         assert done.returncode == 0, tail(done.stdout + done.stderr)
         locks.append((project.root / "dvc.lock").read_text())
     assert locks[0] == locks[1]

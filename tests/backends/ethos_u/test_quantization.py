@@ -140,6 +140,8 @@ def test_integers_of_the_scheme_itself_are_refused_at_the_border() -> None:
 class Masked(nn.Module):
     """Attention scores with a mask: float32 [1 x 4 x 8]."""
 
+    mask: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.query = nn.Linear(8, 8)

@@ -252,6 +252,8 @@ def test_integers_at_the_border_are_those_of_nxps_own_pass(lowered: Callable[[st
 class ZeroAdded(nn.Module):
     """An addition of zeros, apart from the convolution by a sort that no NPU takes."""
 
+    zeros: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(8, 8, 3, padding=1)
