@@ -12,6 +12,7 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.partitioner import PartitionResult
 from torch import nn
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from lowerdeck.backends.xnnpack import Options
@@ -31,11 +32,11 @@ from tests.networks import quantized_mixed
 class Forgetful(Xnnpack):
     """Tags all nodes as planned, and then tells ExecuTorch nothing of the second partition."""
 
-    def lowering(self, program: Any) -> Lowering:
+    def lowering(self, program: ExportedProgram) -> Lowering:
         lowering = super().lowering(program)
         decide = lowering.partitioner.partition
 
-        def partition_and_forget(program: Any) -> PartitionResult:
+        def partition_and_forget(program: ExportedProgram) -> PartitionResult:
             result = decide(program)
             kept = dict(list(result.partition_tags.items())[:1])
             return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags=kept)

@@ -19,15 +19,19 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
+from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering, ProgramTensor
+from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.runtime import open_program
 from lowerdeck.runtime.floats import FloatProgram, from_program, to_program
-from lowerdeck.steps.convert import convert
+from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.evaluate import torch_program
 from lowerdeck.steps.partition import partition
 from tests.conftest import Lowered, backend_for, small_network
 
+IntegerBuild = tuple[Path, DelegationPlan, Converted]
+Integer = Callable[[str], IntegerBuild]
 TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
 
 
@@ -35,20 +39,20 @@ TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
 class Flagged:
     """A backend whose lowering asks for integers."""
 
-    backend: Any
+    backend: Backend
     inputs: bool
     outputs: bool
 
-    def lowering(self, program: Any) -> Lowering:
-        lowering: Lowering = self.backend.lowering(program)
+    def lowering(self, program: torch.export.ExportedProgram) -> Lowering:
+        lowering = self.backend.lowering(program)
         return dataclasses.replace(lowering, quantized_inputs=self.inputs, quantized_outputs=self.outputs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
 
 
-def build(program: Any, backend: Any, folder: Path) -> Any:
-    """Partition and convert in `folder`, through files as between stages; returns plan and what was converted."""
+def build(program: torch.export.ExportedProgram, backend: Any, folder: Path) -> tuple[DelegationPlan, Converted]:
+    """Partition and convert in `folder`, through files as between stages; `backend` may be Flagged."""
     with chdir(folder):
         partitioned = partition(program, backend)
         write_edge_program(partitioned.program, partitioned.edge_config)
@@ -70,13 +74,11 @@ def answers(folder: Path, samples: Sequence[tuple[torch.Tensor, ...]]) -> torch.
 
 
 @pytest.fixture(scope="module")
-def integer(
-    lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[Path, Any, Any]]:
+def integer(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFactory) -> Integer:
     """(target) -> folder, plan and conversion of the small network that takes and gives integers."""
-    made: dict[str, tuple[Path, Any, Any]] = {}
+    made: dict[str, IntegerBuild] = {}
 
-    def get(target: str) -> tuple[Path, Any, Any]:
+    def get(target: str) -> IntegerBuild:
         if target not in made:
             folder = tmp_path_factory.mktemp(f"integer_{target}")
             float_build = lowered(target)
@@ -98,7 +100,7 @@ def test_programs_take_and_give_floats_unless_told_otherwise(lowered: Callable[[
 
 @pytest.mark.parametrize("target", TARGETS)
 class TestIntegers:
-    def test_the_manifest_says_what_the_integers_mean(self, integer: Any, target: str) -> None:
+    def test_the_manifest_says_what_the_integers_mean(self, integer: Integer, target: str) -> None:
         folder, _, converted = integer(target)
         stored = json.loads((folder / paths.MANIFEST).read_text())
         (taken,), (given,) = stored["inputs"], stored["outputs"]
@@ -113,14 +115,16 @@ class TestIntegers:
             assert constants[f"{name}_zp"] == tensor["zero_point"]
             assert (constants[f"{name}_quant_min"], constants[f"{name}_quant_max"]) == (-128, 127)
 
-    def test_no_operator_quantizes_any_more(self, lowered: Any, integer: Any, target: str) -> None:
+    def test_no_operator_quantizes_any_more(
+        self, lowered: Callable[[str], Lowered], integer: Integer, target: str
+    ) -> None:
         _, _, converted = integer(target)
         assert not any("quantize" in operator for operator in converted.operators)
         if target != "xnnpack_cpu":  # which takes these operators into its partition
             assert any("quantize" in operator for operator in lowered(target).converted.operators)
 
     def test_the_plan_keeps_the_border_on_the_cpu_and_all_else_where_it_was(
-        self, lowered: Any, integer: Any, target: str
+        self, lowered: Callable[[str], Lowered], integer: Integer, target: str
     ) -> None:
         _, plan, _ = integer(target)
         before = lowered(target).plan
@@ -130,13 +134,15 @@ class TestIntegers:
         assert plan.nodes[-1].operator.startswith("quantized_decomposed.dequantize")
         assert plan.nodes[-1].partition is None
 
-    def test_floats_give_the_same_answers_through_it(self, lowered: Any, integer: Any, target: str) -> None:
+    def test_floats_give_the_same_answers_through_it(
+        self, lowered: Callable[[str], Lowered], integer: Integer, target: str
+    ) -> None:
         float_build = lowered(target)
         expected = answers(float_build.folder, float_build.samples)
         assert torch.equal(answers(integer(target)[0], float_build.samples), expected)
         assert len(set(expected.flatten().tolist())) > 10
 
-    def test_it_executes_on_integers(self, lowered: Any, integer: Any, target: str) -> None:
+    def test_it_executes_on_integers(self, lowered: Callable[[str], Lowered], integer: Integer, target: str) -> None:
         folder, _, converted = integer(target)
         program = opened(folder)
         (sample,) = lowered(target).samples[0]
@@ -169,7 +175,7 @@ def test_what_is_not_quantized_cannot_be_an_integer(
     assert f"set target.options.quantized_{side} to false" in str(caught.value)
 
 
-def test_an_image_is_quantized_by_the_manifest(integer: Any, tmp_path: Path) -> None:
+def test_an_image_is_quantized_by_the_manifest(integer: Integer, tmp_path: Path) -> None:
     folder, _, converted = integer("xnnpack_cpu")
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "x.png")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,8 +100,8 @@ class Everything(nn.Module):
         return scores
 
 
-def test_a_whole_network_counts_half_of_the_flops(lowered: Any) -> None:
-    build: Lowered = lowered("xnnpack_cpu")
+def test_a_whole_network_counts_half_of_the_flops(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
     network = Everything().eval()
     plan = partition(export(network, [[1, 8, 8, 8]]), build.backend()).plan
     with counting() as counted:
