@@ -15,7 +15,9 @@ from mlflow.tracking import MlflowClient
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_text
+from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.pages.explanation import files
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import record
@@ -55,7 +57,8 @@ def runs(name="lowerdeck"):
 
 
 def track(config):
-    return record(config, lineage.trace(config))
+    """As the stage does it."""
+    return record(config, lineage.trace(config), files.render(read_plan(), config))
 
 
 def run_stage(**environment):
