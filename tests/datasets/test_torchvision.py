@@ -93,7 +93,7 @@ def test_unknown_name() -> None:
 
 @pytest.mark.parametrize("name", source.DATASETS)
 def test_absent_data_says_how_to_get_it(tmp_path: Path, name: str) -> None:
-    command = rf"`python -m pipeline\.datasets\.torchvision {name} .*`, or set dataset\.options\.download: true"
+    command = rf"`python -m lowerdeck\.datasets\.torchvision {name} .*`, or set dataset\.options\.download: true"
     with pytest.raises(LowerdeckError, match=command):
         source.fingerprint(options(tmp_path, name))
     with pytest.raises(LowerdeckError, match=command):

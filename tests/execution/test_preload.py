@@ -22,13 +22,12 @@ NO_SERVER = 99
 
 SERVER = """
 import sys
-from lowerdeck import preload
+from lowerdeck.execution import preload
 preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]))
 """
 CLIENT = f"""
 import sys
-from lowerdeck import preload
-from tests.project import REPOSITORY
+from lowerdeck.execution import preload
 code = preload.run(sys.argv[1], 20)
 sys.exit({NO_SERVER} if code is None else code)
 """

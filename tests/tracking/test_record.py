@@ -17,8 +17,10 @@ from mlflow.tracking import MlflowClient
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_text
+from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.pages.explanation import files
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import RecordResult, record
@@ -63,7 +65,8 @@ def experiment_id(name: str) -> str:
 
 
 def track(config: Config) -> RecordResult:
-    return record(config, lineage.trace(config))
+    """As the stage does it."""
+    return record(config, lineage.trace(config), files.render(read_plan(), config))
 
 
 def run_stage(**environment: str) -> subprocess.CompletedProcess[str]:
