@@ -125,7 +125,8 @@ def in_stages(folder: Path, points: int) -> float:
         print(f"  point {point}: " + ", ".join(f"{event['stage']} {event['seconds']:.2f}" for event in spent))
     recorded = [event["seconds"] for event in ended if event["stage"] == "track"]
     # A point is recorded beside the next one; the last has none.
-    return recorded[-1] + sum(event["seconds"] for event in ended if event["stage"] != "track")
+    total: float = recorded[-1] + sum(event["seconds"] for event in ended if event["stage"] != "track")
+    return total
 
 
 def repeated(clone: Path, points: int, beyond: float) -> None:

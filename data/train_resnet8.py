@@ -126,7 +126,7 @@ def train(examples: Examples, recipe: Recipe) -> nn.Module:
             for images, labels in batches(examples, recipe):
                 loss = nn.functional.cross_entropy(model(images), labels)
                 optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
                 optimizer.step()
                 schedule.step()
                 progress.update()
@@ -141,7 +141,7 @@ def batches(examples: Examples, recipe: Recipe) -> Iterator[tuple[torch.Tensor, 
         float32 [batch_size x 3 x 32 x 32] and int64 [batch_size]
     """
     order = torch.randperm(len(examples.labels))
-    for rows in order.split(recipe.batch_size):
+    for rows in torch.split(order, recipe.batch_size):
         if len(rows) == recipe.batch_size:
             yield shifted(examples.images[rows], recipe.max_shift_px), examples.labels[rows]
 

@@ -1,9 +1,11 @@
-"""A build folder made by hand, through the module that owns its formats; tests run this file with runpy."""
+"""A build folder made by hand, through the module that owns its formats."""
 
 import copy
 import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,13 +19,18 @@ from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.config.compose import render
 from lowerdeck.config.load import read_config
+from lowerdeck.config.problems import validate
+from lowerdeck.config.schema import Config
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Outputs
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, Reason, ReasonCode
 from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
 
-CONFIG = {
+if TYPE_CHECKING:
+    from lowerdeck.steps.convert import Converted
+
+CONFIG: dict[str, dict[str, Any]] = {
     "build": {"seed": 3, "num_threads": 1, "plugins": []},
     "model": {
         "name": "tiny",
@@ -53,7 +60,8 @@ CONFIG = {
     "firmware": {"name": "cortex_m"},
     "tracking": {"name": "local"},
 }
-METRICS = {
+PROGRAM_BYTES = 2048
+METRICS: dict[str, float | str | None] = {
     "num_samples": 4,
     "float_accuracy": 1.0,
     "quantized_accuracy": 0.75,
@@ -78,7 +86,7 @@ METRICS = {
     "transposes_inserted": 2,
     "reasons.neighbour": 1,
     "reasons.no_converter": 1,
-    "program_bytes": 2048,
+    "program_bytes": PROGRAM_BYTES,
     "planned_memory_bytes": 512,
     "estimated_inference_time_ms": 1.25,
 }
@@ -120,7 +128,7 @@ TENSORS = (
 )  # fmt: skip
 
 
-def configuration(**sections):
+def configuration(**sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The configuration as plain containers, with single values of `sections` in place of its own."""
     values = copy.deepcopy(CONFIG)
     for section, changes in sections.items():
@@ -128,11 +136,8 @@ def configuration(**sections):
     return values
 
 
-def write_config(**sections):
+def write_config(**sections: Mapping[str, Any]) -> Config:
     """build/config.yaml alone, and what it holds."""
-    from lowerdeck.config.problems import validate
-    from lowerdeck.config.schema import Config
-
     config, problems = validate(Config, configuration(**sections))
     assert not problems, problems
     write_text(paths.CONFIG, render(config))
@@ -140,8 +145,14 @@ def write_config(**sections):
 
 
 def write_build(
-    metrics=None, nodes=NODES, program=b"program", labels=(0, 1, 2, 2), answers=(0, 1, 2, 1), layers=LAYERS, **sections
-):
+    metrics: Mapping[str, float | str | None] | None = None,
+    nodes: Iterable[PlannedNode] = NODES,
+    program: bytes = b"program",
+    labels: Sequence[int] | None = (0, 1, 2, 2),
+    answers: Sequence[int] = (0, 1, 2, 1),
+    layers: Sequence[LayerMetrics] = LAYERS,
+    **sections: Mapping[str, Any],
+) -> Config:
     """A whole build/ below the current folder; returns its configuration.
 
     Args:
@@ -159,33 +170,38 @@ def write_build(
     write_json(paths.CALIBRATION_SAMPLES, [digest("calibration", index) for index in range(2)])
     write_quantization_report(TENSORS)
     write_plan(DelegationPlan(backend=config.target.backend, nodes=tuple(nodes)))
-    write_converted(Conversion(program), converter_of(config))
+    # A stand-in: importing steps.convert loads ExecuTorch.
+    write_converted(cast("Converted", Conversion(program)), converter_of(config))
     logits = np.eye(max(answers) + 1, dtype=np.float32)[list(answers)]
     write_firmware({"README.md": b"for firmware"})
     outputs = Outputs(
         labels=None if labels is None else np.array(labels), logits={"float": logits, "quantized": logits}
     )
-    merged = {key: value for key, value in (METRICS | (metrics or {})).items() if value is not None}
+    merged = {key: value for key, value in (METRICS | dict(metrics or {})).items() if value is not None}
     digests = [digest("evaluation", index) for index in range(len(answers))]
     write_baseline(outputs, range(len(answers)), layers)
-    write_evaluation(merged, outputs, digests, classes_of(labels, answers))
+    write_evaluation(merged, outputs, digests, classes_of(labels or (), answers))
     return config
 
 
-def classes_of(labels, answers):
-    pairs = list(zip(labels or (), answers, strict=False))
-    correct = {label: sum(pair == (label, label) for pair in pairs) for label in sorted(set(labels or ()))}
+def classes_of(labels: Sequence[int], answers: Sequence[int]) -> list[ClassMetrics]:
+    pairs = list(zip(labels, answers, strict=False))
+    correct = {label: sum(pair == (label, label) for pair in pairs) for label in sorted(set(labels))}
     return [
-        ClassMetrics(label=label, num_samples=labels.count(label), correct={"float": count, "quantized": count})
+        ClassMetrics(
+            label=label,
+            num_samples=labels.count(label),
+            correct={"float": count, "quantized": count},
+        )
         for label, count in correct.items()
     ]
 
 
-def digest(*parts):
+def digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def converter_of(config):
+def converter_of(config: Config) -> Converter:
     host_only = config.flavor.name == "reference"
     return Converter(flavor=config.flavor.name, name="test-converter", version="7.1", host_only=host_only)
 
@@ -196,18 +212,18 @@ class Conversion:
     delegates = ("NeutronBackend",)
     operators = ("aten::exp.out",)
     planned_memory_bytes = 512
-    data_files = MappingProxyType({})
-    reports = MappingProxyType({})
+    data_files: Mapping[str, bytes] = MappingProxyType({})
+    reports: Mapping[str, bytes] = MappingProxyType({})
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     output_scales = (0.5,)
     etrecord = None
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
-    def __init__(self, program):
+    def __init__(self, program: bytes) -> None:
         self.estimates = {"inference_time_ms": 1.25}
-        self.program = program.ljust(METRICS["program_bytes"], b"\0")
+        self.program = program.ljust(PROGRAM_BYTES, b"\0")
 
 
-def files_below(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
+def files_below(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

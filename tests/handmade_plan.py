@@ -1,6 +1,8 @@
-"""Delegation plans made by hand; tests run this file with runpy."""
+"""Delegation plans made by hand."""
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict, Unpack
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 
@@ -9,28 +11,52 @@ DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 BYTES = {"float32": 4, "int8": 1, "int64": 8}
 
 
-def tensor(source, *shape, dtype="float32", **fields):
+class NodeFields(TypedDict, total=False):
+    """Fields of `PlannedNode` that tests set."""
+
+    compute: bool
+    partition: str | None
+    module: str
+    source: str
+    macs: int
+    is_quantized: bool
+    reason: Reason | None
+
+
+def tensor(source: str, *shape: int, dtype: str = "float32", is_constant: bool = False) -> PlannedTensor:
     size_bytes = BYTES[dtype]
     for size in shape:
         size_bytes *= size
-    return PlannedTensor(source=source, shape=shape, dtype=dtype, size_bytes=size_bytes, **fields)
+    return PlannedTensor(source=source, shape=shape, dtype=dtype, size_bytes=size_bytes, is_constant=is_constant)
 
 
-def node(name, operator, takes=(), gives=(), **fields):
+def node(
+    name: str,
+    operator: str,
+    takes: Iterable[PlannedTensor] = (),
+    gives: Iterable[PlannedTensor] = (),
+    **fields: Unpack[NodeFields],
+) -> PlannedNode:
     """A node that takes and gives tensors; it is delegated where `partition` is given, else `reason`."""
-    known = {"compute": not operator.startswith(("quantized_decomposed", "getitem")), "partition": None, "module": ""}
+    known: NodeFields = {
+        "compute": not operator.startswith(("quantized_decomposed", "getitem")),
+        "partition": None,
+        "module": "",
+    }
     return PlannedNode(name=name, operator=operator, inputs=tuple(takes), outputs=tuple(gives), **known | fields)
 
 
-def make_reason(code, message="", **fields):
-    return Reason(code=ReasonCode(code), message=message, **fields)
+def make_reason(
+    code: str, message: str = "", check: str = "", values: Mapping[str, object] | None = None, node: str = ""
+) -> Reason:
+    return Reason(code=ReasonCode(code), message=message, check=check, values=values or {}, node=node)
 
 
-def plan(*nodes, backend="neutron", outputs=()):
+def plan(*nodes: PlannedNode, backend: str = "neutron", outputs: Sequence[str] = ()) -> DelegationPlan:
     return DelegationPlan(backend=backend, nodes=tuple(nodes), outputs=tuple(outputs))
 
 
-def network(**changed):
+def network(**changed: NodeFields | None) -> DelegationPlan:
     """Quantize, dequantize, convolution (CPU), convolution, two hard swishes (CPU), linear layer, dequantize.
 
     Args:
@@ -109,5 +135,9 @@ def network(**changed):
             reason=make_reason("boundary", "dequantizes an output"),
         ),
     ]
-    kept = [each for each in nodes if changed.get(each.name, {}) is not None]
-    return plan(*(dataclasses.replace(each, **changed.get(each.name, {})) for each in kept), outputs=["dq_out"])
+    kept = (
+        dataclasses.replace(each, **fields)
+        for each in nodes
+        if (fields := changed.get(each.name, NodeFields())) is not None
+    )
+    return plan(*kept, outputs=["dq_out"])

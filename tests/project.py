@@ -74,13 +74,13 @@ class Project:
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
 
-    def dvc(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def dvc(self, *arguments: str, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run DVC."""
-        return self.run(sys.executable, "-m", "dvc", *arguments, **environment)
+        return self.run(sys.executable, "-m", "dvc", *arguments, timeout_s=timeout_s, **environment)
 
-    def stage(self, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def stage(self, name: str, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a stage without DVC."""
-        return self.run(sys.executable, "-m", f"stages.{name}", **environment)
+        return self.run(sys.executable, "-m", f"stages.{name}", timeout_s=timeout_s, **environment)
 
     def variables(self, **environment: str) -> dict[str, str]:
         """The environment of a command: `python` is this interpreter, and nothing of the caller's build leaks in."""
@@ -89,7 +89,7 @@ class Project:
         }
         kept.pop("PYTHONHASHSEED", None)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        return kept | {"PATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"} | self.environment | environment
+        return {**kept, "PATH": path, "MLFLOW_DISABLE_TELEMETRY": "true", **self.environment, **environment}
 
     def edit_params(self, **values: Any) -> None:
         """Set keys of params.yaml, as a person would."""

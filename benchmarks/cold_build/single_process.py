@@ -4,12 +4,19 @@ python -m benchmarks.cold_build.single_process TARGET NUM_CALIBRATION NUM_EVALUA
 """
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 import torchvision
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+Run = Callable[[torch.Tensor], torch.Tensor]
+Lowered = tuple[bytes, Run]
+"""The `.pte`, and what executes its partition."""
+Flow = tuple[Quantizer, Callable[[torch.export.ExportedProgram], Lowered]]
 
 
 def main(target: str, num_calibration: int, num_evaluation: int, output: Path) -> None:
@@ -37,7 +44,7 @@ def main(target: str, num_calibration: int, num_evaluation: int, output: Path) -
     evaluate([model, quantized, execute], samples[num_calibration:])
 
 
-def neutron(target: str):
+def neutron(target: str) -> Flow:
     """NXP's flow, with the project's reference converter in place of the SDK that cannot be had here."""
     from lowerdeck.backends.neutron.converter import REFERENCE
     from lowerdeck.backends.neutron.sdk import provide_sdk
@@ -55,16 +62,17 @@ def neutron(target: str):
 
     spec = NeutronTargetSpec("imxrt700")
 
-    models = []
+    models: list[bytes] = []
     convert = NeutronConverterManager.convert
 
-    def convert_and_keep(manager, model, *arguments):
+    def convert_and_keep(manager: object, model: bytes, *arguments: object) -> bytes:
         models.append(bytes(model))
-        return convert(manager, model, *arguments)
+        converted: bytes = convert(manager, model, *arguments)
+        return converted
 
     NeutronConverterManager.convert = convert_and_keep
 
-    def lower(program: torch.export.ExportedProgram):
+    def lower(program: torch.export.ExportedProgram) -> Lowered:
         partitioner = NeutronPartitioner(
             generate_neutron_compile_spec("imxrt700"),
             spec,
@@ -91,7 +99,7 @@ def neutron(target: str):
     return NeutronQuantizer(spec), lower
 
 
-def ethos_u(target: str):
+def ethos_u(target: str) -> Flow:
     """Arm's flow, Vela called in this process."""
     from executorch.backends.arm.ethosu import EthosUBackend, EthosUCompileSpec, EthosUPartitioner
     from executorch.backends.arm.quantizer import EthosUQuantizer, get_symmetric_quantization_config
@@ -102,16 +110,17 @@ def ethos_u(target: str):
     }[target]
     spec = EthosUCompileSpec(target.replace("_", "-"), system_config=system, memory_mode=memory)
 
-    graphs = []
+    graphs: list[bytes] = []
     compile_tosa = EthosUBackend._compile_tosa_flatbuffer
 
-    def compile_and_keep(graph, compile_spec):
+    def compile_and_keep(graph: bytes, compile_spec: object) -> bytes:
         graphs.append(graph)
-        return compile_tosa(graph, compile_spec)
+        compiled: bytes = compile_tosa(graph, compile_spec)
+        return compiled
 
     EthosUBackend._compile_tosa_flatbuffer = staticmethod(compile_and_keep)
 
-    def lower(program: torch.export.ExportedProgram):
+    def lower(program: torch.export.ExportedProgram) -> Lowered:
         manager = to_edge_transform_and_lower(program, partitioner=[EthosUPartitioner(spec)])
         load_quantized_kernels()
         return manager.to_executorch().buffer, tosa(graphs[0])
@@ -119,7 +128,7 @@ def ethos_u(target: str):
     return EthosUQuantizer(spec).set_global(get_symmetric_quantization_config(is_per_channel=True)), lower
 
 
-def xnnpack(target: str):
+def xnnpack(target: str) -> Flow:
     """ExecuTorch's XNNPACK flow."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
@@ -127,7 +136,7 @@ def xnnpack(target: str):
         get_symmetric_quantization_config,
     )
 
-    def lower(program: torch.export.ExportedProgram):
+    def lower(program: torch.export.ExportedProgram) -> Lowered:
         manager = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
         buffer = manager.to_executorch().buffer
         return buffer, executorch(buffer)
@@ -141,7 +150,7 @@ def load_quantized_kernels() -> None:
     import executorch.kernels.quantized  # noqa: F401
 
 
-def litert(model: bytes):
+def litert(model: bytes) -> Run:
     """The partition by LiteRT's reference kernels, as the pipeline's host runtime executes it."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -160,7 +169,7 @@ def litert(model: bytes):
     return run
 
 
-def tosa(graph: bytes):
+def tosa(graph: bytes) -> Run:
     """The partition by the TOSA reference model, as the pipeline's host runtime executes it."""
     import tosa_reference_model
 
@@ -172,7 +181,7 @@ def tosa(graph: bytes):
     return run
 
 
-def executorch(program: bytes):
+def executorch(program: bytes) -> Run:
     """The program by ExecuTorch's runtime."""
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
@@ -180,7 +189,7 @@ def executorch(program: bytes):
     return lambda image: module.run_method("forward", (image,))[0]
 
 
-def evaluate(programs, samples) -> None:
+def evaluate(programs: Sequence[Run], samples: Sequence[tuple[torch.Tensor, ...]]) -> None:
     """Top-1 of the float, the quantized and the delegated program, on the same samples."""
     with torch.no_grad():
         for inputs in samples:

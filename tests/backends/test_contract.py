@@ -48,7 +48,7 @@ def test_the_declaration_is_complete(name: str) -> None:
     declaration = backends.source(name)
     for part in (declaration.device, declaration.options):
         assert dataclasses.is_dataclass(part)
-        assert part.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        assert vars(part)["__dataclass_params__"].frozen
     assert "int8" in declaration.schemes
     for granularities in declaration.schemes.values():
         assert granularities[0] in ("backend_default", "per_group")  # in groups of which size is the user's choice

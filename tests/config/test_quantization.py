@@ -35,7 +35,7 @@ def refusals(backend: str, **values: Any) -> list[str]:
     return list(map(str, found))
 
 
-FITTING = {
+FITTING: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("neutron", {}),
     "granularity": ("ethos_u", {"weight_granularity": "per_tensor"}),
     "groups": ("xnnpack", INT4 | {"group_size": 64}),
@@ -250,6 +250,6 @@ def test_stages_depend_on_every_key_that_they_read_and_on_no_other() -> None:
         return {key.removeprefix("quantization.") for key in listed if key.startswith("quantization.")}
 
     of_samples = {"num_calibration_samples", "calibration_choice"}
-    fields = set(QuantizationConfig.__dataclass_fields__)  # type: ignore[attr-defined]
+    fields = set(QuantizationConfig.__dataclass_fields__)
     assert keys("quantize") == fields - {"name"} - of_samples
     assert keys("calibrate") == fields - {"name", "group_size"}

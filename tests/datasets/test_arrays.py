@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from safetensors.numpy import save_file
@@ -14,12 +15,14 @@ from safetensors.numpy import save_file
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import arrays
 
+Arrays = dict[str, npt.NDArray[Any]]
 
-def inputs(num_samples: int = 5, seed: int = 0) -> np.ndarray:
+
+def inputs(num_samples: int = 5, seed: int = 0) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((num_samples, 4)).astype(np.float32)
 
 
-def write(folder: Path, suffix: str = ".npz", calibration: dict | None = None, **evaluation: Any) -> dict[str, str]:
+def write(folder: Path, suffix: str = ".npz", calibration: Arrays | None = None, **evaluation: Any) -> dict[str, Any]:
     """Two files, the calibration one with good content unless given; returns the options that name them."""
     contents = {"calibration": calibration or {"inputs": inputs(seed=1)}, "evaluation": evaluation}
     for name, content in contents.items():
@@ -60,7 +63,7 @@ def test_pixels_are_scaled_and_normalised(tmp_path: Path) -> None:
 
 def test_several_inputs(tmp_path: Path) -> None:
     first, second = inputs(), np.arange(10, dtype=np.int64).reshape(5, 2)
-    both = {"input_0": first, "input_1": second}
+    both: dict[str, Any] = {"input_0": first, "input_1": second}
     options = write(tmp_path, calibration=both, **both)
     dataset = load(options, [[1, 4], [1, 2]])
     for sample in dataset.evaluation:
@@ -71,7 +74,7 @@ def test_several_inputs(tmp_path: Path) -> None:
 
 
 def test_digest_tells_samples_apart_by_every_input(tmp_path: Path) -> None:
-    both = {"input_0": np.zeros((2, 4), np.float32), "input_1": np.array([[1.0], [2.0]], np.float32)}
+    both: dict[str, Any] = {"input_0": np.zeros((2, 4), np.float32), "input_1": np.array([[1.0], [2.0]], np.float32)}
     split = load(write(tmp_path, calibration=both, **both), [[1, 4], [1, 1]]).evaluation
     assert split.digest(0) != split.digest(1)
 
@@ -102,7 +105,7 @@ def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> N
 
 
 def test_inputs_of_different_length(tmp_path: Path) -> None:
-    uneven = {"input_0": inputs(5), "input_1": inputs(4)}
+    uneven: dict[str, Any] = {"input_0": inputs(5), "input_1": inputs(4)}
     with pytest.raises(
         LowerdeckError, match=r"input_0 \[5, 4\], input_1 \[4, 4\]; every input must hold the same number"
     ):

@@ -7,7 +7,7 @@ import pytest
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import random
-from lowerdeck.datasets.choice import choose
+from lowerdeck.datasets.choice import Choice, choose
 from lowerdeck.datasets.splits import LoadedDataset
 
 
@@ -33,8 +33,8 @@ def test_the_first_ones_are_at_the_start() -> None:
 
 
 @pytest.mark.parametrize("choice", ["random", "stratified"])
-def test_what_is_drawn_depends_on_the_seed_alone(choice: str) -> None:
-    drawn = [choose(Sorted(), 12, choice, seed) for seed in (1, 1, 2)]  # type: ignore[arg-type]
+def test_what_is_drawn_depends_on_the_seed_alone(choice: Choice) -> None:
+    drawn = [choose(Sorted(), 12, choice, seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert all(indices == sorted(set(indices)) and len(indices) == 12 for indices in drawn)
     assert drawn[0] != list(range(12))
@@ -52,8 +52,8 @@ def test_small_classes_give_all_that_they_have() -> None:
 
 @pytest.mark.parametrize("choice", ["first", "random", "stratified"])
 @pytest.mark.parametrize("count", [None, 60, 100])
-def test_all_of_them_are_all_of_them(choice: str, count: int | None) -> None:
-    assert choose(Sorted(), count, choice, seed=0) == list(range(60))  # type: ignore[arg-type]
+def test_all_of_them_are_all_of_them(choice: Choice, count: int | None) -> None:
+    assert choose(Sorted(), count, choice, seed=0) == list(range(60))
 
 
 def test_samples_without_labels_cannot_be_stratified() -> None:

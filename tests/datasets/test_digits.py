@@ -32,7 +32,7 @@ def test_pixels_are_the_stored_ones_over_255(root: Path, channels: int) -> None:
         for image, label in zip(stored["images"], stored["labels"], strict=True)
     }
     assert len(split) == 360
-    for sample in split:
+    for sample in iter(split):
         (x,) = sample.inputs
         assert x.shape == (1, channels, 32, 32)
         assert all(expected[x[0, channel].numpy().tobytes()] == sample.label for channel in range(channels))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.samples import Split
 from lowerdeck.datasets import image_folder
+from lowerdeck.datasets.splits import LoadedDataset
 
 SHAPES = [[1, 3, 8, 8]]
 
@@ -30,8 +34,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(root: Path, shapes: list[list[int]] = SHAPES, **options: object):
+def load(root: Path, shapes: list[list[int]] = SHAPES, **options: Any) -> LoadedDataset:
     return image_folder.load(image_folder.Options(root=str(root), **options), shapes, seed=0)
+
+
+def image_named(name: str, split: Split) -> torch.Tensor:
+    """float32 [1 x c x h x w] of the file of this name."""
+    assert isinstance(split, image_folder.ImageFileSplit)
+    return next(split[i].inputs[0] for i in range(len(split)) if f"/{name}." in split.origin(i))
 
 
 def test_classes_are_the_sorted_folder_names(root: Path) -> None:
@@ -39,7 +49,7 @@ def test_classes_are_the_sorted_folder_names(root: Path) -> None:
     assert dataset.num_classes == 2
     for split in (dataset.calibration, dataset.evaluation):
         assert len(split) == 6
-        for sample in split:
+        for sample in iter(split):
             is_cat = round(float(sample.inputs[0][0, 0, 0, 0]) * 255) == 100
             assert sample.label == (0 if is_cat else 1)
 
@@ -49,8 +59,8 @@ def test_calibration_may_be_flat_and_then_has_no_labels(root: Path) -> None:
     for green in range(3):
         write_image(root / "calibration" / f"{green}.png", (0, green, 9))
     dataset = load(root)
-    assert [sample.label for sample in dataset.calibration] == [None] * 3
-    assert {sample.label for sample in dataset.evaluation} == {0, 1}
+    assert [sample.label for sample in iter(dataset.calibration)] == [None] * 3
+    assert {sample.label for sample in iter(dataset.evaluation)} == {0, 1}
 
 
 def test_calibration_from_another_folder(root: Path, tmp_path: Path) -> None:
@@ -68,7 +78,7 @@ def test_images_are_decoded_only_when_asked_for(root: Path) -> None:
     digests = [dataset.evaluation.digest(index) for index in range(6)]
     assert len(set(digests)) == 6
     with pytest.raises(LowerdeckError, match=r"0\.png cannot be decoded"):
-        list(dataset.evaluation)
+        list(iter(dataset.evaluation))
 
 
 def test_resize_and_centre_crop(root: Path) -> None:
@@ -78,14 +88,14 @@ def test_resize_and_centre_crop(root: Path) -> None:
         pixels[:, channel * 16 : (channel + 1) * 16, channel] = 255
     Image.fromarray(pixels).save(root / "evaluation" / "cat" / "wide.png")
     evaluation = load(root, interpolation="nearest").evaluation
-    wide = next(evaluation[i].inputs[0][0] for i in range(len(evaluation)) if "/wide." in evaluation.origin(i))
+    wide = image_named("wide", evaluation)[0]
     assert wide.shape == (3, 8, 8)
     assert wide[1].min() == 1
     assert wide[0].max() == 0
     assert wide[2].max() == 0
     # Twice the crop: a window of 8 pixels of the 16 that are green.
     bigger = load(root, resize=16, interpolation="nearest").evaluation
-    assert next(bigger[i].inputs[0][0, 1].min() for i in range(len(bigger)) if "/wide." in bigger.origin(i)) == 1
+    assert image_named("wide", bigger)[0, 1].min() == 1
 
 
 @pytest.mark.parametrize("size", [(3, 9), (9, 3), (8, 8), (301, 7), (7, 301), (1, 1)])
@@ -93,7 +103,9 @@ def test_resize_and_centre_crop(root: Path) -> None:
 def test_any_size_of_image_gives_the_models_input(root: Path, size: tuple[int, int], resize: int | None) -> None:
     write_image(root / "evaluation" / "cat" / "odd.png", (200, 200, 200), size)
     for shape in ([1, 3, 8, 8], [1, 3, 8, 5], [1, 1, 4, 8]):
-        assert all(list(sample.inputs[0].shape) == shape for sample in load(root, [shape], resize=resize).evaluation)
+        assert all(
+            list(sample.inputs[0].shape) == shape for sample in iter(load(root, [shape], resize=resize).evaluation)
+        )
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK"])
@@ -102,8 +114,7 @@ def test_any_mode_becomes_grey_or_rgb(root: Path, mode: str) -> None:
     Image.new("RGB", (8, 8), (255, 255, 255)).convert(mode).save(root / "evaluation" / "cat" / f"mode.{suffix}")
     for channels in (1, 3):
         evaluation = load(root, [[1, channels, 8, 8]]).evaluation
-        white = next(evaluation[i] for i in range(len(evaluation)) if "/mode." in evaluation.origin(i))
-        assert white.inputs[0].min() == 1
+        assert image_named("mode", evaluation).min() == 1
 
 
 def test_resize_smaller_than_the_crop(root: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.datasets import random
+from lowerdeck.datasets.splits import LoadedDataset
 
 SHAPES = [[1, 3, 4, 4], [1, 2]]
 
 
-def load(seed: int = 0, **options: int | None) -> random.splits.LoadedDataset:
+def load(seed: int = 0, **options: Any) -> LoadedDataset:
     return random.load(random.Options(**options), SHAPES, seed)
 
 
@@ -21,19 +24,19 @@ def test_shapes_lengths_and_labels() -> None:
     assert dataset.num_classes == 4
     assert (len(dataset.calibration), len(dataset.evaluation)) == (3, 200)
     assert [list(x.shape) for x in dataset.evaluation[0].inputs] == SHAPES
-    assert {sample.label for sample in dataset.evaluation} == {0, 1, 2, 3}
-    assert [sample.label for sample in load(num_classes=None).calibration] == [None] * 8
+    assert {sample.label for sample in iter(dataset.evaluation)} == {0, 1, 2, 3}
+    assert [sample.label for sample in iter(load(num_classes=None).calibration)] == [None] * 8
 
 
 def test_values_are_standard_normal() -> None:
-    values = torch.cat([sample.inputs[0].flatten() for sample in load(num_evaluation=200).evaluation])
+    values = torch.cat([sample.inputs[0].flatten() for sample in iter(load(num_evaluation=200).evaluation)])
     assert abs(float(values.mean())) < 0.05
     assert abs(float(values.std()) - 1) < 0.05
 
 
 def test_samples_do_not_depend_on_the_order_of_access_or_torchs_seed() -> None:
     torch.manual_seed(1)
-    forwards = [sample.inputs[0] for sample in load().evaluation]
+    forwards = [sample.inputs[0] for sample in iter(load().evaluation)]
     torch.manual_seed(2)
     split = load().evaluation
     for index in reversed(range(len(split))):
@@ -41,7 +44,7 @@ def test_samples_do_not_depend_on_the_order_of_access_or_torchs_seed() -> None:
 
 
 def test_every_sample_differs_between_seeds_splits_and_indices() -> None:
-    samples = [s for seed in (0, 1) for split in (load(seed).calibration, load(seed).evaluation) for s in split]
+    samples = [s for seed in (0, 1) for split in (load(seed).calibration, load(seed).evaluation) for s in iter(split)]
     assert len({sample.digest for sample in samples}) == len(samples)
     assert len({sample.inputs[0].numpy().tobytes() for sample in samples}) == len(samples)
 

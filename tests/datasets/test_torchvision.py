@@ -9,8 +9,10 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torchvision import datasets as upstream
@@ -19,7 +21,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import torchvision as source
 
 
-def write_idx(path: Path, array: np.ndarray) -> None:
+def write_idx(path: Path, array: npt.NDArray[np.int64]) -> None:
     """MNIST's format: torchvision compares no checksum of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
@@ -37,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def options(root: Path, name: str = "FashionMNIST", **others: object) -> source.Options:
+def options(root: Path, name: str = "FashionMNIST", **others: Any) -> source.Options:
     return source.Options(name=name, root=str(root), **others)
 
 
@@ -46,7 +48,7 @@ def test_splits_labels_and_resizing(root: Path) -> None:
     assert dataset.num_classes == 10
     for split, first, num_samples in ((dataset.calibration, 0, 12), (dataset.evaluation, 100, 8)):
         values = []
-        for sample in split:
+        for sample in iter(split):
             value = round(float(sample.inputs[0].mean()) * 255)
             assert sample.inputs[0].shape == (1, 3, 32, 32)
             assert torch.allclose(sample.inputs[0], torch.tensor(value / 255), atol=1e-6)
@@ -91,7 +93,7 @@ def test_unknown_name() -> None:
 
 @pytest.mark.parametrize("name", source.DATASETS)
 def test_absent_data_says_how_to_get_it(tmp_path: Path, name: str) -> None:
-    command = rf"`python -m pipeline\.datasets\.torchvision {name} .*`, or set dataset\.options\.download: true"
+    command = rf"`python -m lowerdeck\.datasets\.torchvision {name} .*`, or set dataset\.options\.download: true"
     with pytest.raises(LowerdeckError, match=command):
         source.fingerprint(options(tmp_path, name))
     with pytest.raises(LowerdeckError, match=command):
@@ -127,7 +129,7 @@ def test_incomplete_data(root: Path) -> None:
 def test_label_outside_the_classes(root: Path) -> None:
     write_idx(root / "FashionMNIST" / "raw" / "t10k-labels-idx1-ubyte", np.full(8, 10))
     with pytest.raises(LowerdeckError, match=r"has label 10, allowed are 0 ... 9"):
-        list(source.load(options(root), [[1, 1, 28, 28]], seed=0).evaluation)
+        list(iter(source.load(options(root), [[1, 1, 28, 28]], seed=0).evaluation))
 
 
 def test_download_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

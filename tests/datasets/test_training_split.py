@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ import pytest
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.datasets import arrays
 from lowerdeck.datasets.choice import training_split
+from lowerdeck.datasets.splits import LoadedDataset
 
 
-def load(folder: Path, *, training: bool, labels: bool = True) -> tuple[arrays.Options, arrays.splits.LoadedDataset]:
+def load(folder: Path, *, training: bool, labels: bool = True) -> tuple[arrays.Options, LoadedDataset]:
     for seed, name in enumerate(("calibration", "evaluation", "training")):
         values = np.random.RandomState(seed).randn(3, 4).astype(np.float32)
         np.savez(folder / f"{name}.npz", inputs=values, **({"labels": np.array([0, 1, 0])} if labels else {}))
     names = ("calibration", "evaluation", *(["training"] if training else []))
-    options = arrays.Options(**{name: str(folder / f"{name}.npz") for name in names}, num_classes=2)  # type: ignore[arg-type]
+    files: dict[str, Any] = {name: str(folder / f"{name}.npz") for name in names}
+    options = arrays.Options(**files, num_classes=2)
     return options, arrays.load(options, [[1, 4]], seed=0)
 
 
@@ -39,7 +42,7 @@ def test_without_one_the_calibration_samples_serve(tmp_path: Path) -> None:
     assert dataset.training is None
     assert training_split(dataset) is dataset.calibration
     plugin = SimpleNamespace(calibration=dataset.calibration)  # written before there were training splits
-    assert training_split(plugin) is dataset.calibration  # type: ignore[arg-type]
+    assert training_split(plugin) is dataset.calibration
 
 
 def test_samples_without_labels_teach_nothing(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from docs.generate_configuration import render
+from tests.project import REPOSITORY
+
 PAGES = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "data/**/*.md", "plugins/*.md")
-    for path in ROOT.glob(pattern)
+    for path in REPOSITORY.glob(pattern)
     if "prepared" not in path.parts
 )
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -30,11 +32,11 @@ NOT_IN_A_CLONE = ("data/prepared", "data/cifar10", "data/inputs/my_", "conf/mode
 
 def examples() -> dict[str, str]:
     """The files that CONTRIBUTING.md shows, by path."""
-    return dict(EXAMPLE.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    return dict(EXAMPLE.findall((REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")))
 
 
 def ids(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+    return path.relative_to(REPOSITORY).as_posix()
 
 
 def anchor(heading: str) -> str:
@@ -43,14 +45,13 @@ def anchor(heading: str) -> str:
 
 
 def test_configuration_page_is_up_to_date() -> None:
-    generator = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))
-    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == generator["render"](), (
+    assert (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8") == render(), (
         "run `python -m docs.generate_configuration`"
     )
 
 
 def test_every_field_of_the_configuration_is_documented() -> None:
-    assert "(no text)" not in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert "(no text)" not in (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -77,12 +78,12 @@ def test_named_files_exist(page: Path) -> None:
         placeholder = any(re.fullmatch(r"[A-Z]+(\.\w+)?", part) for part in name.split("/") if part != "README.md")
         if placeholder or name.startswith(NOT_IN_A_CLONE) or any(path.startswith(name) for path in shown):
             continue
-        assert any(ROOT.glob(name)) if "*" in name else (ROOT / name).exists(), f"{ids(page)} names {name}"
+        assert any(REPOSITORY.glob(name)) if "*" in name else (REPOSITORY / name).exists(), f"{ids(page)} names {name}"
 
 
 def test_examples_of_contributing_compose(tmp_path: Path) -> None:
     for folder in ("conf", "pipeline", "stages"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     files = examples()
     assert len(files) >= 10
     for name, content in files.items():
@@ -96,6 +97,9 @@ def test_examples_of_contributing_compose(tmp_path: Path) -> None:
         "from pathlib import Path; from lowerdeck.config.compose import compose\n"
         "config = compose(Path('params.yaml'), Path('conf')); print(config.flavor.name, *config.evaluation.metrics)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "pipeline")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["tosa_serializer", "top1", "top3", "agreement", "sqnr", "lsb"]

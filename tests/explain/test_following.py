@@ -1,11 +1,14 @@
 """Hints are right: a real backend refuses a network, the hint is followed, and the network is delegated."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import yaml
 from torch import nn
 
 from lowerdeck.backends import create
+from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
@@ -15,33 +18,39 @@ from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.project import REPOSITORY
 
+Operation = nn.Module | Callable[[torch.Tensor], torch.Tensor]
+Trial = tuple[Operation, list[int]]
+"""An operation, and the shape that it is called with."""
+
 
 class Behind(nn.Module):
     """A convolution, so that there is something to delegate, and `operation` behind it; 8 channels each."""
 
-    def __init__(self, operation):
+    def __init__(self, operation: nn.Module) -> None:
         super().__init__()
         self.convolution, self.operation = nn.Conv2d(8, 8, 3, padding=1), operation
 
-    def forward(self, x):
-        return self.operation(self.convolution(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.operation(self.convolution(x))
+        return result
 
 
 class Call(nn.Module):
-    def __init__(self, function):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x):
-        return self.function(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.function(x)
+        return result
 
 
-def undelegated_hints(target, operation, shape, **options):
+def undelegated_hints(target: str, operation: Operation, shape: list[int], **options: object) -> list[str]:
     """Hints for what computes and stays on the CPU, of a small network on a target of conf/target."""
     declared = yaml.safe_load((REPOSITORY / "conf" / "target" / f"{target}.yaml").read_text())
     flavor = yaml.safe_load((REPOSITORY / "conf" / "flavor" / f"{declared['default_flavor']}.yaml").read_text())
 
-    def backend():
+    def backend() -> Backend:
         return create(
             declared["backend"],
             device=declared["device"],
@@ -124,7 +133,9 @@ SHAPE = [1, 8, 16, 16]
         ),
     ],
 )
-def test_a_network_that_follows_its_hint_is_delegated(target, refused, expected, mended):
+def test_a_network_that_follows_its_hint_is_delegated(
+    target: str, refused: Trial, expected: str, mended: Trial
+) -> None:
     hints = undelegated_hints(target, *refused)
     assert hints, "nothing is refused"
     # What only follows the node, or converts a constant for it, says so.
@@ -134,7 +145,7 @@ def test_a_network_that_follows_its_hint_is_delegated(target, refused, expected,
         assert undelegated_hints("ethos_u85_256", *refused) == []
 
 
-def test_elu_is_delegated_by_the_option_that_its_hint_names():
+def test_elu_is_delegated_by_the_option_that_its_hint_names() -> None:
     (said,) = undelegated_hints("xnnpack_cpu", nn.ELU(), SHAPE)
     assert said == "`target.options.additional_configs: [EluConfig]` delegates it"
     assert undelegated_hints("xnnpack_cpu", nn.ELU(), SHAPE, additional_configs=["EluConfig"]) == []

@@ -1,28 +1,33 @@
 """Hints: what mends a refusal, computed from the values in it, and that the checks they are for still exist."""
 
 import dataclasses
-import importlib.util
 import re
-import runpy
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import executorch.backends
 import pytest
 
-from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
+from lowerdeck.explain.case import Rule
 from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS
 from lowerdeck.explain.hints import hint
+from tests.handmade_plan import DEQUANTIZE, QUANTIZE, make_reason, network, node, plan, tensor
 
-HANDMADE = runpy.run_path(str(Path(__file__).parents[1] / "handmade_plan.py"))
-make_reason, node, plan, tensor = (HANDMADE[name] for name in ("make_reason", "node", "plan", "tensor"))
-QUANTIZE, DEQUANTIZE = HANDMADE["QUANTIZE"], HANDMADE["DEQUANTIZE"]
-BACKENDS = importlib.util.find_spec("executorch.backends").submodule_search_locations[0]
+(BACKENDS,) = executorch.backends.__path__
 
 
-def hint_for(backend, reason, operator="aten.op.default", shape=(1, 8, 16, 16), others=(), **fields):
+def hint_for(
+    backend: str,
+    reason: Reason,
+    operator: str = "aten.op.default",
+    shape: Sequence[int] = (1, 8, 16, 16),
+    others: Iterable[PlannedNode] = (),
+) -> str:
     """The hint for one node among `others`."""
-    refused = node("refused", operator, [tensor("x", *shape)], [tensor("refused", *shape)], reason=reason, **fields)
+    refused = node("refused", operator, [tensor("x", *shape)], [tensor("refused", *shape)], reason=reason)
     return hint(refused, PlanGraph(plan(refused, *others, backend=backend)))
 
 
@@ -121,19 +126,19 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         ("someone_elses", make_reason("constraint", "no", values={"stride": 3}), "change stride in the model"),
     ],
 )
-def test_a_refusal_is_mended_by_its_values(backend, reason, expected):
+def test_a_refusal_is_mended_by_its_values(backend: str, reason: Reason, expected: str) -> None:
     shape = (4, 8, 16, 16) if "N==4" in reason.message else (1, 8, 16, 16)
     assert expected in hint_for(backend, reason, shape=shape)
 
 
 @pytest.mark.parametrize("code", list(ReasonCode))
-def test_every_code_has_a_meaning_and_is_answered(code):
+def test_every_code_has_a_meaning_and_is_answered(code: ReasonCode) -> None:
     assert MEANINGS[code]
     said = hint_for("neutron", make_reason(code.value, "words"), shape=(1, 8))
     assert bool(said) is (code not in (ReasonCode.UNKNOWN, ReasonCode.NEIGHBOUR)), "a neighbour's other is missing here"
 
 
-def test_replacements_are_for_what_neutron_lacks_and_lead_to_what_it_has():
+def test_replacements_are_for_what_neutron_lacks_and_lead_to_what_it_has() -> None:
     """Read from the table of converters, whose module cannot be imported without NXP's SDK."""
     table = Path(BACKENDS, "nxp", "neutron_partitioner.py").read_text()
     for lacking, (_, has) in neutron.REPLACEMENTS.items():
@@ -141,7 +146,7 @@ def test_replacements_are_for_what_neutron_lacks_and_lead_to_what_it_has():
         assert f"exir_ops.edge.{has}:" in table
 
 
-def test_replacements_are_for_what_xnnpack_lacks_and_lead_to_what_it_has():
+def test_replacements_are_for_what_xnnpack_lacks_and_lead_to_what_it_has() -> None:
     configs = "\n".join(path.read_text() for path in Path(BACKENDS, "xnnpack", "partition", "config").glob("*.py"))
     for lacking, (_, has) in xnnpack.REPLACEMENTS.items():
         assert f'target_name = "{lacking.removeprefix("aten.")}"' not in configs
@@ -149,11 +154,11 @@ def test_replacements_are_for_what_xnnpack_lacks_and_lead_to_what_it_has():
         assert "in its place, which the backend has" in hint_for("xnnpack", make_reason("no_converter", "no"), lacking)
 
 
-def test_a_program_without_quantization_is_told_so():
+def test_a_program_without_quantization_is_told_so() -> None:
     assert "`quantization: int8`" in hint_for("neutron", make_reason("not_quantized", "in no cluster"))
 
 
-def test_a_hard_sigmoid_is_recognized_by_what_it_was_decomposed_into():
+def test_a_hard_sigmoid_is_recognized_by_what_it_was_decomposed_into() -> None:
     refused = make_reason("not_quantized", "in no cluster")
     names = {
         "aten.add.Tensor": refused,
@@ -170,7 +175,7 @@ def test_a_hard_sigmoid_is_recognized_by_what_it_was_decomposed_into():
     assert hints["dq"] == ""
 
 
-def test_floats_between_two_nodes_name_what_the_backend_lacks():
+def test_floats_between_two_nodes_name_what_the_backend_lacks() -> None:
     nodes = [
         node("q", QUANTIZE, [tensor("x", 1)], partition="p"),
         node("exp", "aten.exp.default", [tensor("q", 1)], reason=make_reason("not_quantized", "in no cluster")),
@@ -180,13 +185,13 @@ def test_floats_between_two_nodes_name_what_the_backend_lacks():
     assert said.startswith("computes in floats together with aten.erf.default, which the backend does not have")
 
 
-def test_a_neighbour_has_the_hint_of_the_node_it_follows():
-    network = HANDMADE["network"]()
-    graph = PlanGraph(network)
+def test_a_neighbour_has_the_hint_of_the_node_it_follows() -> None:
+    made = network()
+    graph = PlanGraph(made)
     assert hint(graph.nodes["dq_in"], graph) == "goes with conv_0: pad the 6 output channels to 8"
 
 
-def test_neighbours_in_a_circle_end():
+def test_neighbours_in_a_circle_end() -> None:
     nodes = [
         node("a", "getitem", reason=make_reason("neighbour", "with b", node="b")),
         node("b", "getitem", [tensor("a", 1)], reason=make_reason("neighbour", "with a", node="a")),
@@ -195,9 +200,9 @@ def test_neighbours_in_a_circle_end():
     assert [hint(each, graph) for each in nodes] == ["goes with b", "goes with a"]
 
 
-def test_the_border_of_the_program_names_the_option_for_integers():
-    network = HANDMADE["network"]()
-    graph = PlanGraph(network)
+def test_the_border_of_the_program_names_the_option_for_integers() -> None:
+    made = network()
+    graph = PlanGraph(made)
     assert "quantized_inputs: true" in hint(graph.nodes["q_in"], graph)
     assert "quantized_outputs: true" in hint(graph.nodes["dq_out"], graph)
 
@@ -210,14 +215,14 @@ def test_the_border_of_the_program_names_the_option_for_integers():
         (xnnpack.RULES, "xnnpack/partition"),
     ],
 )
-def test_every_rule_is_for_a_check_of_the_installed_executorch(rules, folder):
+def test_every_rule_is_for_a_check_of_the_installed_executorch(rules: Sequence[Rule], folder: str) -> None:
     files = sorted(Path(BACKENDS, folder).rglob("*.py"))
     source = "\n".join(" ".join(re.sub(r'"\s*\n\s*f?"', "", file.read_text()).split()) for file in files)
     assert [rule.pattern.pattern for rule in rules if not rule.pattern.search(source)] == []
 
 
-def test_hints_are_given_for_delegated_nodes_to_nobody():
-    network = HANDMADE["network"]()
-    delegated = [each for each in network.nodes if each.partition is not None]
-    assert [hint(each, PlanGraph(network)) for each in delegated] == ["", ""]
+def test_hints_are_given_for_delegated_nodes_to_nobody() -> None:
+    made = network()
+    delegated = [each for each in made.nodes if each.partition is not None]
+    assert [hint(each, PlanGraph(made)) for each in delegated] == ["", ""]
     assert dataclasses.replace(delegated[0], reason=None) == delegated[0]

@@ -31,9 +31,10 @@ from lowerdeck.firmware.metadata import RANDOM_CAVEAT
 from lowerdeck.firmware.readme import readme
 from lowerdeck.firmware.vector import bundled_program, calibration_sample, execute
 from lowerdeck.runtime.floats import to_program
+from lowerdeck.steps.convert import Converted
 from tests.conftest import Lowered
 from tests.firmware.compiling import compiled
-from tests.test_program_io import TARGETS, Flagged, build
+from tests.graph.test_io_boundary import TARGETS, Flagged, build
 
 PLACEMENT = Placement(array_name="model_pte", alignment_bytes=16, section="network_model_sec")
 DELEGATES = {"ethos_u": "EthosUBackend", "neutron": "NeutronBackend", "xnnpack": "XnnpackBackend"}
@@ -45,7 +46,7 @@ class Bundled:
 
     base: Lowered
     folder: Path
-    converted: Any
+    converted: Converted
     files: dict[str, bytes]
 
     @property
@@ -58,7 +59,7 @@ def bundled(base: Lowered, folder: Path, **changes: Any) -> dict[str, bytes]:
     with chdir(folder):
         vector = execute(open_converted_program("reference"), base.samples[0], "ab" * 32)
         target = Target(**{name: base.target[name] for name in ("name", "backend", "device", "options")})
-        options = {"target": target, "placement": PLACEMENT} | changes
+        options: dict[str, Any] = {"target": target, "placement": PLACEMENT} | changes
         return bundle(paths.PROGRAM.read_bytes(), read_json(paths.MANIFEST), vector, **options)
 
 
@@ -83,7 +84,7 @@ def made(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("target", TARGETS)
 class TestEveryTarget:
     def test_the_vector_is_a_sample_and_lowerdeck_run_gives_the_same_answer(
-        self, made: Any, tmp_path: Path, target: str
+        self, made: Callable[[str], Bundled], tmp_path: Path, target: str
     ) -> None:
         it = made(target)
         folder = it.folder / paths.FIRMWARE
@@ -98,7 +99,7 @@ class TestEveryTarget:
                 assert answered == it.files[f"expected_output_0.{kind}"]
         assert len(set(answered)) > 5
 
-    def test_the_bundled_program_holds_program_and_vector(self, made: Any, target: str) -> None:
+    def test_the_bundled_program_holds_program_and_vector(self, made: Callable[[str], Bundled], target: str) -> None:
         from executorch.devtools.bundled_program.serialize import deserialize_from_flatbuffer_to_bundled_program
 
         it = made(target)
@@ -111,7 +112,7 @@ class TestEveryTarget:
             assert bytes(value.val.data) == it.files[f"{name}.bin"]
             assert list(value.val.sizes) == it.metadata["test_vector"]["tensors"][name]["shape"]
 
-    def test_metadata_is_what_the_program_says(self, made: Any, target: str) -> None:
+    def test_metadata_is_what_the_program_says(self, made: Callable[[str], Bundled], target: str) -> None:
         it = made(target)
         metadata = it.metadata
         assert [tensor["dtype"] for tensor in metadata["inputs"] + metadata["outputs"]] == ["int8", "int8"]
@@ -124,7 +125,7 @@ class TestEveryTarget:
         small, large = (metadata["memory"]["method_allocator_bytes"][bits] for bits in ("32_bit", "64_bit"))
         assert 0 < small < large < 4096
 
-    def test_every_file_has_its_hash(self, made: Any, target: str) -> None:
+    def test_every_file_has_its_hash(self, made: Callable[[str], Bundled], target: str) -> None:
         it = made(target)
         hashes = it.metadata["files"]
         assert hashes == {
@@ -135,7 +136,7 @@ class TestEveryTarget:
         assert "no kernel-selection source" in it.files["README.md"].decode()
 
 
-def test_scratch_comes_from_the_payload(made: Any) -> None:
+def test_scratch_comes_from_the_payload(made: Callable[[str], Bundled]) -> None:
     scratch = {target: made(target).metadata["memory"]["scratch_bytes"] for target in TARGETS}
     # With Shared_Sram, what Vela plans in SRAM is the scratch memory.
     estimated = made("ethos_u55_128").converted.partitions[0].estimates["sram_bytes"]
@@ -145,7 +146,7 @@ def test_scratch_comes_from_the_payload(made: Any) -> None:
     assert f"| {int(estimated):,} |" in made("ethos_u55_128").files["README.md"].decode()
 
 
-def test_executorchs_runtime_verifies_the_bundled_program(made: Any) -> None:
+def test_executorchs_runtime_verifies_the_bundled_program(made: Callable[[str], Bundled]) -> None:
     from executorch.extension.pybindings import _C
 
     it = made("xnnpack_cpu")
@@ -160,7 +161,7 @@ def test_executorchs_runtime_verifies_the_bundled_program(made: Any) -> None:
         spoilt.verify_result_with_bundled_expected_output("forward", 0, 0.0, 0.0)
 
 
-def test_firmware_gets_the_expected_output_from_the_header(made: Any) -> None:
+def test_firmware_gets_the_expected_output_from_the_header(made: Callable[[str], Bundled]) -> None:
     """With ExecuTorch's C++ runtime, the memory that metadata.json names, and some more for the delegate."""
     it = made("xnnpack_cpu")
     folder, memory = it.folder / paths.FIRMWARE, it.metadata["memory"]
@@ -176,7 +177,7 @@ def test_firmware_gets_the_expected_output_from_the_header(made: Any) -> None:
     assert ran.stdout == it.files["expected_output_0.bin"]
 
 
-def test_a_host_only_flavor_is_said_first(made: Any) -> None:
+def test_a_host_only_flavor_is_said_first(made: Callable[[str], Bundled]) -> None:
     neutron, ethos_u = made("neutron_imxrt700"), made("ethos_u55_128")
     assert neutron.metadata["runs_on_target"] is False
     assert ethos_u.metadata["runs_on_target"] is True
@@ -211,7 +212,7 @@ def test_data_files_of_the_program_are_handed_over(lowered: Callable[[str], Lowe
     assert "It reads `weights.ptd` beside itself" in files["README.md"].decode()
 
 
-def test_inputs_of_any_size_are_given_with_their_shape(made: Any) -> None:
+def test_inputs_of_any_size_are_given_with_their_shape(made: Callable[[str], Bundled]) -> None:
     metadata = made("xnnpack_cpu").metadata
     metadata["inputs"][0]["is_dynamic"] = True
     page = readme(metadata)
@@ -229,7 +230,7 @@ def test_kernel_selection_and_random_samples(lowered: Callable[[str], Lowered]) 
     assert metadata["caveats"][1] == RANDOM_CAVEAT
 
 
-def test_the_same_build_gives_the_same_bytes_anywhere(made: Any, tmp_path: Path) -> None:
+def test_the_same_build_gives_the_same_bytes_anywhere(made: Callable[[str], Bundled], tmp_path: Path) -> None:
     it = made("ethos_u55_128")
     (tmp_path / "elsewhere").mkdir()
     with chdir(it.folder):
@@ -249,7 +250,7 @@ def test_a_bundle_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -
         write_firmware({"a": b"1"})
         before = paths.FIRMWARE_ZIP.read_bytes()
         with pytest.raises(TypeError):
-            write_firmware({"a": b"2", "b": None})  # type: ignore[dict-item]
+            write_firmware({"a": b"2", "b": None})  # type: ignore[dict-item]  # the mistake that is tested
         assert (paths.FIRMWARE / "a").read_bytes() == b"1"
         assert paths.FIRMWARE_ZIP.read_bytes() == before
         assert sorted(path.name for path in paths.BUILD.iterdir()) == ["firmware", "firmware.zip"]

@@ -149,7 +149,7 @@ def test_the_bundled_weights_load() -> None:
     weights = "data/checkpoints/resnet8_digits.safetensors"
     model = factory.build(factory.Options(factory=RESNET8), weights)
     untrained = factory.build(factory.Options(factory=RESNET8), None)
-    assert not torch.equal(model.classifier.weight, untrained.classifier.weight)
+    assert not torch.equal(model.get_parameter("classifier.weight"), untrained.get_parameter("classifier.weight"))
 
 
 def test_weights_of_another_size_say_how_to_mend() -> None:

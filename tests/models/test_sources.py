@@ -23,7 +23,8 @@ CONF_FILES = sorted(path for path in Path("conf/model").glob("*.yaml") if "???" 
 
 
 def read_conf(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
+    conf: dict[str, Any] = yaml.safe_load(path.read_text())
+    return conf
 
 
 def test_available_lists_sources_and_no_helpers() -> None:
@@ -40,8 +41,7 @@ def test_unknown_source_is_named_with_the_near_one() -> None:
 @pytest.mark.parametrize("name", models.available())
 def test_source_fits_the_protocol(name: str) -> None:
     source = models.source(name)
-    parameters = source.Options.__dataclass_params__
-    assert parameters.frozen
+    assert vars(source.Options)["__dataclass_params__"].frozen
     assert all(field.kw_only for field in dataclasses.fields(source.Options))
     assert list(inspect.signature(source.check).parameters) == ["options", "weights", "plugins"]
     assert list(inspect.signature(source.build).parameters) == ["options", "weights"]
@@ -53,9 +53,9 @@ def test_conf_validates_checks_and_builds(path: Path) -> None:
     assert set(conf) == {"name", "source", "options", "weights", "input_shapes"}
     assert conf["name"] == path.stem
     source = models.source(conf["source"])
-    strict = TypeAdapter(with_config(source.Options))
+    strict: TypeAdapter[Any] = TypeAdapter(with_config(source.Options))
     options = strict.validate_json(json.dumps(conf["options"]), strict=True)
-    assert source.check(options, conf["weights"], ()) is None
+    source.check(options, conf["weights"], ())
     model = source.build(options, conf["weights"])
     assert not any(module.training for module in model.modules())
     with torch.inference_mode():

@@ -79,7 +79,7 @@ def test_checkpoint_with_auxiliary_heads_loads(tmp_path: Path) -> None:
     path = tmp_path / "googlenet.safetensors"
     save_file(trained.state_dict(), path)
     model = source.build(options("googlenet", 5), str(path))
-    assert torch.equal(model.fc.weight, trained.fc.weight)
+    assert torch.equal(model.get_parameter("fc.weight"), trained.fc.weight)
     assert not [name for name in model.state_dict() if name.startswith("aux")]
 
 
@@ -89,7 +89,7 @@ def test_checkpoint_of_a_module_with_a_layout_version_loads(tmp_path: Path) -> N
     path = tmp_path / "mnasnet.safetensors"
     save_file(trained.state_dict(), path)
     model = source.build(options("mnasnet0_5", 3), str(path))
-    assert torch.equal(model.classifier[1].weight, trained.classifier[1].weight)
+    assert torch.equal(model.get_parameter("classifier.1.weight"), trained.classifier[1].weight)
 
 
 def test_checkpoint_that_does_not_fit(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_what_was_observed_is_what_the_float_program_computes(lowered: Callable[
 
 def test_an_outlier_that_the_observer_leaves_out_is_counted_as_clipped(lowered: Callable[[str], Lowered]) -> None:
     build = lowered("xnnpack_cpu")
-    samples = [(sample[0].clone(),) for sample in build.samples]
+    samples: list[tuple[torch.Tensor, ...]] = [(sample[0].clone(),) for sample in build.samples]
     samples[5][0][0, 0, 0, 0] = 40.0  # the others are within 5, and a moving average stays near them
     report = report_of(build, samples, "moving_average_min_max")
     tensor = next(tensor for tensor in report if tensor.node == "x")

@@ -34,9 +34,9 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import backend_for
+from tests.formats.test_pt2 import one_process_pte
 from tests.networks import SCHEMED_SHAPE, Schemed
 from tests.project import REPOSITORY
-from tests.test_pt2 import one_process_pte
 
 FLOAT_HEAD = (ModuleRule(modules=("head",)),)
 SCHEMES = {

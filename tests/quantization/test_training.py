@@ -21,7 +21,7 @@ from lowerdeck.contracts.quantization import ModuleRule, ObserverState, Quantiza
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.pt2e import prepare, restore_observers
-from lowerdeck.quantization.training import Recipe, Training
+from lowerdeck.quantization.training import Checkpoints, Recipe, Training
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.export import export
@@ -79,11 +79,11 @@ TRAINING, EVALUATION = Stripes(32, seed=1), Stripes(32, seed=2)
 
 
 def trained(
-    build: Lowered, checkpoints: object = None, recipe: Recipe = RECIPE, scheme: QuantizationScheme = SCHEME
+    build: Lowered, checkpoints: Checkpoints | None = None, recipe: Recipe = RECIPE, scheme: QuantizationScheme = SCHEME
 ) -> ObserverState:
     quantizer = scheme_quantizer(build.backend(), scheme)
     assert quantizer is not None
-    training = Training(recipe=recipe, split=TRAINING, checkpoints=checkpoints or Kept())  # type: ignore[arg-type]
+    training = Training(recipe=recipe, split=TRAINING, checkpoints=checkpoints or Kept())
     inputs = TRAINING.inputs()[:8]
     return calibrate(build.exported(), quantizer, inputs, len(inputs), training)
 
@@ -232,8 +232,8 @@ class Normed(nn.Module):
         self.folded, self.free = nn.BatchNorm2d(4, eps=0.5, momentum=0.3), nn.BatchNorm2d(4, eps=0.25, momentum=0.7)
         self.dropout, self.head = nn.Dropout(0.3), nn.Linear(4 * 8 * 8, 2)
         for norm in (self.folded, self.free):
-            nn.init.uniform_(norm.running_var, 0.1, 0.2)  # type: ignore[arg-type]  # small, so that eps tells
-            nn.init.uniform_(norm.running_mean, -1.0, 1.0)  # type: ignore[arg-type]
+            nn.init.uniform_(norm.get_buffer("running_var"), 0.1, 0.2)  # small, so that eps tells
+            nn.init.uniform_(norm.get_buffer("running_mean"), -1.0, 1.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.folded(self.conv(x))
@@ -253,8 +253,8 @@ def test_batch_norms_and_dropouts_keep_what_they_are(lowered: Callable[[str], Lo
     # Folding goes by the batch norm's own eps: without rounding the prepared model is the float one.
     module = prepared()
     for part in module.modules():
-        if hasattr(part, "disable_fake_quant"):
-            part.disable_fake_quant()
+        if disable := getattr(part, "disable_fake_quant", None):
+            disable()
     with torch.no_grad():
         for inputs in TRAINING.inputs()[:2]:
             torch.testing.assert_close(module(*inputs), network(*inputs))
@@ -269,7 +269,7 @@ def test_batch_norms_and_dropouts_keep_what_they_are(lowered: Callable[[str], Lo
     assert norm.args[5:8] == (False, 0.7, 0.25)  # training, momentum, eps
     assert dropout.args[1:] == (0.3, False)
     assert "free.running_mean" not in state.trained
-    assert torch.equal(after.get_buffer("free.running_mean"), network.free.running_mean)  # type: ignore[arg-type]
+    assert torch.equal(after.get_buffer("free.running_mean"), network.get_buffer("free.running_mean"))
     assert not torch.equal(after.get_parameter("free.weight"), network.free.weight)
 
 

@@ -46,6 +46,8 @@ class Convolutions(nn.Module):
 class Accumulating(nn.Module):
     """A buffer that calls change."""
 
+    total: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("total", torch.tensor([1.0, 2.0, 3.0]))
@@ -57,6 +59,8 @@ class Accumulating(nn.Module):
 
 class Cache(nn.Module):
     """Writes into a row that an input names."""
+
+    rows: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import sys
 from lowerdeck.runtime.messages import captured_messages
 
 
-def test_messages_are_kept_in_order_where_python_writes_elsewhere():
+def test_messages_are_kept_in_order_where_python_writes_elsewhere() -> None:
     """As in a notebook: `sys.stderr` is no file, and C++ writes to the descriptor."""
     notebook = io.StringIO()
     with contextlib.redirect_stderr(notebook):
@@ -22,7 +22,7 @@ def test_messages_are_kept_in_order_where_python_writes_elsewhere():
     assert notebook.getvalue() == "after\n"
 
 
-def test_messages_of_a_block_that_raises_are_kept():
+def test_messages_of_a_block_that_raises_are_kept() -> None:
     try:
         with captured_messages() as messages:
             print("why", file=sys.stderr)

@@ -128,8 +128,8 @@ def test_a_clone_does_not_take_its_build_for_recorded(built: Built, tmp_path: Pa
 def test_the_build_is_measured_through_its_program(built: Built) -> None:
     metrics = json.loads((built.project.root / "build/evaluate/metrics.json").read_text())
     assert metrics["num_samples"] == 360
-    for program in ("float", "quantized", "delegated"):
-        assert metrics[f"{program}_accuracy"] >= 0.98
+    for name in ("float", "quantized", "delegated"):
+        assert metrics[f"{name}_accuracy"] >= 0.98
     assert metrics["delegated_compute_nodes"] == metrics["compute_nodes"] > 20
     manifest = json.loads((built.project.root / "build/convert/manifest.json").read_text())
     program = (built.project.root / "build/convert/program.pte").read_bytes()
@@ -373,7 +373,8 @@ def test_what_a_killed_stage_was_writing_is_no_output(built: Built) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.stem)
 def test_an_entry_is_short_and_cannot_be_imported(entry: Path) -> None:
-    assert len(entry.read_text().splitlines()) <= 30
+    lines = entry.read_text().splitlines()
+    assert len([line for line in lines if line and not re.match(r"\s*(from|import) ", line)]) <= 20
     with pytest.raises(ImportError, match=f"stages.{entry.stem} is a stage entry and cannot be imported"):
         importlib.import_module(f"stages.{entry.stem}")
 
@@ -400,7 +401,7 @@ LEFT_OUT = {
 
 def sections_read(stage: str) -> set[str]:
     """Sections of the configuration that an entry reads, itself or by what it calls to make what is chosen."""
-    config = {"build": {"plugins": []}}
+    config: dict[str, dict[str, list[str]]] = {"build": {"plugins": []}}
     modules = stage_closures(config, Sources.of_workspace(REPOSITORY)).get(stage, {})
     reading = (file for name, file in modules.items() if name.startswith(("stages.", "lowerdeck.execution.")))
     sections: set[str] = set()
@@ -458,7 +459,7 @@ def test_the_lock_file_is_the_same_in_another_folder_and_process(make_project: C
     ):
         project = make_project(name)
         project.edit_params(**SELECTION)
-        done = project.dvc("repro", timeout_s=900, **environment)  # type: ignore[arg-type]
+        done = project.dvc("repro", timeout_s=900, **environment)
         assert done.returncode == 0, tail(done.stdout + done.stderr)
         locks.append((project.root / "dvc.lock").read_text())
     assert locks[0] == locks[1]

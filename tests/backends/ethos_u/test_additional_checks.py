@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,12 +55,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
     sys.modules.pop("my_checks", None)
 
 
-def refused(plugins: tuple[str, ...] = ("my_checks",), **options: list[str]) -> list[tuple[str, str]]:
+def refused(plugins: tuple[str, ...] = ("my_checks",), **options: Any) -> list[tuple[str, str]]:
     build = BuildContext(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 3, 32, 32]], plugins=plugins)
     chosen = ethos_u.Options(
         system_config="Ethos_U55_High_End_Embedded",
         memory_mode="Shared_Sram",
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     return list(ethos_u.check_build(ethos_u.Device(accelerator="ethos-u55-128"), chosen, build))
 

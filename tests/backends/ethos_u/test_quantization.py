@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,12 @@ def backend_of(build: Lowered, device: dict[str, Any], **options: Any) -> Backen
     )
 
 
-def quantized(program: Any, backend: Backend, scheme: QuantizationScheme, samples: Any) -> torch.export.ExportedProgram:
+def quantized(
+    program: Callable[[], torch.export.ExportedProgram],
+    backend: Backend,
+    scheme: QuantizationScheme,
+    samples: Sequence[tuple[torch.Tensor, ...]],
+) -> torch.export.ExportedProgram:
     observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
     assert observing is not None
     assert converting is not None
@@ -116,7 +121,7 @@ def test_what_a_u55_cannot_do_with_16_bits_is_told_with_a_way_out(
 
 @pytest.mark.parametrize(("target", "dtype"), [(U55, "uint8"), (U85, "int16")])
 def test_inputs_and_outputs_may_have_integers_of_their_own(
-    lowered: Callable[[str], Lowered], tmp_path: Path, target: str, dtype: Any
+    lowered: Callable[[str], Lowered], tmp_path: Path, target: str, dtype: str
 ) -> None:
     build = lowered(target)
     backend = backend_of(build, {"io_quantization": dtype}, quantized_inputs=True, quantized_outputs=True)
@@ -139,6 +144,8 @@ def test_integers_of_the_scheme_itself_are_refused_at_the_border() -> None:
 
 class Masked(nn.Module):
     """Attention scores with a mask: float32 [1 x 4 x 8]."""
+
+    mask: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -114,7 +114,7 @@ def verdicts(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPat
 
 def test_what_is_let_through_is_what_vela_compiles(verdicts: dict[tuple[str, ...], str]) -> None:
     for (accelerator, system, mode), answer in verdicts.items():
-        device = ethos_u.Device(accelerator=accelerator)  # type: ignore[arg-type]
+        device = ethos_u.Device(accelerator=accelerator)  # type: ignore[arg-type]  # a text of the Literal
         options = ethos_u.Options(system_config=system, memory_mode=mode)
         refused = list(ethos_u.check(device, options))
         assert bool(refused) == bool(answer), (accelerator, system, mode, refused, answer)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def test_profiling_keeps_an_etrecord_of_the_program(
     # Again, in another folder and at another time, while it is watched what the map of kernels is made of.
     logs: list[str] = []
 
-    class Watched(nxp_backend.NeutronMap):  # type: ignore[misc]
+    class Watched(nxp_backend.NeutronMap):  # type: ignore[misc]  # ExecuTorch has no types
         def __init__(self, log: str, *arguments: object) -> None:
             logs.append(log)
             super().__init__(log, *arguments)
@@ -252,6 +253,8 @@ def test_integers_at_the_border_are_those_of_nxps_own_pass(lowered: Callable[[st
 class ZeroAdded(nn.Module):
     """An addition of zeros, apart from the convolution by a sort that no NPU takes."""
 
+    zeros: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(8, 8, 3, padding=1)
@@ -310,7 +313,8 @@ def test_the_quantized_programs_weights_decide_what_has_no_effect(zero_added: to
             lowering.partitioner.post_quantization_state_dict = None
             return lowering
 
-    shown, blind = partition(zero_added, backend).plan, partition(zero_added, Blind()).plan  # type: ignore[arg-type]
+    unseeing: Any = Blind()
+    shown, blind = partition(zero_added, backend).plan, partition(zero_added, unseeing).plan
     taken = [
         next(node.partition is not None for node in plan.nodes if node.name == "aten_add_tensor")
         for plan in (shown, blind)

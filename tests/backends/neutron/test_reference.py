@@ -15,6 +15,7 @@ import pytest
 import torch
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
+from executorch.exir import EdgeProgramManager
 from torch import nn
 
 from lowerdeck.backends.neutron import reference, sdk
@@ -41,7 +42,7 @@ class Lowered:
     """What one run of the whole flow left."""
 
     quantized: nn.Module
-    program: Any
+    program: torch.export.ExportedProgram
     """The quantized program, exported again."""
     sample: torch.Tensor
     litert: bytes
@@ -62,7 +63,7 @@ class TinyNet(nn.Module):
         return pooled
 
 
-def lower(program: Any, dump: bool = False, profile: bool = False) -> Any:
+def lower(program: torch.export.ExportedProgram, dump: bool = False, profile: bool = False) -> EdgeProgramManager:
     """Lower a quantized program for imxrt700; to be called inside `sdk.intercept_conversion`."""
     from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
     from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
@@ -220,8 +221,8 @@ def test_profiling_log_reaches_the_backend(
 
     logs: list[str] = []
 
-    class SpyMap(nxp_backend.NeutronMap):  # type: ignore[misc]
-        def __init__(self, log: str, edge_to_tflite: Any) -> None:
+    class SpyMap(nxp_backend.NeutronMap):  # type: ignore[misc]  # ExecuTorch has no types
+        def __init__(self, log: str, edge_to_tflite: object) -> None:
             logs.append(log)
             super().__init__(log, edge_to_tflite)
 
@@ -272,7 +273,7 @@ def test_target_properties_suit_the_backend(lowered: Lowered) -> None:
 
 def test_unknown_option_is_refused_as_by_the_sdk() -> None:
     with pytest.raises(AttributeError):
-        context().compilationOpts.minNumOpsPerGrpah = 1  # type: ignore[attr-defined]
+        context().compilationOpts.minNumOpsPerGrpah = 1  # type: ignore[attr-defined]  # the mistake that is tested
 
 
 def test_converter_refuses_what_is_no_partition(lowered: Lowered) -> None:

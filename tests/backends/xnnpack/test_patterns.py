@@ -16,6 +16,8 @@ from lowerdeck.graph.nodes import operator_name
 
 
 class Attention(torch.nn.Module):
+    mask: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", torch.full((4, 4), -1.0).triu(1))

@@ -1,0 +1,330 @@
+"""`lowerdeck compare` on a real sqlite database: runs of `record`, points of sweeps, git revisions, the workspace."""
+
+import csv
+import html.parser
+import io
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_json
+from lowerdeck.cli.main import main
+from lowerdeck.config.schema import Config
+from lowerdeck.evaluation.intervals import wilson_interval
+from lowerdeck.provenance import lineage
+from lowerdeck.sweep.folder import Folder, PointRecord
+from lowerdeck.tracking.record import record
+from lowerdeck.tracking.runs import KIND_TAG
+from tests.handmade_build import write_build
+
+EVIL = '<img src=x onerror="alert(1)">'
+
+
+def metrics(hits: int, size: int, samples: int = 200, **more: float | None) -> dict[str, float | None]:
+    """Figures of a build that recognizes `hits` of `samples`."""
+    low, high = wilson_interval(hits, samples)
+    found = {"num_samples": samples, "program_bytes": size, "estimated_inference_time_ms": None}
+    return found | {"quantized_accuracy": hits / samples} | {
+        "quantized_accuracy_low": low, "quantized_accuracy_high": high, **more
+    }  # fmt: skip
+
+
+def write(
+    hits: int,
+    size: int,
+    seed: int = 3,
+    calibrated: int | None = None,
+    estimated_ms: float | None = None,
+    **sections: Any,
+) -> Config:
+    """A build in build/ of which the first `hits` of 200 samples are recognized."""
+    answers = [1 if sample < hits else 0 for sample in range(200)]
+    return write_build(
+        metrics=metrics(hits, size, estimated_inference_time_ms=estimated_ms),
+        labels=(1,) * 200,
+        answers=tuple(answers),
+        build={"seed": seed},
+        quantization={"num_calibration_samples": calibrated},
+        **sections,
+    )
+
+
+def build(*arguments: int, **more: Any) -> None:
+    """The same, recorded in the folder's database."""
+    config = write(*arguments, **more)
+    record(config, lineage.trace(config))
+
+
+def lowerdeck_experiment(client: MlflowClient) -> str:
+    experiment = client.get_experiment_by_name("lowerdeck")
+    assert experiment is not None
+    return str(experiment.experiment_id)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project with five recorded builds: a sweep that lost two of its five points, and two builds of no sweep."""
+    folder = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+            patch.delenv(name)
+        build(190, 4000)
+        build(189, 3000, calibrated=1)
+        build(150, 2000, calibrated=2)
+        vela = {"name": "sdk", "converter": "eiq_neutron_sdk"}
+        build(120, 5000, estimated_ms=2.0, flavor=vela)
+        build(120, 5000, seed=4, estimated_ms=9.0)
+        client = MlflowClient(f"sqlite:///{folder}/mlflow/mlflow.db")
+        experiment = lowerdeck_experiment(client)
+        runs = client.search_runs([experiment], order_by=["attributes.start_time ASC"])
+        for point, run in enumerate(runs[:3]):
+            for key, value in (("id", "5eeb0001"), ("name", "precision"), ("point", str(point))):
+                client.set_tag(run.info.run_id, f"sweep.{key}", value)
+            client.set_tag(run.info.run_id, "sweep.override.quantization.num_calibration_samples", str(point))
+        points = Folder(folder / "sweeps" / "5eeb0001")
+        points.record(PointRecord(point=3, overrides=[f"flavor={EVIL}"], status="failed", reason="Vela ran\nout"))
+        points.record(PointRecord(point=4, overrides=["quantization=int4"], status="skipped", reason="no such scheme"))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+def compare(*arguments: str, capsys: pytest.CaptureFixture[str], log: bool = False) -> str:
+    assert main(["compare", *arguments, *([] if log else ["--no-log"])]) == 0
+    return capsys.readouterr().out
+
+
+def as_json(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(compare(*arguments, "--json", "-", capsys=capsys))
+
+
+def test_the_latest_sweep_is_compared_with_the_points_that_it_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    output = compare(capsys=capsys)
+    table = [line for line in output.splitlines() if re.search(r"\b[0-9a-f]{8}\b", line) and "%" not in line]
+    assert f"5eeb0001 point 3 failed: Vela ran out (flavor={EVIL})" in output
+    assert "5eeb0001 point 4 skipped: no such scheme" in output
+    assert "num_calibration_samples" in output
+    assert "seed" not in output  # of builds of no sweep only
+    assert len([line for line in table if re.match(r"[◆◇ ] [0-9a-f]{8} ", line)]) == 3
+
+
+def test_a_sweep_that_lost_all_its_points_says_why(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = Folder(project / "sweeps" / "5eeb0002")
+    points.record(PointRecord(point=0, overrides=["model=x"], status="failed", reason="export: no such operator"))
+    assert main(["compare", "5eeb0002", "--no-log"]) == 1
+    assert "5eeb0002 point 0 failed: export: no such operator" in capsys.readouterr().err
+    measured = Folder(project / "sweeps" / "5eeb0003")  # its run should be there: what MLflow says is not hidden
+    measured.record(PointRecord(point=0, overrides=[], status="built", metrics={"program_bytes": 1}))
+    assert main(["compare", "5eeb0003", "--no-log"]) == 1
+    assert "is called '5eeb0003'" in capsys.readouterr().err
+
+
+def test_builds_within_noise_of_the_best_are_marked_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """190 and 189 of the same 200 samples cannot be told apart, 150 can."""
+    builds = as_json("precision", capsys=capsys)["builds"]
+    marks = {round(found["metrics"]["quantized_accuracy"], 3): found["marks"] for found in builds}
+    assert marks[0.95]["quantized_accuracy"] == marks[0.945]["quantized_accuracy"]
+    assert "quantized_accuracy" not in marks[0.75]
+    assert marks[0.75]["program_bytes"] == "best"
+
+
+def test_pareto_optimality_by_noise_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    standings = {
+        round(found["metrics"]["quantized_accuracy"], 3): found["pareto"]
+        for found in as_json("precision", "--objectives", "accuracy:max,size:min", capsys=capsys)["builds"]
+    }
+    assert standings == {
+        0.95: "Pareto-optimal by a difference within noise alone", 0.945: "Pareto-optimal", 0.75: "Pareto-optimal",
+    }  # fmt: skip
+
+
+def test_a_paired_test_tells_apart_what_intervals_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+    """182 and 174 of 200: the intervals overlap, yet the samples are the same and none is won."""
+    other = {"experiment": "paired"}
+    build(182, 1000, tracking=other)
+    build(174, 1000, calibrated=1, tracking=other)
+    comparison = as_json(capsys=capsys)
+    write(190, 4000)  # the configuration of the other tests
+    ends = [(row["metrics"]["quantized_accuracy_low"], row["metrics"]["quantized_accuracy_high"])
+            for row in comparison["builds"]]  # fmt: skip
+    assert ends[1][1] > ends[0][0]
+    assert [row["marks"].get("quantized_accuracy") for row in comparison["builds"]] == ["best", None]
+
+
+def test_what_an_option_changed_comes_from_pairs_that_differ_in_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    effects = as_json("precision", capsys=capsys)["effects"]
+    assert {effect["parameter"] for effect in effects} == {"quantization.num_calibration_samples"}
+    (step,) = [effect for effect in effects if {effect["before"], effect["after"]} == {"1", "2"}]
+    sign = 1 if step["after"] == "2" else -1
+    (size,) = [change for change in step["changes"] if change["metric"] == "program_bytes"]
+    (accuracy,) = [change for change in step["changes"] if change["metric"] == "quantized_accuracy"]
+    assert size["mean"] == sign * -1000
+    assert accuracy["mean"] == pytest.approx(sign * (150 - 189) / 200)
+    assert accuracy["low"] < accuracy["mean"] < accuracy["high"]
+    assert accuracy["low"] * accuracy["high"] > 0
+
+
+def test_estimates_of_two_compilers_are_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    comparison = as_json("metrics.program_bytes = 5000", capsys=capsys)
+    authors = [
+        metric["source"] for metric in comparison["metrics"] if metric["metric"] == "estimated_inference_time_ms"
+    ]
+    assert len(authors) == 2
+    assert not [row for row in comparison["builds"] if "estimated_inference_time_ms" in row["marks"]]
+    assert {parameter["key"] for parameter in comparison["parameters"]} == {"build.seed", "flavor"}
+
+
+def test_csv_has_a_row_a_build_and_names_authors(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(compare("precision", "--csv", "-", capsys=capsys))))
+    assert [row["quantization.num_calibration_samples"] for row in rows if row["program_bytes"] == "3000"] == ["1"]
+    assert len(rows) == 3
+    low = next(head for head in rows[0] if head.startswith("quantized_accuracy") and head.endswith("_low"))
+    assert 0 < float(rows[0][low]) < 1
+
+
+def test_sorting_and_its_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [
+        row["metrics"]["program_bytes"] for row in as_json("precision", "--sort", "size:desc", capsys=capsys)["builds"]
+    ]
+    assert sizes == [4000, 3000, 2000]
+    for arguments, words in (
+        (["--sort", "quantised_accuracy"], "Did you mean quantized_accuracy"),
+        (["--sort", "size:down"], "allowed: size:asc, size:desc"),
+        (["--objectives", "compute_nodes"], "compute_nodes:max or compute_nodes:min"),
+        (["--objectives", " , "], "names no figure"),
+        (["--json", "-", "--csv", "-"], "cannot both be printed"),
+        (["nothing_of_this_name"], "is called 'nothing_of_this_name'"),
+        (["git:nothing"], "git knows no commit"),
+    ):
+        assert main(["compare", "precision", *arguments, "--no-log"]) == 1
+        assert words in capsys.readouterr().err
+
+
+def test_a_narrow_terminal_gets_several_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    output = compare("precision", capsys=capsys)
+    heads = [line for line in output.splitlines() if line.strip().startswith("build")]
+    assert len(heads) > 1
+    tables = output.split("\n◆ Pareto-optimal in")[0]
+    assert max(map(len, tables.splitlines())) <= 60
+    assert "…" not in tables
+
+
+def test_git_revisions_and_the_workspace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*command: str) -> None:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@y"]
+        subprocess.run(["git", *identity, *command], check=True, capture_output=True)
+
+    run("init", "-q", "-b", "main")
+    for number, hits in enumerate((190, 150)):
+        config = write(hits, 1000 * (number + 1), seed=number)
+        write_json(paths.LINEAGE, lineage.trace(config))
+        run("add", "build/config.yaml", "build/evaluate", "build/track", "-f")
+        run("commit", "-qm", str(number))
+    write(100, 9000, seed=7, program=b"not recorded yet")
+    comparison = as_json("HEAD~1", "main", "workspace", "--sort", "size", capsys=capsys)
+    assert [row["build"] for row in comparison["builds"]] == ["HEAD~1", "main", "workspace"]
+    assert [row["parameters"]["build.seed"] for row in comparison["builds"]] == ["0", "1", "7"]
+    assert [row["marks"].get("quantized_accuracy") for row in comparison["builds"]] == ["best", None, None]
+    compilers = [row["compiler"] for row in comparison["builds"]]
+    assert compilers == [*["reference (test-converter 7.1)"] * 2, "reference"]
+    assert "runs on the host only" in comparison["builds"][0]["not_measured"]["converter.caveat"]
+    run("rm", "-q", "--cached", "build/evaluate/metrics.json")
+    run("commit", "-qm", "without")
+    assert main(["compare", "main"]) == 1
+    assert "holds no build: build/evaluate/metrics.json" in capsys.readouterr().err
+
+
+def test_it_is_kept_in_mlflow_once_and_is_no_build(capsys: pytest.CaptureFixture[str], project: Path) -> None:
+    for _ in range(2):
+        compare("precision", capsys=capsys, log=True)
+    client = MlflowClient(f"sqlite:///{project}/mlflow/mlflow.db")
+    experiment = lowerdeck_experiment(client)
+    (run,) = client.search_runs([experiment], f"tags.`{KIND_TAG}` = 'comparison'")
+    assert {info.path for info in client.list_artifacts(run.info.run_id)} == {
+        "compare.html",
+        "compare.json",
+        "compare.csv",
+    }
+    assert len(as_json("precision", capsys=capsys)["builds"]) == 3
+
+
+class _Page(html.parser.HTMLParser):
+    """Collects elements and checks that they are closed in the order in which they were opened."""
+
+    VOID = frozenset(("meta", "input", "link", "br", "img"))
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attributes}))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attributes}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+class TestPage:
+    @pytest.fixture(scope="class")
+    def page(self, project: Path) -> _Page:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(project)
+            assert main(["compare", "5eeb0001", "--no-log", "--output", "pages/here.html"]) == 0
+        return _Page((project / "pages" / "here.html").read_text())
+
+    def test_is_well_formed_and_loads_nothing(self, page: _Page) -> None:
+        assert page.open == []
+        for tag, attributes in page.elements:
+            assert tag not in ("link", "iframe", "object", "embed", "img")
+            assert not {"src", "srcset", "data", "poster"} & set(attributes)
+            assert not [name for name in attributes if name.startswith("on")]
+        policies = [attributes["content"] for _, attributes in page.elements if "http-equiv" in attributes]
+        assert [policy.split(";")[0] for policy in policies] == ["default-src 'none'"]
+
+    def test_names_of_builds_stay_text(self, page: _Page) -> None:
+        assert EVIL in "".join(page.text)
+
+    def test_links_lead_to_files_that_are_there(self, page: _Page, project: Path) -> None:
+        links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+        assert len(links) == 9
+        assert all((project / "pages" / link).is_file() for link in links)
+
+    def test_every_build_is_in_plots_lines_and_tables(self, page: _Page) -> None:
+        rows = [attributes["data-row"] for _, attributes in page.elements if "data-row" in attributes]
+        assert sorted(set(rows)) == ["0", "1", "2"]
+        lines = [attributes for tag, attributes in page.elements if tag == "path" and "data-rows" in attributes]
+        marks = [attributes for tag, attributes in page.elements if tag == "g" and "data-rows" in attributes]
+        assert {line["data-rows"] for line in lines} == {"0", "1", "2"}
+        assert {row for mark in marks for row in mark["data-rows"].split()} == {"0", "1", "2"}

@@ -1,0 +1,138 @@
+"""lowerdeck.delegation.exclusion: patterns name exactly what they say, and say so where they name nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark
+from lowerdeck.steps.export import export
+
+
+class Blocks(nn.Module):
+    """Additions beside a linear layer, in modules whose names begin alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer1 = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.layer11 = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.layer1(x)
+        scores: torch.Tensor = torch.add(x, self.layer11(x))
+        return scores
+
+
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    """Linear layers decomposed, as in an edge program: addmm and permute."""
+    decomposed: torch.export.ExportedProgram = export(Blocks(), [[1, 8]]).run_decompositions()
+    return decomposed
+
+
+def named(program: torch.export.ExportedProgram, **patterns: list[str]) -> dict[str, str]:
+    """Node -> what excludes it."""
+    mark(program.graph, Exclusion(**patterns))
+    return {node.name: found for node in program.graph.nodes if (found := excluded_by(node)) is not None}
+
+
+@pytest.mark.parametrize("pattern", ["aten::add", "aten.add", "aten.add.Tensor", "aten::add.Tensor"])
+def test_an_operator_is_matched_by_its_whole_name(program: torch.export.ExportedProgram, pattern: str) -> None:
+    assert any(node.name.startswith("addmm") for node in program.graph.nodes)
+    found = named(program, operators_not_to_delegate=[pattern])
+    assert found == dict.fromkeys(["add", "add_1"], f"operators_not_to_delegate: {pattern}")
+
+
+def test_an_operator_that_was_decomposed_names_its_parts(program: torch.export.ExportedProgram) -> None:
+    assert not any("linear" in str(node.target) for node in program.graph.nodes)
+    found = named(program, operators_not_to_delegate=["aten::linear"])
+    assert set(found) == {"permute", "addmm", "permute_1", "addmm_1"}
+
+
+def test_an_operator_of_the_program_itself_goes_before_what_was_decomposed(
+    program: torch.export.ExportedProgram,
+) -> None:
+    assert set(named(program, operators_not_to_delegate=["aten.permute"])) == {"permute", "permute_1"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("layer1", {"permute", "addmm", "relu"}),
+        ("layer1.*", {"permute", "addmm", "relu"}),
+        ("layer1.1", {"relu"}),
+        ("layer*.1", {"relu", "relu_1"}),
+    ],
+)
+def test_a_module_is_matched_with_everything_in_it(
+    program: torch.export.ExportedProgram, pattern: str, expected: set[str]
+) -> None:
+    assert set(named(program, modules_not_to_delegate=[pattern])) == expected
+
+
+def test_nodes_are_matched_by_globs_on_their_names(program: torch.export.ExportedProgram) -> None:
+    assert set(named(program, nodes_not_to_delegate=["relu*"])) == {"relu", "relu_1"}
+    assert set(named(program, nodes_not_to_delegate=["add"])) == {"add"}
+
+
+def test_the_first_option_that_names_a_node_is_given_as_its_reason(program: torch.export.ExportedProgram) -> None:
+    found = named(program, operators_not_to_delegate=["aten::relu"], modules_not_to_delegate=["layer1"])
+    assert found["relu"] == "operators_not_to_delegate: aten::relu"
+    assert found["addmm"] == "modules_not_to_delegate: layer1"
+
+
+def test_patterns_that_name_nothing_are_an_error_with_near_names(program: torch.export.ExportedProgram) -> None:
+    with pytest.raises(LowerdeckError) as caught:
+        named(
+            program,
+            operators_not_to_delegate=["aten::ad", "aten::relu", "aten::liner"],
+            modules_not_to_delegate=["layr1"],
+            nodes_not_to_delegate=["addmn_1"],
+        )
+    message = str(caught.value)
+    assert "target.options.operators_not_to_delegate: 'aten::ad' names nothing" in message
+    assert "did you mean aten.add.Tensor" in message
+    assert "did you mean aten.linear.default" in message
+    assert "target.options.modules_not_to_delegate: 'layr1' names nothing" in message
+    assert "did you mean layer1" in message
+    assert "target.options.nodes_not_to_delegate: 'addmn_1' names nothing" in message
+    assert "did you mean addmm_1" in message
+    assert "'aten::relu'" not in message
+
+
+def test_only_what_computes_can_be_named(program: torch.export.ExportedProgram) -> None:
+    with pytest.raises(LowerdeckError, match="'x' names nothing that computes"):
+        named(program, nodes_not_to_delegate=["x"])
+
+
+def test_nothing_named_is_no_exclusion() -> None:
+    assert not Exclusion()
+    assert Exclusion(nodes_not_to_delegate=["a"])
+
+
+@pytest.mark.parametrize(
+    ("option", "pattern", "says"),
+    [
+        ("operators_not_to_delegate", "add", "write `aten::add`"),
+        ("operators_not_to_delegate", "aten::add*", "take globs"),
+        ("operators_not_to_delegate", "quantized_decomposed::quantize_per_tensor", "name those"),
+        ("modules_not_to_delegate", "layer 1", "write `layer3.*`"),
+        ("nodes_not_to_delegate", "", "write `layer3.*`"),
+    ],
+)
+def test_malformed_patterns_are_found_without_a_program(option: str, pattern: str, says: str) -> None:
+    found = list(Exclusion(**{option: [pattern]}).problems())
+    assert [key for key, _ in found] == [option]
+    assert repr(pattern) in found[0][1]
+    assert says in found[0][1]
+
+
+def test_well_formed_patterns_are_no_problem() -> None:
+    exclusion = Exclusion(
+        operators_not_to_delegate=["aten::add", "aten.add.Tensor", "dim_order_ops::_clone_dim_order"],
+        modules_not_to_delegate=["layer3.*", "features.[0-3]"],
+        nodes_not_to_delegate=["aten_add_tensor_?"],
+    )
+    assert list(exclusion.problems()) == []

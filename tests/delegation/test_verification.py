@@ -1,0 +1,140 @@
+"""lowerdeck.delegation.verification: lowering that does otherwise than planned is found out, whatever the tags say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir.backend.partitioner import PartitionResult
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from lowerdeck.backends.xnnpack import Options
+from lowerdeck.backends.xnnpack.backend import Xnnpack
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import Lowering
+from lowerdeck.delegation.coverage import coverage
+from lowerdeck.delegation.verification import check_lowered_program
+from lowerdeck.steps.convert import convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import Partitioned, partition
+from tests.conftest import Lowered
+from tests.networks import quantized_mixed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Forgetful(Xnnpack):
+    """Tags all nodes as planned, and then tells ExecuTorch nothing of the second partition."""
+
+    def lowering(self, program: ExportedProgram) -> Lowering:
+        lowering = super().lowering(program)
+        decide = lowering.partitioner.partition
+
+        def partition_and_forget(program: ExportedProgram) -> PartitionResult:
+            result = decide(program)
+            kept = dict(list(result.partition_tags.items())[:1])
+            return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags=kept)
+
+        lowering.partitioner.partition = partition_and_forget
+        return lowering
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Partitioned:
+    """The network of two partitions, planned for XNNPACK."""
+    return partition(quantized_mixed(Xnnpack()), Xnnpack())
+
+
+def manager(planned: Partitioned) -> EdgeProgramManager:
+    return EdgeProgramManager({"forward": planned.program}, None, planned.edge_config)
+
+
+@pytest.fixture(scope="module")
+def lowered_mixed(mixed: Partitioned) -> GraphModule:
+    """What to_backend makes of it."""
+    lowered = manager(mixed).to_backend(Xnnpack().lowering(mixed.program).partitioner)
+    module: GraphModule = lowered.exported_program().graph_module
+    return module
+
+
+def test_a_backend_that_leaves_what_it_tagged_is_found_out(mixed: Partitioned, tmp_path: Path) -> None:
+    with pytest.raises(LowerdeckError) as caught:
+        convert(manager(mixed), mixed.plan, Forgetful(), tmp_path)
+    message = str(caught.value)
+    assert message.startswith("xnnpack lowered the program otherwise than it was planned: ")
+    assert (
+        "planned for the delegate and left on the CPU: quantized_decomposed_dequantize_per_channel_default" in message
+    )
+
+
+def test_the_lowered_program_is_as_planned(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
+    check_lowered_program(lowered_mixed, mixed.plan)
+
+
+def test_each_way_to_differ_is_named(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
+    def said(**changes: dict[str, Any]) -> str:
+        nodes = tuple(dataclasses.replace(node, **changes.get(node.name, {})) for node in mixed.plan.nodes)
+        with pytest.raises(LowerdeckError) as caught:
+            check_lowered_program(lowered_mixed, dataclasses.replace(mixed.plan, nodes=nodes))
+        return str(caught.value)
+
+    assert "planned for the CPU and delegated: aten_relu_default" in said(aten_relu_default={"partition": None})
+    assert "left on the CPU: aten_sort_default" in said(aten_sort_default={"partition": "tag0"})
+    renamed = said(aten_relu_default={"name": "elsewhere"})
+    assert "planned and in the program no more: elsewhere" in renamed
+    assert "in the program and not planned: aten_relu_default" in renamed
+    assert "the same nodes are delegated, in other partitions" in said(aten_relu_default={"partition": "another"})
+
+
+class Shared(nn.Module):
+    """One result that the CPU, another partition and the caller take: float32 [2 x 8] -> three of [2 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.first(x)
+        ordered, order = torch.sort(y, dim=-1)
+        return y, self.second(ordered) + y, order
+
+
+def handed_over(lowered: GraphModule) -> list[torch.Tensor]:
+    """What delegates take and give, each delegate for itself."""
+    calls = [node for node in lowered.graph.nodes if "executorch_call_delegate" in str(node.target)]
+    taken = [given.meta["val"] for call in calls for given in call.args[1:]]
+    return [value for call in calls for value in call.meta["val"]] + taken
+
+
+def test_crossings_are_what_delegates_take_and_give(mixed: Partitioned, lowered_mixed: GraphModule) -> None:
+    values, metrics = handed_over(lowered_mixed), coverage(mixed.plan)
+    assert metrics["crossings"] == len(values) == 4
+    assert metrics["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
+
+
+@pytest.mark.parametrize(("per_op_mode", "partitions"), [(False, 2), (True, 3)])
+def test_a_tensor_that_several_take_crosses_once_for_each(per_op_mode: bool, partitions: int) -> None:
+    backend = Xnnpack(options=Options(per_op_mode=per_op_mode))
+    planned = partition(export(Shared(), [[2, 8]]), backend)
+    lowered = manager(planned).to_backend(backend.lowering(planned.program).partitioner)
+    values, metrics = handed_over(lowered.exported_program().graph_module), coverage(planned.plan)
+    check_lowered_program(lowered.exported_program().graph_module, planned.plan)
+    assert metrics["partitions"] == partitions
+    assert metrics["crossings"] == len(values)
+    assert metrics["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
+
+
+def test_figures_of_the_small_network(lowered: Callable[[str], Lowered]) -> None:
+    """One partition on XNNPACK, quantize and dequantize included: float32 [1 x 3 x 32 x 32] -> [1 x 10]."""
+    metrics = coverage(lowered("xnnpack_cpu").plan)
+    macs = 16 * 16 * 8 * 3 * 9 + 16 * 16 * 8 * 8 * 9 + 8 * 10
+    assert (metrics["total_macs"], metrics["undelegated_macs"]) == (macs, 0)
+    assert metrics["total_parameters"] == 8 * 3 * 9 + 8 + 8 * 8 * 9 + 8 + 8 * 10 + 10
+    assert metrics["delegated_parameter_share"] == 1.0
+    assert (metrics["crossings"], metrics["crossing_bytes"]) == (2, 4 * (3 * 32 * 32 + 10))

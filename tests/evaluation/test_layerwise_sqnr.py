@@ -1,0 +1,291 @@
+"""The metrics that evaluate computes, against values worked out by hand; layers on a network that is really lowered."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck import backends
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.baseline import read_baseline, write_baseline
+from lowerdeck.artifacts.evaluation_results import write_evaluation
+from lowerdeck.artifacts.programs import read_program, write_program
+from lowerdeck.contracts.evaluation import Outputs
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.contracts.samples import Sample
+from lowerdeck.evaluation.intervals import share_with_interval, wilson_interval
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
+from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb, sqnr_db
+from lowerdeck.metrics import agreement, lsb, sqnr, top1
+from lowerdeck.quantization.quantized_tensors import quantized_tensors
+from lowerdeck.steps.evaluate import class_metrics, evenly_spaced, summarize
+
+PLAN = DelegationPlan(
+    backend="x", nodes=(PlannedNode(name="a", operator="a", compute=True, partition=None, module=""),)
+)
+Answers = Sequence[int] | Sequence[Sequence[float]]
+MANIFEST = {"program": {"bytes": 1}, "planned_memory_bytes": 2, "estimates": {"total_cycles": 3}, "partitions": []}
+
+
+def outputs_of(
+    labels: list[int] | None,
+    *,
+    output_lsb: float | None = None,
+    structural: bool = False,
+    **answers: Answers,
+) -> Outputs:
+    """Outputs whose programs answer with these classes, or with these logits."""
+    logits = {
+        name: np.array(values, np.float32) if np.ndim(values) == 2 else np.eye(3, dtype=np.float32)[np.array(values)]
+        for name, values in answers.items()
+    }
+    return Outputs(
+        labels=None if labels is None else np.array(labels), logits=logits, structural=structural, output_lsb=output_lsb
+    )
+
+
+class TestWilson:
+    @pytest.mark.parametrize(
+        ("successes", "trials", "low", "high"),
+        [
+            # 1.96^2 / (n + 1.96^2) = 3.8415 / 13.8415
+            (0, 10, 0.0, 0.27754),
+            (10, 10, 0.72246, 1.0),
+            # (5 + 1.92073) / 13.8415 = 0.5; 1.95996 sqrt(10) / 13.8415 * sqrt(0.25 + 3.8415 / 40) = 0.26341
+            (5, 10, 0.23659, 0.76341),
+            # Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263 and 15 of 148, score method.
+            (81, 263, 0.2553, 0.3662),
+            (15, 148, 0.0624, 0.1605),
+        ],
+    )
+    def test_known_intervals(self, successes: int, trials: int, low: float, high: float) -> None:
+        assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+    def test_the_ends_are_exact(self) -> None:
+        assert wilson_interval(0, 360)[0] == 0.0
+        assert wilson_interval(360, 360)[1] == 1.0
+
+    def test_share_names_its_ends(self) -> None:
+        metrics = share_with_interval("x", np.array([True, False]))
+        assert list(metrics) == ["x", "x_low", "x_high"]
+        assert metrics["x_low"] < metrics["x"] == 0.5 < metrics["x_high"]
+
+
+class TestSqnr:
+    def test_by_hand(self) -> None:
+        assert sqnr_db(100.0, 1.0) == 20.0
+        assert sqnr_db(1.0, 0.0) == IDENTICAL_DB
+        assert sqnr_db(0.0, 1.0) == 0.0
+
+    def test_of_programs(self) -> None:
+        metrics = sqnr.compute(outputs_of(None, float=[[3, 4]], quantized=[[3, 3]], delegated=[[3, 3.5]]))
+        assert metrics["quantized_sqnr_db"] == pytest.approx(10 * math.log10(25 / 1))
+        assert metrics["delegated_sqnr_db"] == pytest.approx(10 * math.log10(25 / 0.25))
+        assert metrics["delegated_against_quantized_sqnr_db"] == pytest.approx(10 * math.log10(18 / 0.25))
+
+
+class TestLsb:
+    def test_by_hand(self) -> None:
+        quantized = [[0.0, 0.5, -1.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
+        delegated = [[0.5, 0.5, -2.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
+        metrics = lsb.compute(
+            outputs_of(None, output_lsb=0.5, float=quantized, quantized=quantized, delegated=delegated)
+        )
+        assert metrics == {
+            "output_lsb": 0.5,
+            "delegated_error_max_lsb": 2.0,
+            "delegated_error_mean_lsb": 3 / 8,
+            "delegated_exact_share": 6 / 8,
+        }
+
+    def test_rounding_of_float32_is_no_error_and_a_value_between_steps_is(self) -> None:
+        scale = 0.11826768517494202
+        codes = np.arange(-128, 128, dtype=np.float32)
+        exact = (codes * np.float32(scale)).astype(np.float32)
+        noisy = np.nextafter(exact, np.float32(np.inf))
+        assert not error_lsb(noisy, exact, scale).any()
+        assert error_lsb(exact + np.float32(0.25 * scale), exact, scale) == pytest.approx(0.25, abs=1e-4)
+
+    def test_absent_where_nothing_can_be_counted(self) -> None:
+        logits = [[0.0, 1.0]]
+        assert lsb.compute(outputs_of(None, float=logits, quantized=logits, delegated=logits)) == {}
+        assert lsb.compute(outputs_of(None, output_lsb=0.5, float=logits, quantized=logits)) == {}
+
+
+class TestMetrics:
+    def test_accuracies_agreements_and_drops_have_samples_and_intervals(self) -> None:
+        outputs = outputs_of([0, 1, 2, 0], float=[0, 1, 2, 0], quantized=[0, 1, 2, 1], delegated=[0, 1, 1, 1])
+        metrics = summarize(outputs, [top1, agreement], PLAN, MANIFEST)
+        assert metrics["num_samples"] == 4
+        assert metrics["quantization_drop"] == metrics["delegation_drop"] == 0.25
+        assert metrics["delegated_agreement_with_quantized"] == 0.75
+        for name in (
+            "float_accuracy",
+            "quantized_accuracy",
+            "delegated_accuracy",
+            "delegated_agreement_with_quantized",
+        ):
+            assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
+            assert (metrics[f"{name}_low"], metrics[f"{name}_high"]) == wilson_interval(round(4 * metrics[name]), 4)
+        assert metrics["estimated_total_cycles"] == 3
+
+    def test_random_data_never_shows_an_accuracy(self) -> None:
+        outputs = outputs_of(None, structural=True, float=[0], quantized=[0], delegated=[0])
+        metrics = summarize(outputs, [top1, agreement, sqnr, lsb], PLAN, MANIFEST)
+        for name, value in metrics.items():
+            if "accuracy" in name:
+                assert value == "meaningless: random data"
+        assert not any(name.endswith("_drop") for name in metrics)
+        assert class_metrics(outputs) == []
+
+    def test_classes_are_counted(self) -> None:
+        outputs = outputs_of([0, 2, 2, 2], float=[0, 2, 2, 2], quantized=[0, 2, 1, 0])
+        first, second = class_metrics(outputs)
+        assert (first.label, first.num_samples, dict(first.correct)) == (0, 1, {"float": 1, "quantized": 1})
+        assert (second.label, second.num_samples, dict(second.correct)) == (2, 3, {"float": 3, "quantized": 1})
+
+    def test_layer_samples_are_spread(self) -> None:
+        assert evenly_spaced(list(range(100, 200)), 4) == [100, 125, 150, 175]
+        assert evenly_spaced([7, 9], 16) == [7, 9]
+
+
+class Small(nn.Module):
+    """A convolution with a batch norm to fold, a branch and a linear layer; what no backend quantizes behind it."""
+
+    def __init__(self, *, probabilities: bool = False) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.linear = nn.Linear(4 * 8 * 8, 5)
+        self.probabilities = probabilities
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.conv(x))
+        logits: torch.Tensor = self.linear(torch.relu(y + y).flatten(1))
+        return logits.sigmoid().cumsum(1) if self.probabilities else logits
+
+
+class Samples:
+    """A split of these inputs, without labels."""
+
+    def __init__(self, inputs: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        self.inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(inputs=self.inputs[index], label=None, digest=self.digest(index))
+
+    def digest(self, index: int) -> str:
+        return str(index)
+
+
+Programs = tuple[torch.export.ExportedProgram, torch.export.ExportedProgram, Samples]
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Programs]:
+    """(backend, **options of Small) -> float and quantized program, through files as between stages; samples."""
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.quantize import quantize
+
+    devices = {"xnnpack": {}, "ethos_u": {"accelerator": "ethos-u55-128"}, "neutron": {"target": "imxrt700"}}
+    made: dict[tuple[str, ...], Programs] = {}
+
+    def get(backend: str, **options: bool) -> Programs:
+        key = (backend, *options)
+        if key not in made:
+            torch.manual_seed(0)
+            model = Small(**options)
+            with torch.no_grad():  # such that leaving the batch norm out could not be overlooked
+                assert model.norm.running_var is not None
+                assert model.norm.running_mean is not None
+                model.norm.running_var.fill_(0.01)
+                model.norm.running_mean.fill_(0.3)
+            samples = [(torch.rand(1, 3, 8, 8),) for _ in range(6)]
+            folder = tmp_path_factory.mktemp(backend)
+            exported = torch.export.export(model.eval(), samples[0])
+            write_program(folder / "float.pt2", exported)
+            exported = read_program(folder / "float.pt2")
+            create = backends.create(backend, device=devices[backend])
+            scheme = QuantizationScheme(name="int8")
+            state = calibrate(exported, create.quantizer(scheme), samples, len(samples))
+            quantized, _ = quantize(read_program(folder / "float.pt2"), create.quantizer(scheme), state)
+            write_program(folder / "quantized.pt2", quantized)
+            made[key] = read_program(folder / "float.pt2"), read_program(folder / "quantized.pt2"), Samples(samples)
+        return made[key]
+
+    return get
+
+
+class TestLayers:
+    @pytest.mark.parametrize("backend", ["xnnpack", "ethos_u", "neutron"])
+    def test_every_quantized_tensor_is_compared_worst_first(
+        self, lowered: Callable[..., Programs], backend: str
+    ) -> None:
+        exported, quantized, samples = lowered(backend)
+        layers = compare_layers(exported, quantized, samples, range(4))
+        by_node = {layer.node: layer for layer in layers}
+        assert {"x", "conv2d", "linear"} <= set(by_node)
+        assert [layer.sqnr_db for layer in layers] == sorted(layer.sqnr_db for layer in layers)
+        # 20 dB and less would mean that tensors of different nodes, or without the batch norm, were compared.
+        assert all(25 < layer.sqnr_db < 90 for layer in layers), layers
+        assert {layer.num_samples for layer in layers} == {4}
+        assert (by_node["x"].operator, by_node["conv2d"].module) == ("input", "conv")
+        scales = {scale for tensor in quantized_tensors(quantized) for scale in tensor.scales}
+        assert {layer.lsb for layer in layers} <= scales
+
+    def test_one_layer_by_hand(self, lowered: Callable[..., Programs]) -> None:
+        exported, quantized, samples = lowered("xnnpack")
+        (layer,) = (layer for layer in compare_layers(exported, quantized, samples, [2]) if layer.node == "linear")
+        wanted, found = (
+            program.module(check_guards=False)(*samples[2].inputs).double() for program in (exported, quantized)
+        )
+        expected = 10 * math.log10(float(wanted.square().sum() / (wanted - found).square().sum()))
+        assert layer.sqnr_db == pytest.approx(expected, abs=1e-6)
+
+    def test_a_float_program_has_none(self, lowered: Callable[..., Programs]) -> None:
+        exported, _, samples = lowered("xnnpack")
+        assert compare_layers(exported, exported, samples, [0]) == []
+
+    def test_the_output_step_is_that_of_its_quantization(self, lowered: Callable[..., Programs]) -> None:
+        exported, quantized, _ = lowered("xnnpack")
+        last = quantized_tensors(quantized)[-1]
+        assert output_lsb(quantized) == last.scales[0]
+        assert output_lsb(exported) is None
+        assert output_lsb(lowered("xnnpack", probabilities=True)[1]) is None
+
+
+def test_tables_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowerdeck.artifacts.baseline import read_layers
+    from lowerdeck.artifacts.evaluation_results import read_classes
+    from lowerdeck.contracts.evaluation import LayerMetrics
+
+    monkeypatch.chdir(tmp_path)
+    outputs = outputs_of([0, 0], float=[0, 0], quantized=[0, 1])
+    layer = LayerMetrics(node="n", operator="o", module="", lsb=None, num_samples=2, sqnr_db=1.5)
+    write_baseline(outputs, [3, 5], [layer])
+    write_evaluation({}, outputs, [], class_metrics(outputs))
+    assert read_layers(paths.LAYERS) == [layer]
+    read, samples = read_baseline()
+    assert samples == [3, 5]
+    assert (read.structural, read.output_lsb) == (outputs.structural, outputs.output_lsb)
+    assert read.labels is not None
+    assert list(read.labels) == [0, 0]
+    assert {name: logits.tolist() for name, logits in read.logits.items()} == {
+        name: logits.tolist() for name, logits in outputs.logits.items()
+    }
+    (entry,) = read_classes(paths.CLASSES)
+    assert (entry.label, entry.num_samples) == ("0", 2)
+    assert entry.accuracies["quantized"] == (0.5, *wilson_interval(1, 2))
+    unlabelled = outputs_of(None, float=[0], quantized=[0])
+    write_baseline(unlabelled, [0], [])
+    write_evaluation({}, unlabelled, [])
+    assert read_baseline()[0].labels is None
+    assert read_layers(paths.LAYERS) == []
+    assert read_classes(paths.CLASSES) == []

@@ -1,0 +1,325 @@
+"""lowerdeck.execution.preload: real servers and clients, with nothing heavy to import."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import end_servers
+from tests.project import SOURCES
+
+NO_SERVER = 99
+
+SERVER = """
+import sys
+from lowerdeck.execution import preload
+preload.serve(preload.socket_address(), ["colorsys"], idle_s=float(sys.argv[1]))
+"""
+CLIENT = f"""
+import sys
+from lowerdeck.execution import preload
+code = preload.run(sys.argv[1], 20)
+sys.exit({NO_SERVER} if code is None else code)
+"""
+
+
+class Host:
+    """A folder for temporary files, in which a server listens, and one in which clients run."""
+
+    def __init__(self, temporary: Path, work: Path) -> None:
+        self.temporary, self.work = temporary, work
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("LOWERDECK_")}
+        return kept | {"TMPDIR": str(self.temporary), "PYTHONPATH": SOURCES} | variables
+
+    def module(self, name: str, source: str) -> str:
+        (self.work / f"{name}.py").write_text(source)
+        return name
+
+    def serve(self, idle_s: float = 60) -> subprocess.Popen[str]:
+        server = self._start([SERVER, str(idle_s)], {})
+        wait_for(lambda: self._answers() or server.poll() is not None)
+        return server
+
+    def client(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        return self._start([CLIENT, *arguments], variables)
+
+    def run(self, *arguments: str, **variables: str) -> tuple[int, str, str]:
+        client = self.client(*arguments, **variables)
+        output, errors = client.communicate("typed", timeout=60)
+        return client.returncode, output, errors
+
+    def folder(self) -> Path:
+        return self.temporary / f"lowerdeck-{os.getuid()}"
+
+    def sockets(self) -> list[Path]:
+        return list(self.folder().glob("*.sock"))
+
+    def _answers(self) -> bool:
+        for address in self.sockets():
+            with socket.socket(socket.AF_UNIX) as connection:
+                if connection.connect_ex(str(address)) == 0:
+                    return True
+        return False
+
+    def _start(self, command: list[str], variables: dict[str, str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", *command],
+            cwd=self.work,
+            env=self.environment(**variables),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    # Not below tmp_path: addresses of sockets are limited to 107 bytes.
+    temporary = Path(tempfile.mkdtemp(prefix="ld-"))
+    started = Host(temporary, tmp_path)
+    yield started
+    for process in started.processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    shutil.rmtree(temporary)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def pid_in(path: Path) -> int:
+    wait_for(lambda: path.is_file() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+SLEEPER = """
+import os, pathlib, subprocess, time
+child = subprocess.Popen(["sleep", "300"])
+pathlib.Path("child").write_text(f"{child.pid}\\n")
+pathlib.Path("stage").write_text(f"{os.getpid()}\\n")
+time.sleep(300)
+"""
+
+
+def test_a_module_runs_with_the_folder_arguments_variables_and_streams_of_its_client(host: Host) -> None:
+    server = host.serve()
+    name = host.module(
+        "show",
+        "import os, sys\n"
+        "print(__name__, os.getcwd(), sys.argv[1:], os.environ['COLOUR'], 'UNSET' in os.environ, input())\n"
+        "print('colorsys' in sys.modules, 'lowerdeck.stage' in sys.modules, os.getppid())\n"
+        "print('to stderr', file=sys.stderr)",
+    )
+    code, output, errors = host.run(name, "--flag", "two words", COLOUR="green")
+    assert code == 0
+    assert output.splitlines() == [
+        f"__main__ {host.work} ['show', '--flag', 'two words'] green False typed",
+        f"True False {server.pid}",
+    ]
+    assert errors == "to stderr\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "message"),
+    [
+        ("pass", 0, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit('no such target')", 1, "no such target\n"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 256 - signal.SIGSEGV, ""),
+    ],
+)
+def test_exit_codes_and_messages_are_those_of_the_module(host: Host, source: str, code: int, message: str) -> None:
+    host.serve()
+    assert host.run(host.module("ending", source)) == (code, "", message)
+
+
+def test_an_error_of_the_module_is_a_traceback_and_exit_code_1(host: Host) -> None:
+    host.serve()
+    code, _, errors = host.run(host.module("failing", "1 / 0"))
+    assert code == 1
+    assert errors.startswith("Traceback")
+    assert "ZeroDivisionError" in errors
+
+
+def test_a_module_that_does_not_exist_is_said(host: Host) -> None:
+    host.serve()
+    code, _, errors = host.run("nowhere")
+    assert code == 1
+    assert "nowhere" in errors
+
+
+def test_sources_are_read_as_they_are_now(host: Host) -> None:
+    host.serve()
+    name = host.module("main", "import library; print(library.VALUE)")
+    host.module("library", "VALUE = 1")
+    assert host.run(name)[1] == "1\n"
+    host.module("library", "VALUE = 'changed'")
+    assert host.run(name)[1] == "changed\n"
+
+
+def test_a_killed_client_takes_its_stage_with_it_and_the_server_goes_on(host: Host) -> None:
+    server = host.serve()
+    client = host.client(host.module("sleeper", SLEEPER))
+    stage, child = pid_in(host.work / "stage"), pid_in(host.work / "child")
+    client.kill()
+    wait_for(lambda: not is_running(stage) and not is_running(child))
+    assert host.run(host.module("after", "print('served')")) == (0, "served\n", "")
+    assert server.poll() is None
+
+
+def test_a_killed_server_is_said_and_nothing_is_run_twice(host: Host) -> None:
+    server = host.serve()
+    client = host.client(host.module("sleeper", "open('runs', 'a').write('x')\n" + SLEEPER))
+    stage, child = pid_in(host.work / "stage"), pid_in(host.work / "child")
+    server.kill()
+    server.wait()
+    os.kill(stage, signal.SIGKILL)  # a stage asks the kernel to end it then; this module does not
+    os.kill(child, signal.SIGKILL)
+    _, errors = client.communicate(timeout=60)
+    assert client.returncode == 1
+    assert "sleeper: the preloading server was ended while it ran this stage" in errors
+    assert (host.work / "runs").read_text() == "x"
+
+
+def test_two_clients_are_served_at_once(host: Host) -> None:
+    host.serve()
+    source = (
+        "import pathlib, sys, time\n"
+        "mine, other = map(pathlib.Path, sys.argv[2:])\n"
+        "mine.touch()\n"
+        "while not other.exists(): time.sleep(0.01)\n"
+        "print('met')"
+    )
+    name = host.module("meeting", source)
+    clients = [host.client(name, "a", "b"), host.client(name, "b", "a")]
+    assert [client.communicate(timeout=60)[0] for client in clients] == ["met\n", "met\n"]
+
+
+def test_a_client_that_talks_rubbish_is_ignored(host: Host) -> None:
+    server = host.serve()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(host.sockets()[0]))
+        socket.send_fds(connection, [(7).to_bytes(4, "big")], [0, 1, 2])
+        connection.sendall(b"rubbish")
+        assert connection.recv(1) == b""
+    assert host.run(host.module("after", "print('served')"))[:2] == (0, "served\n")
+    assert server.poll() is None
+
+
+def test_an_idle_server_ends_and_leaves_no_socket(host: Host) -> None:
+    server = host.serve(idle_s=0.1)
+    assert server.wait(timeout=60) == 0
+    assert host.sockets() == []
+    assert host.run(host.module("late", "pass"))[0] == NO_SERVER
+
+
+def test_a_server_with_work_is_not_idle(host: Host) -> None:
+    host.serve(idle_s=1)
+    assert host.run(host.module("longer", "import time; time.sleep(2); print('done')"))[:2] == (0, "done\n")
+
+
+def test_a_second_server_leaves_the_first_alone(host: Host) -> None:
+    first = host.serve()
+    second = host.serve()
+    assert second.wait(timeout=60) == 0
+    assert first.poll() is None
+    assert host.run(host.module("after", "import os; print(os.getppid())"))[1] == f"{first.pid}\n"
+
+
+def test_a_socket_that_a_killed_server_left_does_no_harm(host: Host) -> None:
+    first = host.serve()
+    first.kill()
+    first.wait()
+    assert len(host.sockets()) == 1
+    assert host.run(host.module("between", "pass"))[0] == NO_SERVER
+    second = host.serve()
+    assert host.run(host.module("after", "import os; print(os.getppid())"))[1] == f"{second.pid}\n"
+
+
+def test_the_switch_does_without_a_server(host: Host) -> None:
+    host.serve()
+    assert host.run(host.module("unused", "pass"), LOWERDECK_PRELOAD="0")[0] == NO_SERVER
+
+
+@pytest.mark.parametrize(
+    "variable", ["PYTHONHASHSEED", "OMP_NUM_THREADS", "TORCH_LOGS", "ONEDNN_MAX_CPU_ISA", "LD_PRELOAD"]
+)
+def test_a_server_serves_no_client_whose_libraries_would_behave_otherwise(host: Host, variable: str) -> None:
+    host.serve()
+    name = host.module("unused", "pass")
+    assert host.run(name)[0] == 0
+    assert host.run(name, **{variable: "" if variable == "LD_PRELOAD" else "7"})[0] == NO_SERVER
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o701])
+def test_a_folder_that_others_can_enter_is_refused(host: Host, mode: int) -> None:
+    host.serve()
+    name = host.module("unused", "print('must not run')")
+    host.folder().chmod(mode)
+    assert host.run(name) == (NO_SERVER, "", "")
+
+
+def test_a_link_in_place_of_the_folder_is_refused(host: Host) -> None:
+    host.serve()
+    name = host.module("unused", "print('must not run')")
+    moved = host.folder().rename(host.temporary / "elsewhere")
+    host.folder().symlink_to(moved)
+    assert host.run(name) == (NO_SERVER, "", "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_refused(host: Host) -> None:
+    host.serve()
+    name = host.module("unused", "print('must not run')")
+    os.chown(host.folder(), 65534, 65534)
+    assert host.run(name) == (NO_SERVER, "", "")
+
+
+def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: end_servers(host.temporary))
+    name = host.module("recorder", "import os, sys\nprint('mlflow.tracking' in sys.modules, 'torch' in sys.modules)\n")
+    start = "from lowerdeck.execution import preload\npreload.start(preload.TRACKING)"
+    subprocess.run([sys.executable, "-c", start], env=host.environment(), check=True)
+    client = (
+        f"import sys\nfrom lowerdeck.execution import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
+    )
+
+    done: list[subprocess.CompletedProcess[str]] = []
+
+    def answers() -> bool:
+        command = [sys.executable, "-c", client]
+        done.append(subprocess.run(command, env=host.environment(), cwd=host.work, capture_output=True, text=True))
+        return done[-1].returncode == 0
+
+    wait_for(answers)
+    assert done[-1].stdout == "True False\n"
+    assert host.run(name)[0] == NO_SERVER, "the stages that lower find no server of theirs"

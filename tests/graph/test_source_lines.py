@@ -1,0 +1,55 @@
+"""lowerdeck.graph.source_lines: the model's own line of a stack trace, the same on every machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.graph.source_lines import relative_path, source_line
+from tests.project import REPOSITORY
+
+
+def trace(*frames: tuple[str, int]) -> str:
+    return "\n".join(f'  File "{path}", line {line}, in forward\n    x = self(x)' for path, line in frames)
+
+
+def test_frames_of_torch_are_passed_over() -> None:
+    called = trace(
+        ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", 1751),
+        ("pipeline/lowerdeck/models/networks/resnet8.py", 40),
+        ("/env/lib/python3.11/site-packages/torch/nn/modules/conv.py", 565),
+        ("<eval_with_key>.7", 12),
+    )
+    assert source_line(called) == "pipeline/lowerdeck/models/networks/resnet8.py:40"
+
+
+def test_the_innermost_line_of_the_model_counts() -> None:
+    assert source_line(trace(("nets/whole.py", 3), ("nets/block.py", 9), ("torch/nn/functional.py", 1))) == (
+        "nets/block.py:9"
+    )
+
+
+@pytest.mark.parametrize("folder", ["first", "second/deeper"])
+def test_folders_of_the_machine_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    project = tmp_path / folder
+    project.mkdir(parents=True)
+    monkeypatch.chdir(project)
+    assert source_line(trace((f"{project}/plugins/net.py", 5))) == "plugins/net.py:5"
+    package = f"{project}/.venv/lib/python3.11/site-packages/torchvision/models/resnet.py"
+    assert source_line(trace((package, 92))) == "torchvision/models/resnet.py:92"
+    assert source_line(trace((f"{tmp_path}/elsewhere/net.py", 5))) == "net.py:5"
+    assert relative_path("C:\\project\\net.py") == "C:/project/net.py"
+
+
+def test_what_has_no_line_says_none() -> None:
+    assert source_line(None) == source_line("") == source_line(trace(("torch/nn/modules/conv.py", 5))) == ""
+
+
+def test_a_file_of_the_project_is_named_alike_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The points of a sweep are built in folders that do not hold the code."""
+    path = f"{REPOSITORY}/pipeline/lowerdeck/models/networks/resnet8.py"
+    assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"
+    monkeypatch.chdir(tmp_path)
+    assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"
+    assert relative_path("/elsewhere/net.py") == "net.py"

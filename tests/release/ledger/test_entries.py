@@ -1,0 +1,259 @@
+"""`lowerdeck ledger` on builds made by hand, in a git repository and with a real MLflow database."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, sha256, write_json
+from lowerdeck.cli.main import main
+from lowerdeck.config.load import config_of
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.delegation.coverage import coverage
+from lowerdeck.provenance import lineage
+from lowerdeck.release.ledger.difference import read_tolerances
+from lowerdeck.release.ledger.entries import entry_of, file_name, parsed, read
+from tests.handmade_build import write_build
+from tests.project import REPOSITORY
+
+LEDGER = Path("docs/ledger")
+TINY = LEDGER / "tiny.yaml"
+ENTRY = "neutron_imxrt700 / reference / int8"
+METRICS = {
+    "delegated_accuracy": 0.9,
+    "delegated_accuracy_low": 0.85,
+    "delegated_accuracy_high": 0.95,
+    "num_samples": 200,
+    "estimated_inference_time_ms": 1.23456789,
+}
+
+
+@pytest.fixture(autouse=True)
+def _repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    LEDGER.mkdir(parents=True)
+    shutil.copy(REPOSITORY / LEDGER / "tolerances.yaml", LEDGER)
+    git("init", "--quiet")
+    commit()
+
+
+def git(*arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
+
+
+def commit() -> None:
+    git("add", "docs")
+    git("commit", "--quiet", "--allow-empty", "--message", "ledger")
+
+
+def built(metrics: dict[str, Any] | None = None, **sections: Any) -> None:
+    """A build that came to its end."""
+    config = write_build(METRICS | (metrics or {}), **sections)
+    write_json(paths.LINEAGE, lineage.trace(config))
+
+
+def ledger(*arguments: str) -> int:
+    return main(["ledger", *arguments])
+
+
+def entries() -> dict[str, Any]:
+    stored: dict[str, Any] = yaml.safe_load(TINY.read_text())
+    assert stored["model"] == "tiny"
+    return dict(stored["entries"])
+
+
+def test_an_entry_says_what_the_build_is_worth_and_what_it_was_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    assert ledger("update") == 0
+    assert capsys.readouterr().out == f"added: tiny: {ENTRY}\n"
+    entry = entries()[ENTRY]
+    assert entry["metrics"]["delegated_accuracy"] == 0.9
+    assert entry["metrics"]["estimated_inference_time_ms"] == 1.23457
+    assert entry["metrics"]["program_bytes"] == 2048
+    assert "delegated_accuracy_low" not in entry["metrics"]
+    assert entry["intervals"]["delegated_accuracy"] == [0.85, 0.95]
+    assert entry["caveat"] == "reference flavor: runs on the host only, not on the NPU"
+    assert entry["hashes"]["program"] == sha256(paths.PROGRAM)
+    assert entry["hashes"]["build_key"] == read_json(paths.LINEAGE)["build_key"]
+    manifest = read_json(paths.MANIFEST)
+    assert entry["versions"] == manifest["versions"] | {"test-converter": "7.1"}
+
+
+def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+    builds: list[Callable[[], None]] = [built, lambda: built(quantization={"name": "int8_per_tensor"})]
+    texts = []
+    for order in (builds, builds[::-1]):
+        TINY.unlink(missing_ok=True)
+        for build in order:
+            build()
+            assert ledger("update") == 0
+        texts.append(TINY.read_bytes())
+    assert texts[0] == texts[1]
+    assert len(entries()) == 2
+    capsys.readouterr()
+    assert ledger("update") == 0
+    assert capsys.readouterr().out == f"unchanged: tiny: {ENTRY}\n"
+
+
+def test_a_build_that_did_not_come_to_its_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    write_build(METRICS, quantization={"name": "int8_per_tensor"})  # evaluated, and not tracked
+    assert ledger("update") == 1
+    assert "`dvc repro` completes it" in capsys.readouterr().err
+    assert not TINY.exists()
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "an accuracy that falls within its tolerance": ({"delegated_accuracy": 0.895}, "within tolerance", "delegated_acc"),
+    "an accuracy that falls by more": ({"delegated_accuracy": 0.89}, "regression", "delegated_accuracy"),
+    "an accuracy that rises": ({"delegated_accuracy": 0.97}, "improvement", "delegated_accuracy"),
+    "an accuracy that is not measured any more": ({"delegated_accuracy": "no"}, "regression", "delegated_accuracy"),
+    "one partition more": ({"partitions": 2}, "regression", "partitions"),
+    "half a percent of size": ({"program_bytes": 2058}, "within tolerance", "program_bytes"),
+    "two percent of size": ({"program_bytes": 2089}, "regression", "program_bytes"),
+    "a shorter time": ({"estimated_inference_time_ms": 1.0}, "improvement", "estimated_inference_time_ms"),
+    "a figure that is not judged": ({"num_samples": 100}, "changed", "num_samples"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_judged_by_its_tolerance(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics, verdict, metric = CHANGES[name]
+    built()
+    ledger("update")
+    commit()
+    built(metrics)
+    ledger("update")
+    capsys.readouterr()
+    code = ledger("diff", "HEAD")
+    output = capsys.readouterr()
+    (row,) = [line for line in output.out.splitlines() if metric in line]
+    assert row.startswith(f"{verdict}  tiny: {ENTRY}")
+    assert code == (1 if verdict == "regression" else 0)
+    assert ("1 regression against HEAD" in output.err) == (verdict == "regression")
+
+
+def test_a_tolerance_of_ones_own_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    ledger("update")
+    commit()
+    built({"delegated_accuracy": 0.8})
+    ledger("update")
+    assert ledger("diff", "HEAD") == 1
+    path = LEDGER / "tolerances.yaml"
+    path.write_text("delegated_accuracy: {better: higher, relative: 0.2}\n" + path.read_text())
+    assert ledger("diff", "HEAD") == 0
+    path.write_text("delegated_accuracy: {better: up, absolute: -1}\n")
+    assert ledger("diff", "HEAD") == 1
+    error = capsys.readouterr().err
+    assert "delegated_accuracy.better: not one of the values" in error
+    assert "delegated_accuracy.absolute: has to be greater than or equal to 0" in error
+
+
+def test_intervals_and_ingredients_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    ledger("update")
+    commit()
+    built({"delegated_accuracy": 0.8, "delegated_accuracy_low": 0.75}, model={"options": {"factory": "a:b"}})
+    ledger("update")
+    assert ledger("diff", "HEAD", "--json") == 1
+    printed = capsys.readouterr().out
+    found = json.loads(printed[printed.index("{") :])
+    (change,) = found["changes"]
+    assert change["interval_before"] == [0.85, 0.95]
+    assert change["interval_now"] == [0.75, 0.95]
+    assert found["changed_inputs"] == {f"tiny: {ENTRY}": ["other weights"]}
+    ledger("diff", "HEAD")
+    assert "0.9 (95 %: 0.85 to 0.95)" in capsys.readouterr().out
+
+
+def test_entries_that_come_and_go_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    built()
+    ledger("update")
+    commit()
+    TINY.unlink()
+    built(quantization={"name": "int8_per_tensor"})
+    ledger("update")
+    capsys.readouterr()
+    assert ledger("diff", "HEAD") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"new: tiny: {ENTRY}_per_tensor", f"not there any more: tiny: {ENTRY}"]
+    commit()
+    assert ledger("diff", "HEAD") == 0
+    assert capsys.readouterr().out == "nothing differs from HEAD\n"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda: None, "no-such-revision"),
+        (lambda: TINY.write_text("model: tiny\n"), "docs/ledger/tiny.yaml is no file of the ledger"),
+        (lambda: TINY.write_text(TINY.read_text().replace("metrics:", "metric:")), "did you mean 'metrics'?"),
+        (lambda: (LEDGER / "tolerances.yaml").unlink(), "tolerances.yaml, which says how figures are judged"),
+    ],
+    ids=["revision", "file", "key", "tolerances"],
+)
+def test_what_cannot_be_read_is_named(
+    break_it: Callable[[], object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built()
+    ledger("update")
+    break_it()
+    assert ledger("diff", "no-such-revision" if message.startswith("no-") else "HEAD") == 1
+    assert message in capsys.readouterr().err
+
+
+def test_recorded_builds_are_entered_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    from lowerdeck.config.load import read_config
+    from lowerdeck.tracking.record import record
+
+    changes: dict[str, dict[str, Any]] = {
+        "a": {},
+        "b": {"quantization": {"name": "other"}},
+        "c": {"build": {"seed": 4}},
+    }
+    for name, sections in changes.items():
+        built({"delegated_accuracy": 0.5}, **sections)
+        recorded = record(read_config(paths.CONFIG), read_json(paths.LINEAGE))
+        assert recorded.new, name
+    assert ledger("update", "params.`build.seed` = '3'") == 0
+    assert set(entries()) == {ENTRY, "neutron_imxrt700 / reference / other"}
+    assert entries()[ENTRY]["metrics"]["delegated_accuracy"] == 0.5
+    before = TINY.read_bytes()
+    assert ledger("update", "tags.quantization = 'int8'") == 1  # the seeds 3 and 4
+    assert f"several of these builds are tiny: {ENTRY}" in capsys.readouterr().err
+    assert TINY.read_bytes() == before
+
+
+def test_the_ledger_of_the_repository_has_the_build_of_its_commit() -> None:
+    """`lowerdeck ledger update` after `dvc repro`, in the same commit, keeps it so."""
+
+    def committed(path: Path) -> str:
+        shown = ["git", "show", f"HEAD:{path.as_posix()}"]
+        return subprocess.run(shown, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+
+    config = config_of(committed(paths.CONFIG))
+    metrics, chain = (json.loads(committed(path)) for path in (paths.METRICS, paths.LINEAGE))
+    entry = entry_of(config, metrics, chain)
+    path = LEDGER / file_name(config.model.name)
+    assert parsed({path.as_posix(): committed(path)})[config.model.name][entry.name] == entry
+
+
+def test_every_figure_that_tolerances_name_is_one_of_a_build() -> None:
+    """A misspelt metric would be judged by nothing."""
+    names = {name for entries in read(REPOSITORY / LEDGER).values() for one in entries.values() for name in one.metrics}
+    names |= {*coverage(DelegationPlan(backend="none", nodes=())), "transposes_in_delegates", "estimated_total_cycles"}
+    tolerances = read_tolerances(REPOSITORY / LEDGER / "tolerances.yaml")
+    assert [pattern for pattern in tolerances if not fnmatch.filter(names, pattern)] == []

@@ -1,0 +1,244 @@
+"""`lowerdeck promote` in a copy of the project: real builds by DVC, a real MLflow database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from lowerdeck.cli.main import main
+from tests.project import Project, tail
+
+PARAMS = """\
+# What is built.
+model: resnet8
+dataset: digits
+quantization: int8      # the scheme
+target: xnnpack_cpu
+flavor: default
+evaluation: default
+gates: none
+firmware: cortex_m
+tracking: local
+plugins: []
+overrides:              # single values
+  evaluation: {max_samples: 20}
+  quantization:
+    num_calibration_samples: 8
+"""
+POINT = (
+    PARAMS.replace("quantization: int8      #", "quantization: int8_per_tensor #").replace(
+        "num_calibration_samples: 8", "num_calibration_samples: 4"
+    )
+    + "  target: {options: {operators_not_to_delegate: ['aten::add']}}\n"
+)
+BUILT = ("params.yaml", "dvc.lock", "build/config.yaml")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A project that was built as PARAMS says, with a run of another build, POINT."""
+
+    project: Project
+    run_id: str
+    program_sha256: str
+
+    def promote(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.project.run(sys.executable, "-m", "lowerdeck.cli", "promote", *arguments)
+
+    def promote_here(self, *arguments: str) -> int:
+        """The same in this process, which is quicker where neither code is edited nor anything built."""
+        with chdir(self.project.root):
+            return main(["promote", *arguments])
+
+    def params(self) -> str:
+        return (self.project.root / "params.yaml").read_text()
+
+    def git(self, *arguments: str) -> None:
+        identity = ("-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false")
+        done = self.project.run("git", *identity, *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def client(self) -> MlflowClient:
+        return MlflowClient(f"sqlite:///{self.project.root}/mlflow/mlflow.db")
+
+
+def built(project: Project, params: str, *stages: str) -> None:
+    (project.root / "params.yaml").write_text(params)
+    done = project.dvc("repro", *stages)
+    assert done.returncode == 0, tail(done.stdout + done.stderr)
+
+
+@pytest.fixture(scope="module")
+def first(make_project: Callable[[str], Project]) -> Recorded:
+    project = make_project("promoted")
+    built(project, POINT)
+    sha256 = hashlib.sha256((project.root / "build/convert/program.pte").read_bytes()).hexdigest()
+    client = MlflowClient(f"sqlite:///{project.root}/mlflow/mlflow.db")
+    experiment = client.get_experiment_by_name("lowerdeck")
+    assert experiment
+    (run,) = client.search_runs([experiment.experiment_id])
+    built(project, PARAMS, "convert")
+    recorded = Recorded(project, run.info.run_id, sha256)
+    recorded.git("add", "--all")
+    recorded.git("commit", "--quiet", "--message", "built")
+    return recorded
+
+
+@pytest.fixture
+def recorded(first: Recorded) -> Iterator[Recorded]:
+    """The project, put back after each test."""
+    yield first
+    first.git("checkout", "--quiet", "HEAD", "--", ".")
+
+
+def test_the_promoted_program_is_the_recorded_one(recorded: Recorded) -> None:
+    program = recorded.project.root / "build/convert/program.pte"
+    assert hashlib.sha256(program.read_bytes()).hexdigest() != recorded.program_sha256
+    done = recorded.promote(recorded.run_id[:8], "--register", "net", "--alias", "candidate")
+    assert done.returncode == 0, tail(done.stdout + done.stderr)
+    assert recorded.params() == POINT.replace(
+        "  target: {options: {operators_not_to_delegate: ['aten::add']}}\n",
+        "  target:\n    options:\n      operators_not_to_delegate:\n      - aten::add\n",
+    )
+    assert "-quantization: int8      # the scheme\n+quantization: int8_per_tensor" in done.stdout
+    assert f"has the SHA-256 of the run, {recorded.program_sha256}" in done.stdout
+    assert hashlib.sha256(program.read_bytes()).hexdigest() == recorded.program_sha256
+    version = recorded.client().get_model_version_by_alias("net", "candidate")
+    assert version.run_id == recorded.run_id
+    assert version.tags["lowerdeck.program_sha256"] == recorded.program_sha256
+
+    again = recorded.promote(recorded.run_id, "--register", "net", "--alias", "candidate")
+    assert again.returncode == 0, tail(again.stdout + again.stderr)
+    assert "params.yaml says so already" in again.stdout
+    assert "models:/net/1: was registered before" in again.stdout
+    assert len(recorded.client().search_model_versions("name = 'net'")) == 1
+
+
+def test_a_dry_run_shows_and_changes_nothing(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {name: (recorded.project.root / name).read_bytes() for name in BUILT}
+    assert recorded.promote_here(recorded.run_id[:8], "--dry-run") == 0
+    assert "+      - aten::add" in capsys.readouterr().out
+    assert {name: (recorded.project.root / name).read_bytes() for name in BUILT} == before
+
+
+def test_a_run_that_misses_its_gates_is_not_registered_by_mistake(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, before = recorded.client(), recorded.params()
+    client.set_tag(recorded.run_id, "gates", "failed")
+    client.set_tag(recorded.run_id, "gates.failed", "gates.min_delegated_share: too low")
+    try:
+        assert recorded.promote_here(recorded.run_id[:8], "--register", "below") == 1
+        assert "misses its gates: gates.min_delegated_share: too low" in capsys.readouterr().err
+        assert recorded.params() == before
+        assert client.search_model_versions("name = 'below'") == []
+        assert recorded.promote_here(recorded.run_id[:8], "--dry-run") == 0
+        assert "misses its gates" in capsys.readouterr().out
+    finally:
+        client.set_tag(recorded.run_id, "gates", "none")
+        client.delete_tag(recorded.run_id, "gates.failed")
+
+
+def test_edits_that_are_in_no_commit_are_not_overwritten(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited = PARAMS.replace("tracking: local", "tracking: none")
+    (recorded.project.root / "params.yaml").write_text(edited)
+    assert recorded.promote_here(recorded.run_id[:8], "--no-build") == 1
+    assert "params.yaml has changes that are in no commit" in capsys.readouterr().err
+    assert recorded.params() == edited
+    assert recorded.promote_here(recorded.run_id[:8], "--no-build", "--force") == 0
+    assert f"has to have SHA-256 {recorded.program_sha256}" in capsys.readouterr().out
+    assert "tracking: none" in recorded.params()  # where builds are recorded is no part of them
+    assert "num_calibration_samples: 4" in recorded.params()
+
+
+def test_what_params_cannot_express_stops_before_anything_is_written(recorded: Recorded) -> None:
+    code = recorded.project.root / "pipeline/lowerdeck/models/networks/resnet8.py"
+    code.write_text(code.read_text() + "# a remark\n")
+    done = recorded.promote(recorded.run_id[:8])
+    assert done.returncode == 1
+    assert "model.fingerprint: the checkpoint, or the source file of the model's factory changed" in done.stderr
+    assert "Nothing was written" in done.stderr
+    assert recorded.params() == PARAMS
+
+
+def test_data_that_is_gone_is_told(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+    data = recorded.project.root / "data/prepared"
+    data.rename(data.with_name("elsewhere"))
+    try:
+        assert recorded.promote_here(recorded.run_id[:8]) == 1
+    finally:
+        data.with_name("elsewhere").rename(data)
+    error = capsys.readouterr().err
+    assert "cannot be composed from params.yaml and conf/ as they are here" in error
+    assert "data/prepare" in error
+    assert recorded.params() == PARAMS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing-called-so",), "no run or sweep in the experiment 'lowerdeck'"),
+        (("x", "--alias", "candidate"), "--alias needs --register NAME"),
+        (("x", "--register", "net", "--no-build"), "--register needs the program to be built and checked"),
+    ],
+    ids=["unknown", "alias", "register"],
+)
+def test_what_cannot_be_promoted_is_refused(
+    recorded: Recorded, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recorded.promote_here(*arguments) == 1
+    assert message in capsys.readouterr().err
+    assert recorded.params() == PARAMS
+
+
+def test_one_of_several_runs_has_to_be_named(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+    client = recorded.client()
+    run = client.get_run(recorded.run_id)
+    other = client.create_run(run.info.experiment_id, run_name=run.info.run_name, tags={"sweep.overrides": '["a=1"]'})
+    try:
+        assert recorded.promote_here(str(run.info.run_name)) == 1
+    finally:
+        client.delete_run(other.info.run_id)
+    error = capsys.readouterr().err
+    assert "names 2 runs; name one of them by the start of its id" in error
+    assert recorded.run_id[:12] in error
+    assert f"{other.info.run_id[:12]}  {run.info.run_name}  a=1" in error
+
+
+@pytest.mark.slow
+def test_another_program_is_told_with_what_went_into_it_otherwise(recorded: Recorded) -> None:
+    code = recorded.project.root / "pipeline/lowerdeck/steps/calibrate.py"
+    before = code.read_text()
+    code.write_text(before.replace("yield laid_out(", "yield tuple(2 * tensor for tensor in laid_out(", 1).replace(
+        "memory_format)\n\n    with", "memory_format))\n\n    with", 1
+    ))  # fmt: skip
+    done = recorded.promote(recorded.run_id[:8])
+    assert done.returncode == 1, tail(done.stdout)
+    rows = dict(line.strip().split("  ", 1) for line in done.stderr.splitlines() if line.startswith("  "))
+    same = {"version of torch", "dataset", "calibration samples", "weights", "exported", "plan", "converter version"}
+    assert {name for name in rows if rows[name].strip() == "same"} >= same
+    assert {name for name in rows if "differs" in rows[name]} == {"observers", "quantized", "program"}
+    assert "another program than the run's" in done.stderr
+    assert "int8_per_tensor" in recorded.params()  # it stays as it was written
+
+
+@pytest.mark.slow
+def test_code_that_changed_without_effect_is_promoted_by_force(recorded: Recorded) -> None:
+    code: Path = recorded.project.root / "pipeline/lowerdeck/models/networks/resnet8.py"
+    code.write_text(code.read_text() + "# a remark\n")
+    done = recorded.promote(recorded.run_id[:8], "--force")
+    assert done.returncode == 0, tail(done.stdout + done.stderr)
+    assert f"has the SHA-256 of the run, {recorded.program_sha256}" in done.stdout
+    manifest = json.loads((recorded.project.root / "build/convert/manifest.json").read_text())
+    assert manifest["program"]["sha256"] == recorded.program_sha256

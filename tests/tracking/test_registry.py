@@ -1,0 +1,216 @@
+"""Programs in MLflow's model registry: a real sqlite database, loaded by processes that have nothing of the project."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import chdir, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json
+from lowerdeck.cli.run_program import run_program
+from lowerdeck.config.schema import TrackingConfig
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.tracking import registry, signature
+from lowerdeck.tracking.store import find_or_create_run, opened
+from tests.conftest import Lowered
+
+TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
+TRACKING = TrackingConfig(name="local")
+KEY = "b" * 64
+LOADING = """
+import json, os, sys
+
+class NotInstalled:
+    blocked = set(os.environ["NOT_INSTALLED"].split())
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] in cls.blocked:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NotInstalled)
+import mlflow, numpy as np
+given = np.load("input.npy")
+given.setflags(write=False)
+loaded, answers = {}, {}
+for target in sys.argv[1:]:
+    loaded[target] = mlflow.pyfunc.load_model(f"models:/small {target}@candidate")
+    answers[target] = loaded[target].predict(given)
+    (name,) = answers[target]
+    np.save(f"{target}.npy", answers[target][name])
+import lowerdeck
+runs = {name: model.metadata.run_id for name, model in loaded.items()}
+print(json.dumps({"lowerdeck": lowerdeck.__file__, "runs": runs}))
+"""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Programs as another process loaded them."""
+
+    folder: Path
+    runs: dict[str, str]
+    """The run of each target's program."""
+    messages: dict[str, Any]
+    """What that process printed."""
+
+
+def comes_with(requirements: set[str]) -> set[str]:
+    """Distributions that installing `requirements` brings, all names in one spelling."""
+    found: set[str] = set()
+    open_ends = [Requirement(text) for text in requirements]
+    while open_ends:
+        name = canonicalize_name(open_ends.pop().name)
+        if name not in found:
+            found.add(name)
+            with suppress(metadata.PackageNotFoundError):  # needed on other systems
+                needs = map(Requirement, metadata.requires(name) or ())
+                open_ends += [need for need in needs if not need.marker or need.marker.evaluate({"extra": ""})]
+    return found
+
+
+def not_among(distributions: set[str]) -> set[str]:
+    """Installed modules of other distributions than these, and than the project's own."""
+    installed = metadata.packages_distributions()
+    return {
+        module
+        for module, owners in installed.items()
+        if module != "lowerdeck" and not {canonicalize_name(owner) for owner in owners} & distributions
+    }
+
+
+@pytest.fixture(scope="module")
+def loaded(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The small network for each target, registered, loaded and executed."""
+    folder = tmp_path_factory.mktemp("registry")
+    runs, required = {}, set()
+    for target in TARGETS:
+        (folder / "build").unlink(missing_ok=True)
+        (folder / "build").symlink_to(lowered(target).folder / "build")
+        with chdir(folder):
+            required |= set(registry.requirements(read_json(paths.MANIFEST)))
+            with opened(TRACKING) as store:
+                runs[target] = find_or_create_run(store, TRACKING, target, target, {})[0].info.run_id
+            registered = registry.register(TRACKING, f"small {target}", runs[target], KEY, "candidate")
+        assert registered == registry.Registered(version="1", new=True)
+    (folder / "build").unlink()
+    np.save(folder / "input.npy", lowered(TARGETS[0]).samples[3][0].numpy())
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    blocked = not_among(comes_with(required))
+    assert {"dvc", "hydra", "omegaconf", "sklearn"} & blocked
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LOADING, *TARGETS],
+        cwd=folder,
+        env=environment
+        | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow/mlflow.db", "NOT_INSTALLED": " ".join(sorted(blocked))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Loaded(folder, runs, json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_loaded_program_answers_as_lowerdeck_run_does(
+    target: str, loaded: Loaded, lowered: Callable[[str], Lowered], tmp_path: Path
+) -> None:
+    run_program(lowered(target).folder / paths.PROGRAM, [loaded.folder / "input.npy"], tmp_path)
+    expected = np.load(tmp_path / "output_0.npy")
+    assert expected.std() > 0
+    np.testing.assert_array_equal(np.load(loaded.folder / f"{target}.npy"), expected, strict=True)
+
+
+def test_it_is_executed_by_the_code_that_it_was_registered_with(loaded: Loaded) -> None:
+    assert Path(loaded.messages["lowerdeck"]).is_relative_to(loaded.folder / "mlflow" / "artifacts")
+    assert loaded.messages["runs"] == loaded.runs
+
+
+def test_a_version_refers_to_its_run(loaded: Loaded) -> None:
+    client = MlflowClient(f"sqlite:///{loaded.folder}/mlflow/mlflow.db")
+    for target, run_id in loaded.runs.items():
+        version = client.get_model_version_by_alias(f"small {target}", "candidate")
+        assert version.run_id == run_id
+        assert version.source is not None
+        assert version.source.startswith(client.get_run(run_id).info.artifact_uri)
+        assert version.tags["lowerdeck.build_key"] == KEY
+        assert ("runs on the host only" in (version.description or "")) == target.startswith("neutron")
+
+
+def test_requirements_name_what_executes_each_delegate(lowered: Callable[[str], Lowered]) -> None:
+    """That they suffice is shown by loading: the process can import nothing else."""
+    needed = {}
+    for target in TARGETS:
+        with chdir(lowered(target).folder):
+            texts = registry.requirements(read_json(paths.MANIFEST))
+        assert all(metadata.version(name).startswith(version) for name, version in (text.split("==") for text in texts))
+        needed[target] = {text.partition("==")[0] for text in texts}
+    common = {"executorch", "mlflow", "numpy", "torch"}
+    assert needed["xnnpack_cpu"] == common
+    assert needed["ethos_u55_128"] == common | {"tosa-tools"}
+    assert needed["neutron_imxrt700"] == common | {"ai-edge-litert", "flatbuffers"}
+
+
+def test_nothing_is_pickled(loaded: Loaded) -> None:
+    files = [path.name for path in (loaded.folder / "mlflow" / "artifacts").rglob("*") if path.is_file()]
+    assert "program.pte" in files
+    assert [name for name in files if name.endswith((".pkl", ".pickle"))] == []
+
+
+def test_the_same_build_is_registered_once(loaded: Loaded, lowered: Callable[[str], Lowered]) -> None:
+    target = "xnnpack_cpu"
+    client = MlflowClient(f"sqlite:///{loaded.folder}/mlflow/mlflow.db")
+    (loaded.folder / "build").symlink_to(lowered(target).folder / "build")
+    with chdir(loaded.folder):
+        again = registry.register(TRACKING, "twice", loaded.runs[target], KEY)
+        same = registry.register(TRACKING, "twice", loaded.runs[target], KEY, "candidate")
+        other = registry.register(TRACKING, "twice", loaded.runs[target], "c" * 64, "candidate")
+    (loaded.folder / "build").unlink()
+    assert (again.new, same.new, other.new) == (True, False, True)
+    assert (again.version, same.version, other.version) == ("1", "1", "2")
+    assert str(client.get_model_version_by_alias("twice", "candidate").version) == "2"
+    assert len(client.search_model_versions("name = 'twice'")) == 2
+
+
+def described(name: str, dtype: str = "float32", *, is_dynamic: bool = False) -> dict[str, object]:
+    return {"name": name, "dtype": dtype, "shape": [1, 4], "is_dynamic": is_dynamic}
+
+
+def test_the_signature_has_element_types_and_shapes() -> None:
+    manifest = {
+        "inputs": [described("x", "int8"), described("y", is_dynamic=True)],
+        "outputs": [described("same"), described("same", "int64")],
+    }
+    made = signature.signature(manifest)
+    assert [(spec.name, str(spec.type), spec.shape) for spec in made.inputs.inputs] == [
+        ("x", "int8", (1, 4)),
+        ("y", "float32", (-1, -1)),
+    ]
+    assert [(spec.name, str(spec.type)) for spec in made.outputs.inputs] == [
+        ("output_0", "float32"),
+        ("output_1", "int64"),
+    ]
+
+
+def test_an_element_type_that_numpy_lacks_is_refused() -> None:
+    with pytest.raises(LowerdeckError, match="the input x of the program is bfloat16"):
+        signature.signature({"inputs": [described("x", "bfloat16")], "outputs": [described("y")]})
+
+
+def test_a_program_without_inputs_is_refused() -> None:
+    with pytest.raises(LowerdeckError, match="the program has no inputs"):
+        signature.signature({"inputs": [], "outputs": [described("y")]})
