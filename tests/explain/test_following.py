@@ -6,6 +6,7 @@ import yaml
 from torch import nn
 
 from lowerdeck.backends import create
+from lowerdeck.contracts.backends import Flavor
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
@@ -46,9 +47,7 @@ def undelegated_hints(target, operation, shape, **options):
             declared["backend"],
             device=declared["device"],
             options=declared["options"] | options,
-            flavor=flavor["name"],
-            converter_name=flavor["converter"],
-            timeout_s=60.0,
+            flavor=Flavor(name=flavor["name"], converter=flavor["converter"], options={}, timeout_s=60.0),
         )
 
     module = Behind(operation if isinstance(operation, nn.Module) else Call(operation))

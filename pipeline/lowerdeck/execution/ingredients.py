@@ -49,8 +49,8 @@ def edge_fingerprint() -> tuple[str, dict[str, Any]]:
     from lowerdeck.config.schema import FlavorConfig, TargetConfig
 
     target = section(TargetConfig)
-    declaration = backends.source(target.backend)
-    options = {name: value for name, value in target.options.items() if name not in declaration.delegation_options}
+    backend = backends.source(target.backend)
+    options = {name: value for name, value in target.options.items() if name not in backend.delegation_options}
     code = Path(__file__).parents[1]
     files = sorted(code.rglob("*.py"))
     fingerprinted = [
@@ -61,4 +61,4 @@ def edge_fingerprint() -> tuple[str, dict[str, Any]]:
         [[file.relative_to(code).as_posix(), sha256(file)] for file in files],
     ]
     digest = hashlib.sha256(json.dumps(fingerprinted, sort_keys=True).encode()).hexdigest()
-    return digest, {name: target.options[name] for name in declaration.decomposition_options}
+    return digest, {name: target.options[name] for name in backend.decomposition_options}

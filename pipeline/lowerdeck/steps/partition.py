@@ -115,7 +115,7 @@ def replan(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
 
     Args:
         edge: As it was stored.
-        backend: With options that differ in BackendDeclaration.delegation_options at most, and keep the same whole.
+        backend: With options that differ in Backend.delegation_options at most, and keep the same whole.
 
     Raises:
         NothingDelegatedError: no node would be delegated; lists the reasons.

@@ -18,8 +18,8 @@ from executorch.backends.xnnpack.partition.config import generic_node_configs
 from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 from torch.export import ExportedProgram
 
-from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.logs import LoggedRejection
+from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.delegation.rejections.rejection import explain_rejection
