@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -96,6 +97,9 @@ def test_examples_of_contributing_compose(tmp_path: Path) -> None:
         "from pathlib import Path; from lowerdeck.config.compose import compose\n"
         "config = compose(Path('params.yaml'), Path('conf')); print(config.flavor.name, *config.evaluation.metrics)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "pipeline")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["tosa_serializer", "top1", "top3", "agreement", "sqnr", "lsb"]

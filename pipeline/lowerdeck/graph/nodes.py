@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     import torch
 
 
+DELEGATION_TAG = "delegation_tag"
+"""Key of `node.meta` under which ExecuTorch's partitioners store a node's partition."""
+QUANTIZE = ("quantized_decomposed.quantize_per_", "torchao.quantize_")
+"""How names of operators begin that quantize."""
+DEQUANTIZE = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_")
+"""How names of operators begin that dequantize."""
 _NUMBER_FORMATS = ("quantized_decomposed.", "torchao.")
 """Namespaces of operators that quantize and dequantize, or choose the scale for it while the program runs."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from lowerdeck.backends.ethos_u.options import CHECKS, OPERATORS, Accelerator, D
 from lowerdeck.compat.replacement import replaced
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, NoOptions, Problems
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.registry import import_paths, signatures
@@ -104,14 +103,7 @@ class EthosU(Backend[Device, Options]):
     @classmethod
     def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
         """The installed Vela."""
-        try:
-            version = importlib.metadata.version("ethos-u-vela")
-        except importlib.metadata.PackageNotFoundError:
-            raise LowerdeckError(
-                "Vela (Python package ethos-u-vela) is not installed in this environment; `pip install "
-                "'executorch[ethos-u]'` brings it"
-            ) from None
-        converter = Converter(flavor=flavor.name, name="ethos-u-vela", version=version)
+        converter = Converter.of_package("ethos-u-vela", flavor=flavor.name, requirement="executorch[ethos-u]")
         return FlavorReport(converter=converter, targets=get_args(Accelerator))
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:

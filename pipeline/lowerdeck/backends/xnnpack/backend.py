@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
@@ -79,30 +78,20 @@ class Xnnpack(Backend[Device, Options]):
     def check_build(self, build: BuildContext) -> Problems:
         """Options that nothing of the chosen quantization answers to, and what the runtime would get wrong."""
         options, scheme, mixed = self.options, build.scheme.name, bool(build.scheme.rules)
+        precisions = options.config_precisions
         precision = _PRECISIONS_OF.get(scheme, "DYNAMIC_QUANT")
-        if (
-            options.config_precisions is not None
-            and not mixed
-            and not {precision, "FP32"} & {*options.config_precisions}
-        ):
-            yield (
-                "target.options.config_precisions",
-                f"has neither FP32 nor what quantization {scheme} leads to, {precision}: nothing of the model has these",
-            )
+        if precisions is not None and not mixed and not {precision, "FP32"} & {*precisions}:
+            message = f"has neither FP32 nor what quantization {scheme} leads to, {precision}"
+            yield "target.options.config_precisions", f"{message}: nothing of the model has these"
         if options.enable_bf16 and scheme == "float16":
             yield "target.options.enable_bf16", "has no effect: quantization float16 leaves nothing in bfloat16"
         if options.force_non_static_weights_for_f32_linear and scheme in ("int8", "int8_dynamic") and not mixed:
-            yield (
-                "target.options.force_non_static_weights_for_f32_linear",
-                f"has no effect: quantization {scheme} leaves no linear layer float; "
-                "quantization.keep_float excepts some",
-            )
+            message = f"has no effect: quantization {scheme} leaves no linear layer float"
+            key = "target.options.force_non_static_weights_for_f32_linear"
+            yield key, f"{message}; quantization.keep_float excepts some"
         if build.dynamic_dimensions and build.memory_format == "channels_last":
-            yield (
-                "model.memory_format",
-                "cannot go with model.dynamic_shapes: ExecuTorch's runtime permutes the sizes of some "
-                "delegates' outputs",
-            )
+            reason = "ExecuTorch's runtime permutes the sizes of some delegates' outputs"
+            yield "model.memory_format", f"cannot go with model.dynamic_shapes: {reason}"
         for name in ("quantized_inputs", "quantized_outputs"):
             if getattr(options, name) and scheme != "int8":
                 yield (
@@ -113,8 +102,7 @@ class Xnnpack(Backend[Device, Options]):
     @classmethod
     def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
         """The serializer is part of ExecuTorch and has its version."""
-        version = importlib.metadata.version("executorch")
-        converter = Converter(flavor=flavor.name, name="executorch-xnnpack", version=version)
+        converter = Converter.of_package("executorch", flavor=flavor.name, name="executorch-xnnpack")
         return FlavorReport(converter=converter, targets=("cpu",))
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
