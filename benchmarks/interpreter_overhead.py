@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from lowerdeck.backends.neutron.twin import RESOLVERS
 from lowerdeck.runtime import open_program
-from lowerdeck.runtime.neutron_twin import RESOLVERS
 
 
 def main() -> None:

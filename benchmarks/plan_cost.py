@@ -30,7 +30,7 @@ from torch.export import ExportedProgram
 
 from lowerdeck import backends
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.graph import io_boundary
@@ -68,9 +68,7 @@ def create(target: str) -> Backend:
         chosen["backend"],
         device=chosen["device"],
         options=chosen["options"],
-        flavor=flavor["name"],
-        converter_name=flavor["converter"],
-        timeout_s=flavor["timeout_s"],
+        flavor=Flavor(name=flavor["name"], converter=flavor["converter"], options={}, timeout_s=flavor["timeout_s"]),
     )
 
 

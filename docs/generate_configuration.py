@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 
 from lowerdeck import backends, datasets, metrics, models
 from lowerdeck.config import schema
+from lowerdeck.contracts.backends import Backend
 
 PAGE = Path(__file__).with_name("configuration.md")
 CONF = Path(__file__).parents[1] / "conf"
@@ -96,28 +97,28 @@ def _plug_points(section: str) -> Iterator[str]:
             yield _fields(source.Options, f"{section}.options.")
     elif section == "target":
         for name in backends.available():
-            declaration = backends.source(name)
+            backend = backends.source(name)
             yield f"### `target.device` and `target.options` of the backend `{name}`\n"
             yield _paragraph(_first_paragraph(sys.modules[f"{backends.__name__}.{name}"].__doc__))
-            yield _fields(declaration.device, "target.device.")
-            yield _fields(declaration.options, "target.options.")
+            yield _fields(backend.device_type, "target.device.")
+            yield _fields(backend.options_type, "target.options.")
             yield "It takes:\n"
-            yield _bullets(_accepted(declaration))
+            yield _bullets(_accepted(backend))
     elif section == "flavor":
         for name in backends.available():
             yield f"### `flavor.options` for the backend `{name}`\n"
-            yield _fields(backends.source(name).flavor_options, "flavor.options.")
+            yield _fields(backends.source(name).flavor_options_type, "flavor.options.")
     elif section == "evaluation":
         yield "Metrics, the modules of pipeline/lowerdeck/metrics:\n"
         found = ((name, _first_paragraph(metrics.source(name).__doc__)) for name in metrics.available())
         yield _bullets(f"`{name}`: {text}" for name, text in found)
 
 
-def _accepted(declaration: Any) -> Iterator[str]:
-    for scheme, granularities in declaration.schemes.items():
+def _accepted(backend: type[Backend]) -> Iterator[str]:
+    for scheme, granularities in backend.schemes.items():
         listed = ", ".join(f"`{granularity}`" for granularity in granularities)
         yield f"`quantization.scheme: {scheme}` with `quantization.weight_granularity` {listed}"
-    yield f"`flavor.converter` {', '.join(f'`{name}`' for name in declaration.converters)}"
+    yield f"`flavor.converter` {', '.join(f'`{name}`' for name in backend.converters)}"
 
 
 def _fields(cls: type, prefix: str) -> str:
@@ -148,10 +149,11 @@ def comment(path: Path) -> list[str]:
 
 
 def docstrings(cls: type) -> dict[str, str]:
-    """The string that stands under each field of a dataclass, by field."""
+    """The string that stands under each field of a dataclass, inherited ones included, by field."""
+    inherited = [docstrings(base) for base in cls.__bases__ if dataclasses.is_dataclass(base)]
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     body = typing.cast(ast.ClassDef, tree.body[0]).body
-    return {
+    own = {
         statement.target.id: _one_line(below.value.value)
         for statement, below in itertools.pairwise(body)
         if isinstance(statement, ast.AnnAssign)
@@ -160,6 +162,7 @@ def docstrings(cls: type) -> dict[str, str]:
         and isinstance(below.value, ast.Constant)
         and isinstance(below.value.value, str)
     }
+    return {name: text for texts in (*inherited, own) for name, text in texts.items()}
 
 
 def type_description(hint: Any) -> str:

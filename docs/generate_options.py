@@ -82,11 +82,11 @@ def find(key: str, target: str) -> tuple[type, dataclasses.Field[Any]]:
         KeyError: there is none.
     """
     chosen = yaml.safe_load((configuration.CONF / "target" / f"{target}.yaml").read_text(encoding="utf-8"))
-    declaration = backends.source(chosen["backend"])
+    backend = backends.source(chosen["backend"])
     section, *names = key.split(".")
     cls: Any = typing.get_type_hints(schema.Config)[section]
     if (section, names[0]) in (("target", "device"), ("target", "options")):
-        cls = declaration.device if names.pop(0) == "device" else declaration.options
+        cls = backend.device_type if names.pop(0) == "device" else backend.options_type
     for name in names[:-1]:
         cls = typing.get_type_hints(cls)[name]
     return cls, {field.name: field for field in dataclasses.fields(cls)}[names[-1]]

@@ -77,15 +77,14 @@ class Lowered:
 def backend_for(target: dict[str, Any]) -> Backend:
     """The backend of a conf/target file with its default flavor."""
     from lowerdeck import backends
+    from lowerdeck.contracts.backends import Flavor
 
     flavor = yaml.safe_load((REPOSITORY / "conf" / "flavor" / f"{target['default_flavor']}.yaml").read_text())
     return backends.create(
         target["backend"],
         device=target["device"],
         options=target["options"],
-        flavor=flavor["name"],
-        converter_name=flavor["converter"],
-        timeout_s=flavor["timeout_s"],
+        flavor=Flavor(name=flavor["name"], converter=flavor["converter"], options={}, timeout_s=flavor["timeout_s"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Every backend against contracts.Backend and contracts.BackendDeclaration."""
+"""Every backend against contracts.backends.Backend."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ def test_every_backend_has_a_target_here() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_declaration_is_complete(name: str) -> None:
-    declaration = backends.source(name)
-    for part in (declaration.device, declaration.options):
+    backend = backends.source(name)
+    assert backend.name == name
+    for part in (backend.device_type, backend.options_type, backend.flavor_options_type):
         assert dataclasses.is_dataclass(part)
         assert vars(part)["__dataclass_params__"].frozen
-    assert "int8" in declaration.schemes
-    for granularities in declaration.schemes.values():
+    assert "int8" in backend.schemes
+    for granularities in backend.schemes.values():
         assert granularities[0] in ("backend_default", "per_group")  # in groups of which size is the user's choice
         assert set(granularities) <= {"backend_default", "per_tensor", "per_channel", "per_group"}
-    for scheme, others in declaration.mixed_schemes.items():
-        assert {scheme, *others} <= set(declaration.schemes)
-    assert declaration.converters
+    for scheme, others in backend.mixed_schemes.items():
+        assert {scheme, *others} <= set(backend.schemes)
+    assert backend.converters
 
 
 @pytest.mark.parametrize("target", TARGETS)

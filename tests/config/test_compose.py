@@ -238,9 +238,9 @@ def test_an_integer_may_stand_for_a_float(composed: Compose) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_process_that_composed_can_create_what_was_composed(composed: Compose, target: str) -> None:
     config = composed(target=target)
-    declaration = backends.source(config.target.backend)
-    assert type(TypeAdapter(declaration.device).validate_python(config.target.device)) is declaration.device
-    assert type(TypeAdapter(declaration.options).validate_python(config.target.options)) is declaration.options
+    backend = backends.source(config.target.backend)
+    assert type(TypeAdapter(backend.device_type).validate_python(config.target.device)) is backend.device_type
+    assert type(TypeAdapter(backend.options_type).validate_python(config.target.options)) is backend.options_type
 
 
 def test_values_may_refer_to_others(composed: Compose) -> None:

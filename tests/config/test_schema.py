@@ -22,8 +22,12 @@ SECTIONS = [
     if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == schema.__name__
 ]
 PLUG_POINTS = [
-    *(part for name in backends.available() for part in (backends.source(name).device, backends.source(name).options)),
-    *(backends.source(name).flavor_options for name in backends.available()),
+    *(
+        part
+        for name in backends.available()
+        for part in (backends.source(name).device_type, backends.source(name).options_type)
+    ),
+    *(backends.source(name).flavor_options_type for name in backends.available()),
     *(source.Options for source in (models.source(name) for name in models.available())),
     *(source.Options for source in (datasets.source(name) for name in datasets.available())),
 ]

@@ -123,7 +123,7 @@ def test_nothing_named_is_no_exclusion() -> None:
     ],
 )
 def test_malformed_patterns_are_found_without_a_program(option: str, pattern: str, says: str) -> None:
-    found = list(Exclusion(**{option: [pattern]}).problems())
+    found = list(Exclusion(**{option: [pattern]}).exclusion_problems())
     assert [key for key, _ in found] == [option]
     assert repr(pattern) in found[0][1]
     assert says in found[0][1]
@@ -135,4 +135,4 @@ def test_well_formed_patterns_are_no_problem() -> None:
         modules_not_to_delegate=["layer3.*", "features.[0-3]"],
         nodes_not_to_delegate=["aten_add_tensor_?"],
     )
-    assert list(exclusion.problems()) == []
+    assert list(exclusion.exclusion_problems()) == []

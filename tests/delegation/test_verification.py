@@ -15,8 +15,8 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.backend import Xnnpack
+from lowerdeck.backends.xnnpack.options import Device, Options
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.delegation.coverage import coverage
@@ -28,7 +28,6 @@ from tests.conftest import Lowered
 from tests.networks import quantized_mixed
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Forgetful(Xnnpack):
     """Tags all nodes as planned, and then tells ExecuTorch nothing of the second partition."""
 
@@ -48,7 +47,9 @@ class Forgetful(Xnnpack):
 @pytest.fixture(scope="module")
 def mixed() -> Partitioned:
     """The network of two partitions, planned for XNNPACK."""
-    return partition(quantized_mixed(Xnnpack()), Xnnpack())
+    return partition(
+        quantized_mixed(Xnnpack(device=Device(), options=Options())), Xnnpack(device=Device(), options=Options())
+    )
 
 
 def manager(planned: Partitioned) -> EdgeProgramManager:
@@ -58,14 +59,14 @@ def manager(planned: Partitioned) -> EdgeProgramManager:
 @pytest.fixture(scope="module")
 def lowered_mixed(mixed: Partitioned) -> GraphModule:
     """What to_backend makes of it."""
-    lowered = manager(mixed).to_backend(Xnnpack().lowering(mixed.program).partitioner)
+    lowered = manager(mixed).to_backend(Xnnpack(device=Device(), options=Options()).lowering(mixed.program).partitioner)
     module: GraphModule = lowered.exported_program().graph_module
     return module
 
 
 def test_a_backend_that_leaves_what_it_tagged_is_found_out(mixed: Partitioned, tmp_path: Path) -> None:
     with pytest.raises(LowerdeckError) as caught:
-        convert(manager(mixed), mixed.plan, Forgetful(), tmp_path)
+        convert(manager(mixed), mixed.plan, Forgetful(device=Device()), tmp_path)
     message = str(caught.value)
     assert message.startswith("xnnpack lowered the program otherwise than it was planned: ")
     assert (
@@ -120,7 +121,7 @@ def test_crossings_are_what_delegates_take_and_give(mixed: Partitioned, lowered_
 
 @pytest.mark.parametrize(("per_op_mode", "partitions"), [(False, 2), (True, 3)])
 def test_a_tensor_that_several_take_crosses_once_for_each(per_op_mode: bool, partitions: int) -> None:
-    backend = Xnnpack(options=Options(per_op_mode=per_op_mode))
+    backend = Xnnpack(device=Device(), options=Options(per_op_mode=per_op_mode))
     planned = partition(export(Shared(), [[2, 8]]), backend)
     lowered = manager(planned).to_backend(backend.lowering(planned.program).partitioner)
     values, metrics = handed_over(lowered.exported_program().graph_module), coverage(planned.plan)

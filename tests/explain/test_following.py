@@ -8,7 +8,7 @@ import yaml
 from torch import nn
 
 from lowerdeck.backends import create
-from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
@@ -55,9 +55,7 @@ def undelegated_hints(target: str, operation: Operation, shape: list[int], **opt
             declared["backend"],
             device=declared["device"],
             options=declared["options"] | options,
-            flavor=flavor["name"],
-            converter_name=flavor["converter"],
-            timeout_s=60.0,
+            flavor=Flavor(name=flavor["name"], converter=flavor["converter"], options={}, timeout_s=60.0),
         )
 
     module = Behind(operation if isinstance(operation, nn.Module) else Call(operation))

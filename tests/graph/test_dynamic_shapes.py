@@ -61,7 +61,7 @@ class Lowered:
 
 
 def xnnpack() -> Backend:
-    return backends.create("xnnpack", device={}, options={}, flavor="xnnpack_serializer")
+    return backends.create("xnnpack", device={}, options={})
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +182,7 @@ class Pooled(nn.Module):
 def test_views_that_stay_on_the_cpu_say_why_and_compute(tmp_path: Path) -> None:
     dimensions = [DynamicDimension(dim=dim, min=8, max=12, multiple_of=4, name="side") for dim in (2, 3)]
     network = Pooled().eval()
-    backend = backends.create(
-        "xnnpack", device={}, options={"excluded_configs": ["ViewCopyConfig"]}, flavor="xnnpack_serializer"
-    )
+    backend = backends.create("xnnpack", device={}, options={"excluded_configs": ["ViewCopyConfig"]})
     program = export(network, [[1, 3, 8, 8]], dimensions)
     reasons = []
     for lowering in (xnnpack(), backend):

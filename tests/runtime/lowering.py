@@ -26,14 +26,12 @@ from lowerdeck.runtime.program import HostProgram
 Inputs = tuple[torch.Tensor, ...]
 
 TARGETS: dict[str, dict[str, Any]] = {
-    "neutron": {"device": {"target": "imxrt700"}, "options": {}, "flavor": "reference", "converter_name": "reference"},
+    "neutron": {"device": {"target": "imxrt700"}, "options": {}},
     "ethos_u": {
         "device": {"accelerator": "ethos-u55-128"},
         "options": {"system_config": "Ethos_U55_High_End_Embedded", "memory_mode": "Shared_Sram"},
-        "flavor": "vela",
-        "converter_name": "vela",
     },
-    "xnnpack": {"device": {}, "options": {}, "flavor": "xnnpack_serializer", "converter_name": "xnnpack_serializer"},
+    "xnnpack": {"device": {}, "options": {}},
 }
 
 

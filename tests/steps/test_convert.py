@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from lowerdeck.backends.ethos_u.backend import EthosU
+from lowerdeck.backends.neutron.backend import Neutron
+from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.steps.convert import Converted, convert
@@ -65,11 +67,9 @@ class WithBadFlag(EthosU):
         return spec
 
 
-def ethos_u(build: Lowered, kind: type[EthosU], **changes: Any) -> EthosU:
-    backend = build.backend()
-    assert isinstance(backend, EthosU)
-    values = {field.name: getattr(backend, field.name) for field in dataclasses.fields(backend)}
-    return kind(**(values | changes))
+def changed(backend: Backend, kind: type[Backend], timeout_s: float = 60.0) -> Backend:
+    flavor = dataclasses.replace(backend.flavor, timeout_s=timeout_s)
+    return kind(device=backend.device, options=backend.options, flavor=flavor)
 
 
 def test_a_failure_of_vela_names_its_folder_its_words_and_its_command(
@@ -77,7 +77,7 @@ def test_a_failure_of_vela_names_its_folder_its_words_and_its_command(
 ) -> None:
     build = lowered("ethos_u55_128")
     with pytest.raises(ConversionError) as caught:
-        convert(build.edge(), build.plan, ethos_u(build, WithBadFlag), tmp_path)
+        convert(build.edge(), build.plan, changed(build.backend(), WithBadFlag), tmp_path)
     message = str(caught.value)
     assert "Vela ended with exit code " in message
     assert "--no-such-flag" in message
@@ -92,16 +92,16 @@ def test_a_failure_of_vela_names_its_folder_its_words_and_its_command(
 def test_vela_has_a_time_limit(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build = lowered("ethos_u55_128")
     with pytest.raises(ConversionError) as caught:
-        convert(build.edge(), build.plan, ethos_u(build, EthosU, timeout_s=0.01), tmp_path)
+        convert(build.edge(), build.plan, changed(build.backend(), EthosU, timeout_s=0.01), tmp_path)
     assert "did not finish partition_0 within 0.01 s (flavor.timeout_s)" in str(caught.value)
     assert str(tmp_path / "partition_0") in str(caught.value)
 
 
 def test_the_neutron_converter_has_a_time_limit(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build = lowered("neutron_imxrt700")
-    backend: Any = build.backend()
+    backend = changed(build.backend(), Neutron, timeout_s=0.01)
     with pytest.raises(ConversionError, match=r"time limit of 0\.01 s"):
-        convert(build.edge(), build.plan, dataclasses.replace(backend, timeout_s=0.01), tmp_path)
+        convert(build.edge(), build.plan, backend, tmp_path)
 
 
 def test_estimates_of_partitions_are_summed_and_working_memory_is_shared() -> None:

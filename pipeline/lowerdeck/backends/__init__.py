@@ -1,70 +1,69 @@
-"""Backends by name: every folder here is one, with its BackendDeclaration as `DECLARATION` in its `__init__.py`."""
+"""Backends by name: every folder here with a `backend.py` is one, and that module defines its one Backend class."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import json
-import pkgutil
+from pathlib import Path
 from typing import Any
 
-from lowerdeck.contracts.backends import Backend, BackendDeclaration, FlavorReport
+from lowerdeck.contracts.backends import Backend, Flavor, FlavorReport
+
+Values = dict[str, Any]
+"""Plain values of a section of the resolved configuration."""
 
 
 def available() -> tuple[str, ...]:
     """Names of the backends that this version has."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg))
+    return tuple(sorted(path.parent.name for path in Path(__path__[0]).glob("*/backend.py")))
 
 
-def source(name: str) -> BackendDeclaration:
-    """What the backend `name` declares; imports nothing of ExecuTorch."""
-    declaration = importlib.import_module(f"{__name__}.{name}").DECLARATION
-    assert isinstance(declaration, BackendDeclaration)
-    return declaration
+def source(name: str) -> type[Backend]:
+    """The class of the backend `name`; imports nothing of ExecuTorch."""
+    module = importlib.import_module(f"{__name__}.{name}.backend")
+    (found,) = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Backend) and value.__module__ == module.__name__
+    )
+    return found
 
 
 def create(
-    name: str,
-    *,
-    device: dict[str, Any],
-    options: dict[str, Any] | None = None,
-    flavor_options: dict[str, Any] | None = None,
-    **flavor: Any,
+    name: str, *, device: Values, options: Values | None = None, flavor: Flavor[Values] | None = None
 ) -> Backend:
-    """The backend `name`.
+    """The backend `name` with values of the resolved configuration, which are validated here.
 
     Args:
         name: A folder of pipeline/lowerdeck/backends.
-        device: `target.device` of the resolved configuration.
+        device: `target.device`.
         options: `target.options`; not needed for the quantizer.
-        flavor_options: `flavor.options`; not needed for the quantizer.
-        flavor: `flavor` (its name), `converter_name` and `timeout_s`; not needed for the quantizer.
+        flavor: The section `flavor`; not needed for the quantizer.
     """
-    declaration = source(name)
-    chosen = {"device": _read(declaration.device, device)}
-    if options is not None:
-        chosen["options"] = _read(declaration.options, options)
-    if flavor_options is not None and dataclasses.fields(declaration.flavor_options):
-        chosen["flavor_options"] = _read(declaration.flavor_options, flavor_options)
-    return declaration.create(**chosen, **flavor)
+    backend = source(name)
+    return backend(
+        device=_read(backend.device_type, device),
+        options=None if options is None else _read(backend.options_type, options),
+        flavor=None if flavor is None else _flavor(backend, flavor),
+    )
 
 
-def probe(name: str, *, flavor_options: dict[str, Any], **flavor: Any) -> FlavorReport:
-    """Ask a converter for its version and what it can do; nothing heavy is imported.
-
-    Args:
-        name: A folder of pipeline/lowerdeck/backends.
-        flavor_options: `flavor.options`.
-        flavor: `flavor` (its name), `converter_name` and `timeout_s`.
+def probe(name: str, flavor: Flavor[Values]) -> FlavorReport:
+    """Ask the converter that `flavor` names for its version and what it can do; nothing heavy is imported.
 
     Raises:
         LowerdeckError: it cannot be used; says what is missing and how to mend it.
     """
-    declaration = source(name)
-    return declaration.probe_flavor(flavor_options=_read(declaration.flavor_options, flavor_options), **flavor)
+    backend = source(name)
+    return backend.probe_flavor(_flavor(backend, flavor))
 
 
-def _read(schema: type, values: dict[str, Any]) -> Any:
+def _flavor(backend: type[Backend], flavor: Flavor[Values]) -> Flavor[Any]:
+    return dataclasses.replace(flavor, options=_read(backend.flavor_options_type, flavor.options))
+
+
+def _read(schema: type, values: Values) -> Any:
     # Not above: the reference converter, a process for each partition, imports this module and has no need of it.
     from pydantic import TypeAdapter
 

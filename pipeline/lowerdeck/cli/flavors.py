@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +135,10 @@ def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
     _raise_problems(problems)
     if config.backend not in backends.available():
         raise LowerdeckError(f"flavor.backend: there is no backend {config.backend!r}")
-    declaration = backends.source(config.backend)
-    config, problems = flavors.completed(config, declaration)
+    config, problems = flavors.completed(config, backends.source(config.backend))
     _raise_problems(problems)
-    report = backends.probe(
-        config.backend,
-        flavor=config.name,
-        converter_name=config.converter,
-        flavor_options=config.options,
-        timeout_s=min(config.timeout_s, timeout_s),
-    )
+    limited = replace(config, timeout_s=min(config.timeout_s, timeout_s))
+    report = backends.probe(config.backend, flavors.flavor_of(limited))
     report.converter.require_version(config.version)
     return report
 

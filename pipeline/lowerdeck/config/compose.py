@@ -20,7 +20,7 @@ from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, v
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.config.shapes import shape_problems
-from lowerdeck.contracts.backends import BackendDeclaration, BuildContext
+from lowerdeck.contracts.backends import Backend, BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
@@ -282,30 +282,33 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     dataset_source = _found(problems, "dataset.source", datasets, config.dataset.source)
     for name in config.evaluation.metrics:
         _found(problems, "evaluation.metrics", metrics, name)
-    declaration = _found(problems, "target.backend", backends, config.target.backend)
+    backend_class = _found(problems, "target.backend", backends, config.target.backend)
     raise_problems(problems)
 
     model_options = options(model_source.Options, config.model.options, "model.options")
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options")
-    device = options(declaration.device, config.target.device, "target.device", declaration.unsupported_options)
+    device = options(
+        backend_class.device_type, config.target.device, "target.device", backend_class.unsupported_options
+    )
     target_options = options(
-        declaration.options, config.target.options, "target.options", declaration.unsupported_options
+        backend_class.options_type, config.target.options, "target.options", backend_class.unsupported_options
     )
     quantization, observer_problems = completed(config.quantization)
     problems += observer_problems
     flavor = config.flavor
     if flavor.backend == config.target.backend:
-        flavor, flavor_problems = flavors.completed(flavor, declaration)
+        flavor, flavor_problems = flavors.completed(flavor, backend_class)
         problems += flavor_problems
     raise_problems(problems)
 
-    problems += _combination_problems(config, declaration, conf_dir)
+    backend = backend_class(device=device, options=target_options)
+    problems += _combination_problems(config, backend_class, conf_dir)
     chosen = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
-    for key, message in _collect(problems, "target", lambda: list(declaration.check(device, target_options))) or ():
+    for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
         problems.append(Problem(key=f"target.{key}", message=message, received=_value_at(chosen, key)))
-    problems += shape_problems(config.model, config.target, declaration)
-    if not problems:  # what does not fit by itself need not be held against the rest
-        problems += _build_problems(config, declaration, device, target_options)
+    problems += shape_problems(config.model, config.target, backend_class)
+    if not problems:  # what is wrong by itself need not be checked together with the rest
+        problems += _build_problems(config, backend)
     problems += _fingerprint_problems(config)
     _collect(problems, "model", lambda: model_source.check(model_options, config.model.weights, config.build.plugins))
     fingerprint = _collect(problems, "dataset", lambda: dataset_source.fingerprint(dataset_options))
@@ -325,7 +328,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
             config.target,
             device=chosen["device"],
             options=chosen["options"],
-            fingerprint=_files_fingerprint(declaration.files(device, target_options)),
+            fingerprint=_files_fingerprint(backend.files()),
         ),
         flavor=flavor,
     )
@@ -366,7 +369,7 @@ def _collect(problems: list[Problem], key: str, call: Any) -> Any:
         return None
 
 
-def _combination_problems(config: Config, declaration: BackendDeclaration, conf_dir: Path) -> Iterator[Problem]:
+def _combination_problems(config: Config, backend: type[Backend], conf_dir: Path) -> Iterator[Problem]:
     """Choices that are fine each by itself but not together."""
     target, flavor = config.target, config.flavor
     if flavor.backend != target.backend:
@@ -381,15 +384,13 @@ def _combination_problems(config: Config, declaration: BackendDeclaration, conf_
             received=flavor.name,
             allowed=["default", *fitting],
         )
-    yield from quantization_problems(config.quantization, target, declaration)
+    yield from quantization_problems(config.quantization, target, backend)
 
 
-def _build_problems(
-    config: Config, declaration: BackendDeclaration, device: Any, target_options: Any
-) -> Iterator[Problem]:
+def _build_problems(config: Config, backend: Backend) -> Iterator[Problem]:
     """What the backend finds wrong with its options beside the model and the quantization."""
     values = dataclasses.asdict(config)
-    values["target"] |= {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    values["target"] |= {"device": dataclasses.asdict(backend.device), "options": dataclasses.asdict(backend.options)}
     build = BuildContext(
         scheme=quantization_scheme(config.quantization),
         input_shapes=config.model.input_shapes,
@@ -397,7 +398,7 @@ def _build_problems(
         memory_format=config.model.memory_format,
         plugins=config.build.plugins,
     )
-    for key, message in declaration.check_build(device, target_options, build):
+    for key, message in backend.check_build(build):
         yield Problem(key=key, message=message, received=_value_at(values, key))
 
 

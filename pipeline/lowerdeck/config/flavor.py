@@ -1,4 +1,4 @@
-"""The section `flavor` held against what its backend declares."""
+"""The section `flavor`, checked by its backend."""
 
 from __future__ import annotations
 
@@ -7,30 +7,35 @@ from typing import Any
 
 from lowerdeck.config.problems import Problem, validate
 from lowerdeck.config.schema import FlavorConfig
-from lowerdeck.contracts.backends import BackendDeclaration
+from lowerdeck.contracts.backends import Backend, Flavor
 
 
-def completed(config: FlavorConfig, declaration: BackendDeclaration) -> tuple[FlavorConfig, list[Problem]]:
+def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
+    """The chosen flavor as `backends.create` takes it."""
+    return Flavor(name=config.name, converter=config.converter, options=config.options, timeout_s=config.timeout_s)
+
+
+def completed(config: FlavorConfig, backend: type[Backend]) -> tuple[FlavorConfig, list[Problem]]:
     """`config` with all of its options, and what is wrong with them.
 
     Args:
-        config: Of a flavor for the backend of `declaration`.
-        declaration: What that backend declares.
+        config: Of a flavor for `backend`.
+        backend: Class of the backend.
     """
-    if config.converter not in declaration.converters:
+    if config.converter not in backend.converters:
         problem = Problem(
             key="flavor.converter",
             message=f"the backend {config.backend} has no such converter",
             received=config.converter,
-            allowed=declaration.converters,
+            allowed=backend.converters,
             suggest_for=config.converter,
         )
         return config, [problem]
-    options, problems = validate(declaration.flavor_options, config.options, "flavor.options")
+    options, problems = validate(backend.flavor_options_type, config.options, "flavor.options")
     if problems:
         return config, problems
     resolved = dataclasses.replace(config, options=dataclasses.asdict(options))
-    for key, message in declaration.check_flavor(config.converter, options):
+    for key, message in backend.check_flavor(dataclasses.replace(flavor_of(config), options=options)):
         received: Any = resolved
         for part in key.split("."):
             received = received[part] if isinstance(received, dict) else getattr(received, part)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lowerdeck.config.problems import Problem, validate
 from lowerdeck.config.schema import ObserverConfig, QuantizationConfig, TargetConfig
-from lowerdeck.contracts.backends import BackendDeclaration
+from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
 from lowerdeck.quantization.observers import ACTIVATION_OBSERVERS, BACKEND_DEFAULT, PER_TENSOR_ONLY, WEIGHT_OBSERVERS
 
@@ -17,16 +17,16 @@ _FLOAT = ("float32", "float16")
 
 
 def quantization_problems(
-    config: QuantizationConfig, target: TargetConfig, declaration: BackendDeclaration
+    config: QuantizationConfig, target: TargetConfig, backend: type[Backend]
 ) -> Iterator[Problem]:
     """Everything in `config` that the backend of `target` lacks, or that has no effect with the chosen scheme."""
-    granularities = declaration.schemes.get(config.scheme)
+    granularities = backend.schemes.get(config.scheme)
     if granularities is None:
         yield Problem(
             key="quantization.scheme",
             message=f"the backend {target.backend} of target {target.name} does not have it",
             received=config.scheme,
-            allowed=list(declaration.schemes),
+            allowed=list(backend.schemes),
         )
         return
     if config.weight_granularity not in granularities:
@@ -36,9 +36,9 @@ def quantization_problems(
             received=config.weight_granularity,
             allowed=granularities,
         )
-    yield from _group_size_problems(config, target, declaration.group_size_multiple)
-    yield from _exception_problems(config, target, declaration)
-    yield from _training_problems(config, target, declaration)
+    yield from _group_size_problems(config, target, backend.group_size_multiple)
+    yield from _exception_problems(config, target, backend)
+    yield from _training_problems(config, target, backend)
     yield from _observer_problems(config)
     yield from _calibration_problems(config)
 
@@ -120,9 +120,7 @@ def _group_size_problems(config: QuantizationConfig, target: TargetConfig, multi
         )
 
 
-def _exception_problems(
-    config: QuantizationConfig, target: TargetConfig, declaration: BackendDeclaration
-) -> Iterator[Problem]:
+def _exception_problems(config: QuantizationConfig, target: TargetConfig, backend: type[Backend]) -> Iterator[Problem]:
     """What is wrong with `rules` and `keep_float`."""
     if config.scheme in _FLOAT:
         for key in ("rules", "keep_float"):
@@ -130,7 +128,7 @@ def _exception_problems(
                 message = f"has no effect with {config.scheme}, which quantizes nothing; remove it"
                 yield Problem(key=f"quantization.{key}", message=message, received=value)
         return
-    allowed = [*declaration.mixed_schemes.get(config.scheme, ()), "float32"]
+    allowed = [*backend.mixed_schemes.get(config.scheme, ()), "float32"]
     for index, rule in enumerate(config.rules):
         key = f"quantization.rules.{index}"
         if not rule.modules and not rule.types:
@@ -143,7 +141,7 @@ def _exception_problems(
                 allowed=allowed,
             )
             continue
-        granularities: Sequence[str] = declaration.schemes.get(rule.scheme, ())
+        granularities: Sequence[str] = backend.schemes.get(rule.scheme, ())
         if rule.scheme == "float32":
             granularities = ["backend_default"]
         if rule.weight_granularity not in granularities:
@@ -155,22 +153,20 @@ def _exception_problems(
             )
 
 
-def _training_problems(
-    config: QuantizationConfig, target: TargetConfig, declaration: BackendDeclaration
-) -> Iterator[Problem]:
+def _training_problems(config: QuantizationConfig, target: TargetConfig, backend: type[Backend]) -> Iterator[Problem]:
     """Training for schemes that a backend cannot train for."""
     if config.training is None:
         return
     wanted = {"quantization.scheme": config.scheme}
     wanted |= {f"quantization.rules.{index}.scheme": rule.scheme for index, rule in enumerate(config.rules)}
     for key, scheme in wanted.items():
-        if scheme not in declaration.trainable and not (scheme == "float32" and "rules" in key):
+        if scheme not in backend.trainable and not (scheme == "float32" and "rules" in key):
             yield Problem(
                 key=key,
                 message=f"a model cannot be trained for it on the backend {target.backend}; remove "
                 "quantization.training, or choose another scheme",
                 received=scheme,
-                allowed=declaration.trainable,
+                allowed=backend.trainable,
             )
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with the shapes of a model's inputs, told before torch.export would refuse them."""
+"""What is wrong with the shapes of a model's inputs, reported before torch.export would refuse them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from lowerdeck import backends
 from lowerdeck.config.problems import Problem
 from lowerdeck.config.schema import ModelConfig, TargetConfig
-from lowerdeck.contracts.backends import BackendDeclaration, DynamicDimension
+from lowerdeck.contracts.backends import Backend, DynamicDimension
 
 
-def shape_problems(model: ModelConfig, target: TargetConfig, declaration: BackendDeclaration) -> Iterator[Problem]:
+def shape_problems(model: ModelConfig, target: TargetConfig, backend: type[Backend]) -> Iterator[Problem]:
     """All that is wrong with `model.input_shapes`, `model.memory_format` and `model.dynamic_shapes`."""
     for index, shape in enumerate(model.input_shapes):
         if not shape or shape[0] != 1:
@@ -26,7 +26,7 @@ def shape_problems(model: ModelConfig, target: TargetConfig, declaration: Backen
             "contiguous",
             received=model.memory_format,
         )
-    if model.dynamic_shapes and not declaration.supports_dynamic_shapes:
+    if model.dynamic_shapes and not backend.supports_dynamic_shapes:
         able = [name for name in backends.available() if backends.source(name).supports_dynamic_shapes]
         yield Problem(
             key="model.dynamic_shapes",

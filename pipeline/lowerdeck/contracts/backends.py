@@ -1,20 +1,30 @@
-"""What a backend offers, and what configuration must know about it before anything heavy is imported."""
+"""The base class of backends, and the values that configuration passes to one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
+
+from typing_extensions import TypeVar
 
 from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.errors import UnsupportedQuantizationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.quantization import QuantizationScheme
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
+
+DeviceT = TypeVar("DeviceT", default=Any)
+OptionsT = TypeVar("OptionsT", default=Any)
+FlavorOptionsT = TypeVar("FlavorOptionsT", default=Any)
+Problems = Iterator[tuple[str, str]]
+"""Pairs (configuration key, what is wrong with its value)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +47,7 @@ class DynamicDimension:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """What of the rest of a build the options of a backend may have to fit."""
+    """What the options of a backend may have to fit: the rest of the build."""
 
     scheme: QuantizationScheme
     input_shapes: Sequence[Sequence[int]]
@@ -49,49 +59,23 @@ class BuildContext:
     """Import prefixes outside the project whose code may be named."""
 
 
-@runtime_checkable
-class Backend(Protocol):
-    """All that is peculiar to one delegate."""
-
-    name: ClassVar[str]
-
-    def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
-        """The quantizer for the whole model, None where the scheme annotates nothing (`float32`, or made of the model).
-
-        Rules and observers are no matter of the backend: annotation.py adds them to what is returned here. For that it
-        has to leave nodes alone that are annotated already.
-
-        Raises:
-            UnsupportedQuantizationError: the backend lacks the scheme.
-        """
-        ...
-
-    def lowering(self, program: ExportedProgram) -> Lowering:
-        """Partitioner and configuration to lower `program` (the quantized ATen program)."""
-        ...
-
-    def compiling(self, workdir: Path) -> AbstractContextManager[Sequence[CompiledPartition]]:
-        """Opened around `to_backend`: the value gains one entry for every partition compiled, in order.
-
-        Converters run below `workdir`, which exists and is empty.
-
-        Raises:
-            ConversionError: when the converter fails; raised out of `to_backend`.
-        """
-        ...
-
-    def converter(self) -> Converter:
-        """Name and version of what `compiling` uses.
-
-        Raises:
-            LowerdeckError: it is not installed; the message says how to get it.
-        """
-        ...
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """Nothing can be set here."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NoFlavorOptions:
-    """A flavor of this backend says nothing more: its converter is a part of this environment."""
+class Flavor(Generic[FlavorOptionsT]):
+    """The converter build that a flavor names."""
+
+    name: str
+    """Name of the option of conf/flavor."""
+    converter: str
+    """One of the backend's `converters`."""
+    options: FlavorOptionsT
+    """How the converter is reached."""
+    timeout_s: float = 600.0
+    """Time limit for one call of the converter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,69 +89,143 @@ class FlavorReport:
     """What other releases have and this one has not."""
 
 
-def _any_flavor(converter: str, options: Any) -> Iterator[tuple[str, str]]:
-    """Every combination is possible."""
-    yield from ()
+class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
+    """All that is peculiar to one delegate: what configuration must know of it, and how programs are lowered to it.
 
+    `pipeline/lowerdeck/backends/NAME/backend.py` defines one subclass, chosen by `target.backend: NAME`. Composing
+    imports that module, so it imports torch and ExecuTorch inside methods only.
 
-def _fits_every_build(device: Any, options: Any, build: BuildContext) -> Iterator[tuple[str, str]]:
-    """Nothing of a build beside the options themselves matters to them."""
-    yield from ()
-
-
-def _names_no_files(device: Any, options: Any) -> Iterator[Path]:
-    """Nothing that can be chosen is a file."""
-    yield from ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackendDeclaration:
-    """What configuration must know about a backend before anything heavy is imported.
-
-    `pipeline/lowerdeck/backends/NAME/__init__.py` holds one as `DECLARATION`, chosen by `target.backend: NAME`.
+    The parameters are frozen keyword-only dataclasses that check `target.device`, `target.options` and
+    `flavor.options`; one that is left out is NoOptions.
     """
 
-    device: type
-    """Frozen keyword-only dataclass for `target.device`: what the quantizer must know about the hardware."""
-    options: type
-    """Frozen keyword-only dataclass for `target.options`: partitioner and compiler options."""
-    schemes: Mapping[str, Sequence[str]]
+    name: ClassVar[str]
+    """Name of the folder."""
+    device_type: ClassVar[type]
+    """DeviceT: what the quantizer must know about the hardware."""
+    options_type: ClassVar[type]
+    """OptionsT: partitioner and compiler options."""
+    flavor_options_type: ClassVar[type]
+    """FlavorOptionsT: how a converter is reached."""
+    schemes: ClassVar[Mapping[str, Sequence[str]]]
     """Quantization schemes that it has, each with its weight granularities."""
-    mixed_schemes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    converters: ClassVar[Sequence[str]]
+    """Values of `flavor.converter` that it can drive, the default first."""
+    mixed_schemes: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Scheme of the whole model -> schemes that rules may give to modules of it, besides `float32`, which all may."""
-    group_size_multiple: int = 1
+    group_size_multiple: ClassVar[int] = 1
     """What `quantization.group_size` has to be a multiple of, where the backend has `per_group`."""
-    trainable: Sequence[str] = ()
+    trainable: ClassVar[Sequence[str]] = ()
     """Quantization schemes that a model can be trained for."""
-    converters: Sequence[str]
-    """Values of `flavor.converter` that it can drive."""
-    check: Callable[[Any, Any], Iterator[tuple[str, str]]]
-    """(device, options) -> pairs (key below `target`, what is wrong with its value)."""
-    files: Callable[[Any, Any], Iterator[Path]] = _names_no_files
-    """(device, options) -> files that they name; what these hold goes into `target.fingerprint`."""
-    check_build: Callable[[Any, Any, BuildContext], Iterator[tuple[str, str]]] = _fits_every_build
-    """(device, options, build) -> pairs (full key, e.g. `target.options.x` or `quantization.scheme`, why its value does
-    not go together with the rest of the build)."""
-    supports_dynamic_shapes: bool = False
+    supports_dynamic_shapes: ClassVar[bool] = False
     """Whether `model.dynamic_shapes` may be given."""
-    create: Callable[..., Backend]
-    """(device=, options=, flavor=, converter_name=, timeout_s=) -> Backend; imports what is heavy. Gets flavor_options=
-    too where `flavor_options` has fields.
-
-    Only `device` has to be given, for the quantizer alone."""
-    unsupported_options: Mapping[str, str] = field(default_factory=dict)
-    """Names that the vendor's documentation has and `options` and `device` lack, each with what to do instead."""
-    flavor_options: type = _NoFlavorOptions
-    """Frozen keyword-only dataclass for `flavor.options`: how a converter is reached."""
-    check_flavor: Callable[[str, Any], Iterator[tuple[str, str]]] = _any_flavor
-    """(flavor.converter, flavor options) -> pairs (key below `flavor`, what is wrong with its value)."""
-    probe_flavor: Callable[..., FlavorReport]
-    """(flavor=, converter_name=, flavor_options=, timeout_s=) -> what is installed there; imports nothing heavy.
-
-    Raises LowerdeckError where it cannot be used; the message says what is missing and how to mend it."""
-    delegation_options: Collection[str] = ()
-    """Fields of `options` that only decide which nodes are delegated, how partitions are compiled, and what the
+    unsupported_options: ClassVar[Mapping[str, str]] = {}
+    """Names that the vendor's documentation has and OptionsT and DeviceT lack, each with what to do instead."""
+    delegation_options: ClassVar[Collection[str]] = ()
+    """Fields of OptionsT that only decide which nodes are delegated, how partitions are compiled, and what the
     partitioner keeps from being decomposed: where the latter is the same, so is the edge program, to the byte, and a
-    build need not make it again."""
-    decomposition_options: Collection[str] = ()
+    build reuses it."""
+    decomposition_options: ClassVar[Collection[str]] = ()
     """Those of them that may change what is kept from being decomposed."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            if get_origin(base) is Backend:
+                types = (NoOptions if argument is Any else argument for argument in get_args(base))
+                cls.device_type, cls.options_type, cls.flavor_options_type = types
+
+    def __init__(
+        self, *, device: DeviceT, options: OptionsT | None = None, flavor: Flavor[FlavorOptionsT] | None = None
+    ) -> None:
+        """Take what the configuration chose.
+
+        Args:
+            device: The hardware.
+            options: None for a backend that only quantizes: the quantizer depends on the device alone.
+            flavor: None for the first converter with its defaults.
+        """
+        self.device = device
+        self._options = options
+        default = self.converters[0]
+        self.flavor = flavor or Flavor(name=default, converter=default, options=self.flavor_options_type())
+
+    @property
+    def options(self) -> OptionsT:
+        """Partitioner and compiler options."""
+        assert self._options is not None, "only the quantizer works without target.options"
+        return self._options
+
+    def check(self) -> Problems:
+        """What is wrong with device and options by themselves; keys are those below `target`."""
+        yield from ()
+
+    def check_build(self, build: BuildContext) -> Problems:
+        """What does not go together with the rest of the build; keys are full: `target.options.x`."""
+        yield from ()
+
+    def files(self) -> Iterator[Path]:
+        """Files that device and options name; what these hold goes into `target.fingerprint`."""
+        yield from ()
+
+    @classmethod
+    def check_flavor(cls, flavor: Flavor[FlavorOptionsT]) -> Problems:
+        """What is wrong with a flavor; keys are those below `flavor`."""
+        yield from ()
+
+    @classmethod
+    @abstractmethod
+    def probe_flavor(cls, flavor: Flavor[FlavorOptionsT]) -> FlavorReport:
+        """Ask the converter for its version and what it can do; imports nothing heavy.
+
+        Raises:
+            LowerdeckError: it cannot be used; the message says what is missing and how to mend it.
+        """
+
+    def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
+        """The quantizer for the whole model, None where the scheme annotates nothing (`float32`) or rebuilds the model.
+
+        Raises:
+            UnsupportedQuantizationError: the backend lacks the scheme.
+        """
+        if scheme.weight_granularity not in self.schemes.get(scheme.name, ()):
+            known = "; ".join(f"{name} with {', '.join(weights)}" for name, weights in self.schemes.items())
+            raise UnsupportedQuantizationError(
+                f"{self.name} has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; it has: "
+                f"{known}"
+            )
+        if scheme.rebuilds_model or not scheme.is_quantized:
+            return None
+        import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
+
+        return self.create_quantizer(scheme)
+
+    @abstractmethod
+    def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
+        """The quantizer for a scheme out of `schemes` that annotates the model.
+
+        Rules and observers are not its concern: quantization/annotation.py adds them to what is returned here. For
+        that it has to leave nodes alone that are annotated already.
+        """
+
+    @abstractmethod
+    def lowering(self, program: ExportedProgram) -> Lowering:
+        """Partitioner and configuration to lower `program` (the quantized ATen program)."""
+
+    @abstractmethod
+    def compiling(self, workdir: Path) -> AbstractContextManager[Sequence[CompiledPartition]]:
+        """Opened around `to_backend`: the value gains one entry for every partition compiled, in order.
+
+        Converters run below `workdir`, which exists and is empty.
+
+        Raises:
+            ConversionError: when the converter fails; raised out of `to_backend`.
+        """
+
+    def converter(self) -> Converter:
+        """Name and version of what `compiling` uses.
+
+        Raises:
+            LowerdeckError: it is not installed; the message says how to get it.
+        """
+        return self.probe_flavor(self.flavor).converter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,30 @@ class Converter:
     """True where its output cannot execute on the device."""
     target: Mapping[str, Any] = field(default_factory=dict)
     """Properties of the device as the converter states them, where it does: those that partitioning went by."""
+
+    @classmethod
+    def of_package(
+        cls, package: str, *, flavor: str, name: str | None = None, requirement: str | None = None
+    ) -> Converter:
+        """The converter in an installed Python package, whose version it has.
+
+        Args:
+            package: Name of the package.
+            flavor: Name of the chosen conf/flavor option.
+            name: Of the converter, None where that is the package's.
+            requirement: What pip installs to get the package, None for the package itself.
+
+        Raises:
+            LowerdeckError: the package is not installed.
+        """
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise LowerdeckError(
+                f"the Python package {package} is not installed in this environment; "
+                f"`pip install '{requirement or package}'` installs it"
+            ) from None
+        return cls(flavor=flavor, name=name or package, version=version)
 
     def require_version(self, version: str | None) -> Converter:
         """This converter, which has to be of `version` unless that is None.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -31,23 +31,27 @@ _MAX_LISTED = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """What stays on the CPU; the fields have the names of the options.
+    """Options that keep parts of a program on the CPU; the `Options` of a backend that has them extend this class.
 
     Only nodes that compute can be named: quantize, dequantize and getitem follow the operators that they belong to.
     """
 
-    operators_not_to_delegate: Sequence[str] = ()
-    """Operators by their whole name: `aten::add` or `aten.add` for all overloads, `aten.add.Tensor` for one. Where the
-    edge program has none of a name, what an operator of that name was decomposed into: `aten::linear`."""
-    modules_not_to_delegate: Sequence[str] = ()
-    """Globs on module paths; a module is named with everything in it."""
-    nodes_not_to_delegate: Sequence[str] = ()
-    """Globs on names of nodes, as the delegation plan has them."""
+    operators_not_to_delegate: list[str] = field(default_factory=list)
+    """Operators of the edge program that stay on the CPU, by their whole name: [`aten::add`] or [`aten.add`] for all
+    overloads, [`aten.add.Tensor`] for one. Where the edge program has none of a name, what an operator of that name was
+    decomposed into: [`aten::linear`]. What the backend delegates only together with them stays there too."""
+    modules_not_to_delegate: list[str] = field(default_factory=list)
+    """Globs on paths of modules that stay on the CPU, e.g. [head, `layer3.*`]. A module is matched with everything in
+    it."""
+    nodes_not_to_delegate: list[str] = field(default_factory=list)
+    """Globs on names of nodes that stay on the CPU, e.g. [`aten_add_tensor_*`]; build/partition/plan.json has them."""
 
-    def __bool__(self) -> bool:
-        return any(getattr(self, field.name) for field in fields(self))
+    @property
+    def excludes_any(self) -> bool:
+        """Whether anything is named."""
+        return any(getattr(self, option.name) for option in fields(Exclusion))
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def exclusion_problems(self) -> Iterator[tuple[str, str]]:
         """(option, what is wrong with its value), as far as that can be said without a program."""
         for pattern in self.operators_not_to_delegate:
             if not is_operator_name(pattern):
@@ -77,7 +81,7 @@ def mark_before_partition(partitioner: Partitioner, exclusion: Exclusion) -> Non
         mark(program.graph, exclusion)
         return decide(program)
 
-    if exclusion:
+    if exclusion.excludes_any:
         partitioner.partition = partition_marked
 
 

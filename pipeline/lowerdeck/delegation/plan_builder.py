@@ -14,17 +14,13 @@ from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason, ReasonC
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.graph.macs import macs
 from lowerdeck.graph.modules import module_path
-from lowerdeck.graph.nodes import is_compute, operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, is_compute, operator_name
 from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-TAG = "delegation_tag"
-"""Where a partitioner notes the partition of a node, in its metadata."""
 
-_QUANTIZE = ("quantized_decomposed.quantize_per_", "torchao.quantize_")
-_DEQUANTIZE = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_")
 _FUSED_INTO_PRODUCER = (
     "getitem",
     *(f"aten.{name}.default" for name in ("relu", "hardtanh", "clamp", "sigmoid", "tanh", "leaky_relu")),
@@ -60,7 +56,7 @@ def planned_nodes(
 
 
 def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None]) -> Reason | None:
-    tag, excluded = node.meta.get(TAG), excluded_by(node)
+    tag, excluded = node.meta.get(DELEGATION_TAG), excluded_by(node)
     assert not (tag and excluded), f"{node.name} is delegated in spite of {excluded}"
     if tag:
         return None
@@ -90,7 +86,7 @@ class _NodeDescriber:
             name=node.name,
             operator=self._operators[node],
             compute=is_compute(node),
-            partition=node.meta.get(TAG),
+            partition=node.meta.get(DELEGATION_TAG),
             module=module_path(node) or self._module_of_neighbour(node),
             source=self._source_line(node.meta.get("stack_trace")),
             inputs=self._inputs(node),
@@ -104,9 +100,9 @@ class _NodeDescriber:
     def _module_of_neighbour(self, node: torch.fx.Node) -> str:
         """Where the tensor comes from that `node` quantizes, or goes to that it dequantizes; quantizers do not say."""
         operator = self._operators[node]
-        if operator.startswith(_DEQUANTIZE):
+        if operator.startswith(DEQUANTIZE):
             return next(filter(None, map(module_path, node.users)), "")
-        if operator.startswith(_QUANTIZE):
+        if operator.startswith(QUANTIZE):
             return module_path(node.all_input_nodes[0])
         return ""
 
@@ -159,14 +155,14 @@ class _NodeDescriber:
         fused: set[torch.fx.Node] = set()  # those of the requantized that are part of what is before them
         for node in reversed(self._operators):
             users = [user for user in node.users if user in self._operators]
-            if users and all(user in fused or self._operators[user].startswith(_QUANTIZE) for user in users):
+            if users and all(user in fused or self._operators[user].startswith(QUANTIZE) for user in users):
                 requantized.add(node)
                 if self._operators[node] in _FUSED_INTO_PRODUCER:
                     fused.add(node)
         found: set[torch.fx.Node] = set()
         for node in self._operators:
             sources = [source for source in node.all_input_nodes if source in self._operators]
-            dequantized = [source for source in sources if self._operators[source].startswith(_DEQUANTIZE)]
+            dequantized = [source for source in sources if self._operators[source].startswith(DEQUANTIZE)]
             has_weight = any(source.all_input_nodes[0].name in self._constants for source in dequantized)
             takes_integers = len(dequantized) == len(sources) > 0 and (has_weight or node in requantized)
             if takes_integers or (node in fused and found.issuperset(sources)):

@@ -12,6 +12,7 @@ from executorch.exir.lowered_backend_module import get_lowered_submodules
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +47,7 @@ def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPla
     def partition_as_planned(program: ExportedProgram) -> PartitionResult:
         result = decide(program)
         tags = {
-            node.name: node.meta.get("delegation_tag")
+            node.name: node.meta.get(DELEGATION_TAG)
             for node in result.tagged_exported_program.graph.nodes
             if node.op == "call_function"
         }

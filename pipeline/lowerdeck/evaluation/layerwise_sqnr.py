@@ -22,11 +22,11 @@ from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node
+from lowerdeck.graph.nodes import STATIC_DEQUANTIZE, STATIC_QUANTIZE
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_QUANTIZE, _DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
 _BATCH_NORM = "aten.batch_norm"
 _TORCHAO = "torchao."  # what quantizes in a program that torchao's quantize_ changed
 # Operators that hand values on as they are: behind them the steps of a quantization are still the same.
@@ -99,21 +99,22 @@ def output_lsb(quantized: ExportedProgram) -> float | None:
     node = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
     while isinstance(node, torch.fx.Node) and str(node.target).startswith(_VALUE_PRESERVING_OPS):
         node = node.args[0]
-    return _lsb(node) if isinstance(node, torch.fx.Node) and _calls(node, _DEQUANTIZE) else None
+    return _lsb(node) if isinstance(node, torch.fx.Node) and _calls(node, STATIC_DEQUANTIZE) else None
 
 
 def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
     """The tensors that can be compared, in the order of the quantized program."""
     originals = {node.name: node for node in exported.graph.nodes}
     parameters = exported.graph_signature.inputs_to_parameters | exported.graph_signature.inputs_to_buffers
-    remaining = {float_node(node) for node in quantized.graph.nodes if not _calls(node, _QUANTIZE, _DEQUANTIZE)}
+    computing = (node for node in quantized.graph.nodes if not _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE))
+    remaining = {float_node(node) for node in computing}
     pairs: dict[str, _Pair] = {}
     for node in quantized.graph.nodes:
-        if not _calls(node, _QUANTIZE):
+        if not _calls(node, STATIC_QUANTIZE):
             continue
         # Not every quantizer's nodes remember where they come from; what they quantize does.
         source = originals.get(float_node(node) or float_node(node.args[0]) or "")
-        dequantize = next((user for user in node.users if _calls(user, _DEQUANTIZE)), None)
+        dequantize = next((user for user in node.users if _calls(user, STATIC_DEQUANTIZE)), None)
         if source is None or dequantize is None or source.name in parameters:
             continue
         folded = _folded_into(source, remaining)

@@ -22,11 +22,11 @@ def edge_fingerprint() -> tuple[str, dict[str, Any]]:
     from lowerdeck.fingerprints.keys import costly_result_key
 
     target = section(TargetConfig)
-    declaration = backends.source(target.backend)
-    options = {name: value for name, value in target.options.items() if name not in declaration.delegation_options}
+    backend = backends.source(target.backend)
+    options = {name: value for name, value in target.options.items() if name not in backend.delegation_options}
     fingerprint = costly_result_key(
         code_digest("partition"),
         [sha256(paths.QUANTIZED)],
         [dataclasses.asdict(dataclasses.replace(target, options=options)), dataclasses.asdict(section(FlavorConfig))],
     )
-    return fingerprint, {name: target.options[name] for name in declaration.decomposition_options}
+    return fingerprint, {name: target.options[name] for name in backend.decomposition_options}

@@ -9,9 +9,7 @@ from math import ceil
 
 from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason, ReasonCode
 from lowerdeck.explain.graph import PlanGraph
-
-QUANTIZE = ("quantized_decomposed.quantize", "torchao.quantize")
-DEQUANTIZE = ("quantized_decomposed.dequantize", "torchao.dequantize")
+from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from lowerdeck.contracts.plan import PlannedNode, ReasonCode
-from lowerdeck.explain.case import DEQUANTIZE, QUANTIZE, Case, Rule, format_shape, next_multiple
+from lowerdeck.explain.case import Case, Rule, format_shape, next_multiple
 from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 _RULES: Mapping[str, Sequence[Rule]] = {
     "ethos_u": ethos_u.RULES,

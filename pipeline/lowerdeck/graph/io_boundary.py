@@ -15,7 +15,7 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering, ProgramTensor
-from lowerdeck.graph.nodes import operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, STATIC_DEQUANTIZE, STATIC_QUANTIZE, operator_name
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from executorch.exir.schema import ExecutionPlan
     from torch.export import ExportedProgram
 
-_TAG = "delegation_tag"
-_QUANTIZE, _DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
 _PER_TENSOR = "_per_tensor.default"
 
 
@@ -62,9 +60,9 @@ def keep_io_boundary_on_cpu(lowering: Lowering) -> None:
         )
         outermost += tagged.graph.output_node().all_input_nodes if lowering.quantized_outputs else []
         for node in outermost:
-            if _calls(node, _QUANTIZE, _DEQUANTIZE):
-                node.meta.pop(_TAG, None)
-        left = {node.meta.get(_TAG) for node in tagged.graph.nodes}
+            if _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE):
+                node.meta.pop(DELEGATION_TAG, None)
+        left = {node.meta.get(DELEGATION_TAG) for node in tagged.graph.nodes}
         return replace(result, partition_tags={tag: it for tag, it in result.partition_tags.items() if tag in left})
 
     lowering.partitioner.partition = partition_within_io_boundary
@@ -119,7 +117,7 @@ def input_and_output_names(program: ExportedProgram) -> tuple[list[str], list[st
     names: list[str] = []
     outputs: Any = program.graph.output_node().args[0]
     for node in outputs:
-        while isinstance(node, torch.fx.Node) and _calls(node, _QUANTIZE, _DEQUANTIZE):
+        while isinstance(node, torch.fx.Node) and _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE):
             node = node.args[0]
         names.append(str(node))
     return list(map(str, program.graph_signature.user_inputs)), names
@@ -129,7 +127,7 @@ def output_scales_of(program: ExportedProgram) -> tuple[float | None, ...]:
     """One step of the quantization of each output of an edge program, None where it is not quantized as a whole."""
     outputs: Any = program.graph.output_node().args[0]
     return tuple(
-        _quantization_parameters(node).scale if _is_per_tensor(node, _DEQUANTIZE) else None for node in outputs
+        _quantization_parameters(node).scale if _is_per_tensor(node, STATIC_DEQUANTIZE) else None for node in outputs
     )
 
 
@@ -173,7 +171,7 @@ def _quantized_inputs(program: ExportedProgram) -> dict[int, QuantizationParamet
         if not input_node.meta["val"].dtype.is_floating_point:
             continue
         users = list(input_node.users)
-        if len(users) != 1 or not _is_per_tensor(users[0], _QUANTIZE):
+        if len(users) != 1 or not _is_per_tensor(users[0], STATIC_QUANTIZE):
             raise LowerdeckError(
                 f"input {input_node.name!r} cannot be taken as integers (quantized_inputs): it is used by "
                 f"{', '.join(map(_describe_node, users)) or 'nothing'}, and not by one static quantization of the "
@@ -191,7 +189,7 @@ def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationPara
     for index, node in enumerate(outputs):
         if not isinstance(node, torch.fx.Node) or not node.meta["val"].dtype.is_floating_point:
             continue
-        if not _is_per_tensor(node, _DEQUANTIZE):
+        if not _is_per_tensor(node, STATIC_DEQUANTIZE):
             raise LowerdeckError(
                 f"output {index} cannot be given as integers (quantized_outputs): it comes from "
                 f"{_describe_node(node)}, and not from a static dequantization of the whole tensor outside "

@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     import torch
 
 
+DELEGATION_TAG = "delegation_tag"
+"""Key of `node.meta` under which ExecuTorch's partitioners store a node's partition."""
+STATIC_QUANTIZE, STATIC_DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
+"""Prefixes of the names of operators that quantize and dequantize with scales known in advance."""
+QUANTIZE, DEQUANTIZE = (STATIC_QUANTIZE, "torchao.quantize_"), (STATIC_DEQUANTIZE, "torchao.dequantize_")
+"""Prefixes of the names of all operators that quantize and dequantize."""
 _NUMBER_FORMATS = ("quantized_decomposed.", "torchao.")
 """Namespaces of operators that quantize and dequantize, or choose the scale for it while the program runs."""
 

@@ -20,7 +20,7 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.compat.quick_graphs import quick_graphs
-from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
@@ -70,14 +70,16 @@ class Target:
     name: str
     """Of the device; empty for the only one."""
     backend: str
-    arguments: dict[str, Any]
+    device: dict[str, Any]
+    options: dict[str, Any]
+    flavor: Flavor[dict[str, Any]]
     executes: bool = True
     """Whether what is delegated is compiled and executed as well."""
 
     def create(self, options: Mapping[str, Any] | None = None) -> Backend:
         """The backend, with `options` in place of its own of the same names."""
-        chosen = self.arguments | {"options": self.arguments["options"] | dict(options or {})}
-        return backends.create(self.backend, **chosen)
+        chosen = self.options | dict(options or {})
+        return backends.create(self.backend, device=self.device, options=chosen, flavor=self.flavor)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,20 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""
 
 
+def string_constant(path: Path, name: str) -> str:
+    """The string that the module at `path` assigns to `name` at its top level, read without importing it.
+
+    Raises:
+        LookupError: it assigns none.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Constant(value=str(value))) if target == name:
+                return value
+    raise LookupError(f"{path} assigns no string to {name}")
+
+
 def _top_level_definitions(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
     return frozenset(

@@ -36,6 +36,10 @@ Step = Callable[[], int | None]
 """Does one instruction; returns the number of the next one where that is not the one after it."""
 
 
+StoredTwin = Callable[[str], bytes]
+"""Gives the twin that convert stored for a partition, by the suffix of its file, e.g. `.tosa`."""
+
+
 class Twin(Protocol):
     """One partition, executed on the host."""
 

@@ -1,21 +1,53 @@
-"""Finds the host twin of a delegate and makes sure that it is the delegate's own."""
+"""Finds the host twin of a delegate and makes sure that it is the delegate's own.
+
+A backend whose partitions have twins has a module backends/NAME/twin.py with `DELEGATE_ID`, the name of its delegate in
+programs, and `open_twin` (see TwinModule). It is found by its source text, so that only the one that is needed is
+imported.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.formats.pte import Delegate
-from lowerdeck.runtime.interpreter import Twin
+from lowerdeck.registry.components import string_constant
+from lowerdeck.runtime.interpreter import StoredTwin, Twin
 
-NEUTRON, ETHOS_U = "NeutronBackend", "EthosUBackend"
-BACKENDS = (NEUTRON, ETHOS_U)
-"""Backend ids that have host twins."""
+_BACKENDS = "lowerdeck.backends"
+
+
+class TwinModule(Protocol):
+    """What backends/NAME/twin.py defines, besides `DELEGATE_ID`."""
+
+    def open_twin(self, payload: memoryview, stored: StoredTwin, *, resolver: str, num_threads: int) -> Twin:
+        """The twin of a delegate's payload.
+
+        Args:
+            payload: Of the delegate.
+            stored: Gives the twin that convert stored, by its suffix.
+            resolver: Which of LiteRT's kernels execute LiteRT models: a key of backends.neutron.twin.RESOLVERS.
+            num_threads: For kernels that use threads.
+        """
+        ...
+
+
+@cache
+def twin_modules() -> Mapping[str, str]:
+    """Delegate id -> name of the module that opens its twins; imports none of them."""
+    folder = Path(__file__).parents[1] / "backends"
+    found = {}
+    for path in sorted(folder.glob("*/twin.py")):
+        found[string_constant(path, "DELEGATE_ID")] = f"{_BACKENDS}.{path.parent.name}.twin"
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +111,19 @@ class TwinFinder:
             LowerdeckError: there is none, or the one that is there belongs to another payload.
             ValueError: the payload is damaged.
         """
-        if delegate.backend == NEUTRON:
-            from lowerdeck.runtime.neutron_twin import NeutronTwin, embedded_model
+        stored = partial(self._stored, delegate)
+        if delegate.backend in twin_modules():
+            module: Any = importlib.import_module(twin_modules()[delegate.backend])
+            opened: TwinModule = module
+            return opened.open_twin(delegate.payload, stored, resolver=self.resolver, num_threads=self.num_threads)
+        # A TOSA graph needs nothing of the backend that it was made for, so that a new backend needs no module.
+        if self._stored_suffix(delegate) == ".tosa":
+            from lowerdeck.runtime.tosa_twin import TosaTwin
 
-            model = embedded_model(delegate.payload)
-            if model is None:
-                model = self._stored(delegate, ".tflite")
-            return NeutronTwin(delegate.payload, model, self.resolver, self.num_threads)
-        # A TOSA graph is executed alike whichever backend it was made for, also one that was added by somebody else.
-        if delegate.backend == ETHOS_U or self._stored_suffix(delegate) == ".tosa":
-            from lowerdeck.runtime.ethos_u_twin import EthosUTwin
-
-            return EthosUTwin(self._stored(delegate, ".tosa"))
+            return TosaTwin(stored(".tosa"))
         raise LowerdeckError(
             f"this host cannot execute partitions for {delegate.backend!r}: ExecuTorch's runtime as installed does not "
-            f"have that backend, and host twins exist for {', '.join(BACKENDS)}"
+            f"have that backend, and host twins exist for {', '.join(twin_modules())}"
         )
 
     def _stored_suffix(self, delegate: Delegate) -> str | None:
@@ -135,6 +165,6 @@ def _verified(path: Path, sha256: str) -> bytes:
     if found != sha256:
         raise LowerdeckError(
             f"the host twin {path} has SHA-256 {found[:12]}, the manifest expects {sha256[:12]}: it was altered or "
-            "belongs to another build. `dvc repro -f convert` makes it anew"
+            "belongs to another build. `dvc repro -f convert` makes it again"
         )
     return content

@@ -14,8 +14,9 @@ from lowerdeck.compat.quick_graphs import quick_graphs
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode
-from lowerdeck.delegation.plan_builder import TAG, planned_nodes
+from lowerdeck.delegation.plan_builder import planned_nodes
 from lowerdeck.graph import io_boundary
+from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
     import torch
@@ -115,7 +116,7 @@ def replan(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
 
     Args:
         edge: As it was stored.
-        backend: With options that differ in BackendDeclaration.delegation_options at most, and keep the same whole.
+        backend: With options that differ in Backend.delegation_options at most, and keep the same whole.
 
     Raises:
         NothingDelegatedError: no node would be delegated; lists the reasons.
@@ -167,7 +168,7 @@ def _plan_only(partitioner: Partitioner, keep: Callable[[ExportedProgram], None]
         result = decide(program)
         keep(result.tagged_exported_program)
         for node in result.tagged_exported_program.graph.nodes:
-            node.meta.pop(TAG, None)
+            node.meta.pop(DELEGATION_TAG, None)
         # ExecuTorch checks last that no operator kept whole is left; here all are left, for convert to lower.
         partitioner.ops_to_not_decompose = lambda program: ([], None)
         return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags={})

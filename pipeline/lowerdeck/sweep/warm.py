@@ -89,7 +89,7 @@ LOWERING = WarmProcess(
             "lowerdeck.evaluation.gates",
             "lowerdeck.firmware.vector",
         ),
-        *("lowerdeck.runtime.interpreter", "lowerdeck.runtime.neutron_twin", "lowerdeck.runtime.ethos_u_twin"),
+        *("lowerdeck.runtime.interpreter", "lowerdeck.backends.neutron.twin", "lowerdeck.runtime.tosa_twin"),
         *(
             "lowerdeck.runtime.native",
             "lowerdeck.runtime.twins",
@@ -97,8 +97,10 @@ LOWERING = WarmProcess(
             "lowerdeck.quantization.annotation",
         ),
         *(
-            "lowerdeck.backends.xnnpack.backend",
-            "lowerdeck.backends.ethos_u.backend",
+            "lowerdeck.backends.xnnpack.partitioner",
+            "lowerdeck.backends.ethos_u.partitioner",
+            "lowerdeck.backends.ethos_u.quantizer",
+            "lowerdeck.backends.ethos_u.vela",
             "lowerdeck.delegation.rejections.rejection",
         ),
         *("lowerdeck.models.factory", "lowerdeck.models.torchvision", "torchvision", "lowerdeck.datasets.choice"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck import backends
-from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import partition
@@ -22,9 +22,7 @@ def with_options(build: Lowered, **options: Any) -> Backend:
         target["backend"],
         device=target["device"],
         options=target["options"] | options,
-        flavor="vela",
-        converter_name="vela",
-        timeout_s=60,
+        flavor=Flavor(name="vela", converter="vela", options={}, timeout_s=60),
     )
 
 

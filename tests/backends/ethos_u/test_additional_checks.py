@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck.backends import ethos_u
+from lowerdeck.backends.ethos_u import options as ethos_u
+from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.contracts.backends import BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.plan import ReasonCode
@@ -62,7 +63,7 @@ def refused(plugins: tuple[str, ...] = ("my_checks",), **options: Any) -> list[t
         memory_mode="Shared_Sram",
         **options,
     )
-    return list(ethos_u.check_build(ethos_u.Device(accelerator="ethos-u55-128"), chosen, build))
+    return list(EthosU(device=ethos_u.Device(accelerator="ethos-u55-128"), options=chosen).check_build(build))
 
 
 def test_a_check_keeps_nodes_off_the_npu_and_is_named_as_the_reason(
@@ -119,7 +120,7 @@ def test_the_source_of_a_check_belongs_to_the_build(plugin: Plugin, tmp_path: Pa
     options = ethos_u.Options(
         system_config="x", memory_mode="y", vela_config="board.ini", additional_checks=[f"{plugin(CHECKS)}:NoAdditions"]
     )
-    files = list(ethos_u.files(ethos_u.Device(accelerator="ethos-u55-128"), options))
+    files = list(EthosU(device=ethos_u.Device(accelerator="ethos-u55-128"), options=options).files())
     assert files == [Path("board.ini"), tmp_path / "my_checks.py"]
 
 

@@ -18,7 +18,8 @@ from lowerdeck import backends
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import write_converted
 from lowerdeck.artifacts.files import read_json, sha256
-from lowerdeck.backends import ethos_u
+from lowerdeck.backends.ethos_u import options as ethos_u
+from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import ReasonCode
 from lowerdeck.steps.convert import Converted, convert
@@ -59,7 +60,7 @@ class TestTheInstalledClasses:
 
         without_effect = {"leaky_relu", "sdpa_safe_softmax_guard"}
         assert names(installed.ArmPassPipelineConfig) == names(ethos_u.PassPipeline) | without_effect
-        assert without_effect <= set(ethos_u.DECLARATION.unsupported_options)
+        assert without_effect <= set(EthosU.unsupported_options)
         assert names(installed.QuantizeInfConfig) == names(ethos_u.QuantizeInf)
 
     def test_the_partitioner(self) -> None:
@@ -77,16 +78,14 @@ class TestTheInstalledClasses:
 
 
 def _fields(part: str) -> tuple[Any, ...]:
-    return dataclasses.fields(getattr(ethos_u.DECLARATION, part))
+    return dataclasses.fields(getattr(EthosU, f"{part}_type"))
 
 
 @pytest.mark.parametrize("target", sorted(path.stem for path in (REPOSITORY / "conf/target").glob("ethos_u*.yaml")))
 def test_every_target_compiles(lowered: Callable[[str], Lowered], tmp_path: Path, target: str) -> None:
     chosen = yaml.safe_load((REPOSITORY / "conf/target" / f"{target}.yaml").read_text())
     build = lowered(U85 if target.startswith("ethos_u85") else U55)
-    backend = backends.create(
-        "ethos_u", device=chosen["device"], options=chosen["options"], flavor="vela", converter_name="vela"
-    )
+    backend = backends.create("ethos_u", device=chosen["device"], options=chosen["options"])
     compiled = convert(build.edge(), build.plan, backend, tmp_path)
     (summary,) = csv.DictReader(_report(compiled, "vela_summary_").splitlines())
     name = chosen["device"]["accelerator"].title().replace("-", "_")

@@ -16,8 +16,9 @@ from lowerdeck import backends
 from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
-from lowerdeck.backends import ethos_u
-from lowerdeck.contracts.backends import Backend, BuildContext
+from lowerdeck.backends.ethos_u import options as ethos_u
+from lowerdeck.backends.ethos_u.backend import EthosU
+from lowerdeck.contracts.backends import Backend, BuildContext, Flavor
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
@@ -38,9 +39,7 @@ def backend_of(build: Lowered, device: dict[str, Any], **options: Any) -> Backen
         "ethos_u",
         device=target["device"] | device,
         options=target["options"] | options,
-        flavor="vela",
-        converter_name="vela",
-        timeout_s=60,
+        flavor=Flavor(name="vela", converter="vela", options={}, timeout_s=60),
     )
 
 
@@ -139,7 +138,7 @@ def test_integers_of_the_scheme_itself_are_refused_at_the_border() -> None:
     options = ethos_u.Options(system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
     for scheme, keys in ((INT16X8, ["target.device.io_quantization"]), (INT8, [])):
         build = BuildContext(scheme=scheme, input_shapes=[[1, 3, 32, 32]])
-        assert [key for key, _ in ethos_u.check_build(device, options, build)] == keys
+        assert [key for key, _ in EthosU(device=device, options=options).check_build(build)] == keys
 
 
 class Masked(nn.Module):
@@ -180,7 +179,8 @@ def test_the_pass_pipeline_decides_what_is_quantized_and_delegated(lowered: Call
 def test_choices_that_would_be_lost_are_refused() -> None:
     options = ethos_u.Options(system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
     device = ethos_u.Device(accelerator="ethos-u55-128", pass_pipeline=ethos_u.PassPipeline(softmax="MASKED"))
-    ((key, message),) = ethos_u.check(device, options)
+    ((key, message),) = EthosU(device=device, options=options).check()
     assert key == "device.pass_pipeline.softmax"
     assert "has STABLE only" in message
-    assert not list(ethos_u.check(dataclasses.replace(device, pass_pipeline=ethos_u.PassPipeline()), options))
+    device = dataclasses.replace(device, pass_pipeline=ethos_u.PassPipeline())
+    assert not list(EthosU(device=device, options=options).check())

@@ -12,8 +12,9 @@ from typing import Any, get_args
 
 import pytest
 
-from lowerdeck.backends import ethos_u
+from lowerdeck.backends.ethos_u import options as ethos_u
 from lowerdeck.backends.ethos_u import vela_config
+from lowerdeck.backends.ethos_u.backend import EthosU
 from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import Lowered
 
@@ -116,7 +117,7 @@ def test_what_is_let_through_is_what_vela_compiles(verdicts: dict[tuple[str, ...
     for (accelerator, system, mode), answer in verdicts.items():
         device = ethos_u.Device(accelerator=accelerator)  # type: ignore[arg-type]  # a text of the Literal
         options = ethos_u.Options(system_config=system, memory_mode=mode)
-        refused = list(ethos_u.check(device, options))
+        refused = list(EthosU(device=device, options=options).check())
         assert bool(refused) == bool(answer), (accelerator, system, mode, refused, answer)
 
 
@@ -181,10 +182,10 @@ def test_a_file_that_is_not_there() -> None:
 
 def test_reading_it_imports_neither_torch_nor_vela() -> None:
     program = (
-        "import sys\nfrom lowerdeck.backends import ethos_u\n"
-        "device = ethos_u.Device(accelerator='ethos-u55-128')\n"
-        "options = ethos_u.Options(system_config='Ethos_U55_Deep_Embedded', memory_mode='Sram_Only')\n"
-        "assert not list(ethos_u.check(device, options))\n"
+        "import sys\nfrom lowerdeck.backends.ethos_u.backend import Device, EthosU, Options\n"
+        "device = Device(accelerator='ethos-u55-128')\n"
+        "options = Options(system_config='Ethos_U55_Deep_Embedded', memory_mode='Sram_Only')\n"
+        "assert not list(EthosU(device=device, options=options).check())\n"
         "print([name for name in ('torch', 'ethosu.vela', 'numpy') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

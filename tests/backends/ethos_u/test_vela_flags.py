@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from lowerdeck.backends import ethos_u
+from lowerdeck.backends.ethos_u import options as ethos_u
 from lowerdeck.backends.ethos_u import vela, vela_config, vela_flags
+from lowerdeck.backends.ethos_u.backend import EthosU
 from tests.conftest import Lowered
 from tests.networks import lowered_network
 
@@ -241,4 +242,4 @@ def test_the_check_of_the_backend_names_the_position() -> None:
     options = ethos_u.Options(
         system_config=U55.system, memory_mode=U55.mode, extra_flags=["--verbose-graph", "--timing"]
     )
-    assert [key for key, _ in ethos_u.check(device, options)] == ["options.extra_flags.1"]
+    assert [key for key, _ in EthosU(device=device, options=options).check()] == ["options.extra_flags.1"]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lowerdeck import backends
-from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from lowerdeck.formats import pt2
@@ -45,9 +45,7 @@ def neutron(**options: Any) -> Backend:
         "neutron",
         device={"target": "imxrt700"},
         options=options,
-        flavor="reference",
-        converter_name="reference",
-        timeout_s=60.0,
+        flavor=Flavor(name="reference", converter="reference", options={}, timeout_s=60.0),
     )
 
 

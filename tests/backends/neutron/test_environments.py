@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.backends.neutron import FlavorOptions
 from lowerdeck.backends.neutron.converter import (
     ConverterFlavor,
     ConverterOptions,
@@ -18,8 +17,10 @@ from lowerdeck.backends.neutron.converter import (
     merge_kernel_selection,
 )
 from lowerdeck.backends.neutron.flavor import converter_flavor
+from lowerdeck.backends.neutron.options import FlavorOptions
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.backends.neutron.reference.neutron_library_utils import getNeutronTargets
+from lowerdeck.contracts.backends import Flavor
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 from tests.backends.neutron.environments import RESULT_AS, Environment, make, replace_convert
 from tests.backends.neutron.test_converter import RELU
@@ -35,7 +36,11 @@ def environment(tmp_path: Path) -> Environment:
 
 def flavor_of(environment: Environment, timeout_s: float = 20.0) -> ConverterFlavor:
     options = FlavorOptions(module=environment.package.name, python=str(environment.python))
-    return converter_flavor("tried", "neutron_converter", options, timeout_s)
+    return converter_flavor(Flavor(name="tried", converter="neutron_converter", options=options, timeout_s=timeout_s))
+
+
+def installed(options: FlavorOptions) -> Flavor[FlavorOptions]:
+    return Flavor(name="tried", converter="eiq_neutron_sdk", options=options, timeout_s=20.0)
 
 
 def refusal(environment: Environment, folder: Path, options: ConverterOptions = DEFAULTS, timeout_s: float = 20) -> str:
@@ -335,7 +340,7 @@ def test_a_package_that_is_unpacked_hides_the_installed_one_with_its_version(
     options = FlavorOptions(
         module="eiq_neutron_sdk", python=str(environment.python), sys_path=[str(other.package.parent)]
     )
-    assert describe(converter_flavor("tried", "eiq_neutron_sdk", options, 20.0)).version == "3.0.0"
+    assert describe(converter_flavor(installed(options))).version == "3.0.0"
 
 
 def test_kernel_selections_are_merged_by_the_release_itself(environment: Environment, tmp_path: Path) -> None:
@@ -351,8 +356,6 @@ def test_kernel_selections_are_merged_by_the_release_itself(environment: Environ
 
 
 def test_the_interpreter_of_this_process_keeps_its_own_path(tmp_path: Path) -> None:
-    assert converter_flavor("here", "eiq_neutron_sdk", FlavorOptions(), 1.0).python == sys.executable
+    assert converter_flavor(installed(FlavorOptions())).python == sys.executable
     options = FlavorOptions(python="~/envs/sdk/bin/python")
-    assert converter_flavor("there", "eiq_neutron_sdk", options, 1.0).python == str(
-        Path.home() / "envs" / "sdk" / "bin" / "python"
-    )
+    assert converter_flavor(installed(options)).python == str(Path.home() / "envs" / "sdk" / "bin" / "python")

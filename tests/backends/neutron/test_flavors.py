@@ -22,7 +22,7 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.files import read_json, sha256
 from lowerdeck.artifacts.plans import read_plan, write_plan
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.formats import pt2
@@ -84,10 +84,7 @@ def backend_of(environment: Environment, name: str = "tried", timeout_s: float =
         "neutron",
         device={"target": "imxrt700"},
         options=options,
-        flavor=name,
-        converter_name="eiq_neutron_sdk",
-        flavor_options=environment.options(),
-        timeout_s=timeout_s,
+        flavor=Flavor(name=name, converter="eiq_neutron_sdk", options=environment.options(), timeout_s=timeout_s),
     )
 
 

@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.conversion import write_converted
-from lowerdeck.backends.neutron import Device, Options, check_build, files
+from lowerdeck.backends.neutron.backend import Neutron
+from lowerdeck.backends.neutron.options import Device, Options
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
 from lowerdeck.contracts.backends import BuildContext
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
@@ -224,12 +225,12 @@ def test_a_check_that_cannot_be_called_is_refused_in_compose(
 ) -> None:
     build_choices = BuildContext(scheme=QuantizationScheme(name="int8"), input_shapes=[[1, 8]], plugins=plugins)
     device = Device(target="imxrt700")
-    ((key, message),) = check_build(device, Options(check_op_support=path), build_choices)
+    ((key, message),) = Neutron(device=device, options=Options(check_op_support=path)).check_build(build_choices)
     assert key == "target.options.check_op_support"
     assert says in message
-    good = Options(check_op_support="my_checks:no_hardswish")
-    assert list(check_build(device, good, dataclasses.replace(build_choices, plugins=("my_checks",)))) == []
-    assert list(files(device, good)) == [my_checks]  # what it holds goes into the build key
+    good = Neutron(device=device, options=Options(check_op_support="my_checks:no_hardswish"))
+    assert list(good.check_build(dataclasses.replace(build_choices, plugins=("my_checks",)))) == []
+    assert list(good.files()) == [my_checks]  # what it holds goes into the build key
 
 
 def test_integers_at_the_border_are_those_of_nxps_own_pass(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:

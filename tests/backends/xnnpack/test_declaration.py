@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck.backends.xnnpack import Device, Options, check, check_build
+from lowerdeck.backends.xnnpack.backend import Xnnpack
+from lowerdeck.backends.xnnpack.options import Device, Options
 from lowerdeck.config.compose import compose
 from lowerdeck.contracts.backends import BuildContext, DynamicDimension
 from lowerdeck.contracts.errors import ConfigurationError
@@ -63,7 +64,7 @@ def test_what_does_not_fit_the_quantization_is_refused_with_its_value(refusal: C
     ],
 )
 def test_options_among_themselves(options: dict[str, Any], keys: list[str]) -> None:
-    assert [key for key, _ in check(Device(), Options(**options))] == keys
+    assert [key for key, _ in Xnnpack(device=Device(), options=Options(**options)).check()] == keys
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_options_beside_a_quantization(options: dict[str, Any], scheme: str, ref
     name, _, exception = scheme.partition(" but ")
     rules = (ModuleRule(modules=(exception,)),) if exception else ()
     wanted = BuildContext(scheme=QuantizationScheme(name=name, rules=rules), input_shapes=[[1, 3, 8, 8]])
-    keys = [key for key, _ in check_build(Device(), Options(**options), wanted)]
+    keys = [key for key, _ in Xnnpack(device=Device(), options=Options(**options)).check_build(wanted)]
     assert keys == [f"target.options.{option}" for option in options if refused]
 
 
@@ -100,4 +101,4 @@ def test_channels_innermost_and_sizes_that_vary_are_one_too_many() -> None:
         (varying, "channels_last", ["model.memory_format"]),
     ):
         wanted = BuildContext(**shapes, dynamic_dimensions=dimensions, memory_format=memory_format)
-        assert [key for key, _ in check_build(Device(), Options(), wanted)] == keys
+        assert [key for key, _ in Xnnpack(device=Device(), options=Options()).check_build(wanted)] == keys

@@ -61,7 +61,7 @@ class Build:
 
 
 def xnnpack(**options: Any) -> Backend:
-    return backends.create("xnnpack", device={}, options=options, flavor="xnnpack_serializer")
+    return backends.create("xnnpack", device={}, options=options)
 
 
 def build(program: torch.export.ExportedProgram, folder: Path, shape: Sequence[int] = SHAPE, **options: Any) -> Build:

@@ -11,6 +11,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import to_edge_transform_and_lower
 
 from lowerdeck.backends.xnnpack.backend import Xnnpack
+from lowerdeck.backends.xnnpack.options import Device, Options
 from lowerdeck.backends.xnnpack.patterns import ATTENTION, INTERPOLATION, possible_patterns
 from lowerdeck.graph.nodes import operator_name
 
@@ -54,7 +55,7 @@ def test_the_program_is_the_same_as_with_all_patterns(network: torch.nn.Module, 
         return bytes(to_edge_transform_and_lower(exported, partitioner=partitioners).to_executorch().buffer)
 
     plain = lowered()
-    with Xnnpack().compiling(tmp_path) as partitions:
+    with Xnnpack(device=Device(), options=Options()).compiling(tmp_path) as partitions:
         assert lowered() == plain
     assert partitions, "something has been compiled"
 

@@ -15,7 +15,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from tests.networks import quantized_mixed
 
-XNNPACK: dict[str, Any] = {"device": {}, "flavor": "xnnpack_serializer"}
+XNNPACK: dict[str, Any] = {"device": {}}
 
 
 class Refused(nn.Module):

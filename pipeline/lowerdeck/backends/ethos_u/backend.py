@@ -1,55 +1,114 @@
-"""The Ethos-U backend behind contracts.Backend."""
+"""Lowers to Arm Ethos-U; torch and ExecuTorch are imported inside methods, because composing imports this."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, get_args
 
-import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
-from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
-from executorch.backends.arm.ethosu import (
-    EthosUBackend,
-    EthosUCompileSpec,
-    VelaExternalBlockPlacements,
-)
-
-from lowerdeck.backends.ethos_u import DECLARATION, Device, Options, PassPipeline, vela, vela_config
-from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
-from lowerdeck.backends.ethos_u.partitioner import create_partitioner
-from lowerdeck.backends.ethos_u.payload import scratch_bytes
-from lowerdeck.backends.ethos_u.vela_config import VelaConfig
+from lowerdeck.backends.ethos_u import vela_config, vela_flags
+from lowerdeck.backends.ethos_u.options import CHECKS, OPERATORS, Accelerator, Device, Options, PassPipeline
+from lowerdeck.compat.replacement import replaced
+from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, NoOptions, Problems
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.errors import UnsupportedQuantizationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.registry import import_paths, signatures
 
 if TYPE_CHECKING:
+    from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
+    from executorch.backends.arm.ethosu import EthosUCompileSpec
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
 
+OWN_PACKAGE = __name__.rpartition(".")[0].rpartition(".")[0]
+"""Package of the project whose code may be named by import path."""
+_UNSUPPORTED_OPTIONS = {
+    "target": "is `target.device.accelerator` here",
+    "config_ini": "is `target.options.vela_config` here",
+    "compile_spec": "has no level of its own here: set its fields, e.g. system_config",
+    "dump_intermediate_artifacts_to": "cannot be set: TOSA graphs and Vela's files are always kept, in "
+    "build/convert/twins and build/convert/reports, and its path would stand in the `.pte`",
+    "dump_debug_info": "is `target.options.debug_info` here",
+    "set_pass_pipeline_config": "is `target.device.pass_pipeline` here",
+    "register_custom_partition_op": "is `target.options.custom_partition_ops` here",
+    "leaky_relu": "cannot be set: quantized, as the NPU needs it, a leaky ReLU is one table whatever stands here",
+    "sdpa_safe_softmax_guard": "cannot be set: ExecuTorch finds the guard in float programs only, which the NPU cannot "
+    "execute",
+    "tosa_spec": "cannot be set: ExecuTorch derives it from the accelerator",
+}
+_GRANULARITIES = ("backend_default", "per_channel", "per_tensor")
 
-@dataclass(frozen=True, kw_only=True)
-class EthosU:
+
+class EthosU(Backend[Device, Options]):
     """Lowers to Arm Ethos-U with ExecuTorch's Arm backend and Vela."""
 
-    name: ClassVar[str] = "ethos_u"
-    device: Device
-    options: Options | None = None
-    flavor: str = "vela"
-    converter_name: str = "vela"
-    timeout_s: float = 600.0
+    name = "ethos_u"
+    schemes = {"int8": _GRANULARITIES, "int16x8": _GRANULARITIES}
+    mixed_schemes = {"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")}
+    trainable = ("int8",)
+    converters = ("vela",)
+    unsupported_options = _UNSUPPORTED_OPTIONS
+    # How custom operators are lowered matters to the edge program, too.
+    delegation_options = tuple(
+        option.name for option in dataclasses.fields(Options) if option.name != "custom_partition_ops"
+    )
+    decomposition_options = ("operators_not_to_delegate", "modules_not_to_delegate")
 
-    def quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """EthosUQuantizer with symmetric 8-bit weights, and activations of 8 or 16 bits, for the whole model.
+    def check(self) -> Problems:
+        """What Vela would accept or reject late, and what ExecuTorch would ignore."""
+        options = self.options
+        family = self.device.accelerator.removeprefix("ethos-").partition("-")[0].upper()
+        if self.device.pass_pipeline.softmax == "MASKED" and family != "U85":
+            yield "device.pass_pipeline.softmax", f"an Ethos-{family} has STABLE only: ExecuTorch would drop the choice"
+        config = vela_config.read(options.vela_config)
+        for name, problem in vela_config.problems(config, options.system_config, options.memory_mode, family):
+            yield f"options.{name}", problem
+        for option, problem in options.exclusion_problems():
+            yield f"options.{option}", problem
+        for index, problem in vela_flags.problems(options.extra_flags, family):
+            yield f"options.extra_flags.{index}", problem
+        for part, tag in (
+            ("cmd_data", options.external_block_placements.cmd_data),
+            ("weight_data", options.external_block_placements.weight_data),
+        ):
+            if tag is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", tag):
+                message = "names a file: it may have letters, digits, _ and -"
+                yield f"options.external_block_placements.{part}", message
 
-        Raises:
-            UnsupportedQuantizationError: a scheme or granularity that the NPU has no arithmetic for.
-        """
+    def check_build(self, build: BuildContext) -> Problems:
+        """Which code may be named depends on the plugins, which integers the inputs and outputs need on the scheme."""
+        if self.device.io_quantization == "int16" and build.scheme.name == "int16x8":
+            yield "target.device.io_quantization", "is what int16x8 has anyway; leave it out, or choose uint8"
+        for key, paths in ((CHECKS, self.options.additional_checks), (OPERATORS, self.options.custom_partition_ops)):
+            for index, path in enumerate(paths):
+                problem = _import_problem(path, key, build.plugins)
+                if problem is not None:
+                    yield f"{key}.{index}", problem
+
+    def files(self) -> Iterator[Path]:
+        """What configuration names and programs depend on."""
+        if self.options.vela_config is not None:
+            yield Path(self.options.vela_config)
+        for key, paths in ((CHECKS, self.options.additional_checks), (OPERATORS, self.options.custom_partition_ops)):
+            for path in paths:
+                source = signatures.source_file(path.partition(":")[0], key)
+                if source is not None:
+                    yield source
+
+    @classmethod
+    def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
+        """The installed Vela."""
+        converter = Converter.of_package("ethos-u-vela", flavor=flavor.name, requirement="executorch[ethos-u]")
+        return FlavorReport(converter=converter, targets=get_args(Accelerator))
+
+    def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
+        """EthosUQuantizer with symmetric 8-bit weights, and activations of 8 or 16 bits, for the whole model."""
+        from executorch.backends.arm.ethosu import EthosUCompileSpec
         from executorch.backends.arm.quantizer import (
             get_symmetric_a16w8_quantization_config,
             get_symmetric_quantization_config,
@@ -58,14 +117,11 @@ class EthosU:
 
         from lowerdeck.backends.ethos_u.quantizer import YieldingQuantizer
 
-        if scheme.weight_granularity not in DECLARATION.schemes.get(scheme.name, ()):
-            raise UnsupportedQuantizationError(
-                f"ethos_u has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; it has: "
-                f"{', '.join(DECLARATION.schemes)}"
-            )
         configs = {"int8": get_symmetric_quantization_config, "int16x8": get_symmetric_a16w8_quantization_config}
         config = configs[scheme.name](is_per_channel=scheme.weight_granularity != "per_tensor", is_qat=scheme.is_qat)
-        quantizer: Quantizer = YieldingQuantizer(self._compile_spec()).set_global(config)
+        # The quantizer looks at the accelerator and the pass pipeline only; the rest are the class's own defaults.
+        spec = self._with_pass_pipeline(EthosUCompileSpec(self.device.accelerator))
+        quantizer: Quantizer = YieldingQuantizer(spec).set_global(config)
         if self.device.io_quantization is not None:
             of_type = {"uint8": get_uint8_io_quantization_config, "int16": get_symmetric_a16w8_quantization_config}
             quantizer.set_io(of_type[self.device.io_quantization](is_qat=scheme.is_qat))
@@ -73,19 +129,26 @@ class EthosU:
 
     def lowering(self, program: ExportedProgram) -> Lowering:
         """EthosUPartitioner for this accelerator."""
-        options = self._chosen()
-        partitioner, reasons = create_partitioner(self._compile_spec(), options)
+        from lowerdeck.backends.ethos_u.partitioner import create_partitioner
+
+        partitioner, reasons = create_partitioner(self._compile_spec(), self.options)
         return Lowering(
             partitioner=partitioner,
-            quantized_inputs=options.quantized_inputs,
-            quantized_outputs=options.quantized_outputs,
+            quantized_inputs=self.options.quantized_inputs,
+            quantized_outputs=self.options.quantized_outputs,
             reasons=reasons,
         )
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run Vela for every partition in a process and folder of its own; the TOSA graph becomes the host twin."""
-        options, config = self._chosen(), self._vela_config()
+        from executorch.backends.arm.ethosu import EthosUBackend
+
+        from lowerdeck.backends.ethos_u import vela
+        from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
+        from lowerdeck.backends.ethos_u.payload import scratch_bytes
+
+        config = vela_config.read(self.options.vela_config)
         compiled: list[CompiledPartition] = []
 
         def compile_tosa(tosa: bytes, compile_spec: EthosUCompileSpec) -> Any:
@@ -94,10 +157,10 @@ class EthosU:
                 tosa,
                 compile_spec.compiler_flags,
                 config=config,
-                system=options.system_config,
+                system=self.options.system_config,
                 placements=compile_spec.external_block_placements.to_block_placements(),
                 folder=workdir / name,
-                timeout_s=self.timeout_s,
+                timeout_s=self.flavor.timeout_s,
             )
             compiled.append(
                 CompiledPartition(
@@ -111,47 +174,54 @@ class EthosU:
             )
             return made.result
 
-        original = EthosUBackend._compile_tosa_flatbuffer
-        EthosUBackend._compile_tosa_flatbuffer = staticmethod(compile_tosa)
-        try:
-            with debug_info(options.debug_info, workdir / "debug"):
-                yield compiled
-        finally:
-            EthosUBackend._compile_tosa_flatbuffer = staticmethod(original)
-
-    def converter(self) -> Converter:
-        """The installed Vela."""
-        return Converter(flavor=self.flavor, name="ethos-u-vela", version=importlib.metadata.version("ethos-u-vela"))
-
-    def _chosen(self) -> Options:
-        assert self.options is not None, "lowering needs target.options"
-        return self.options
-
-    def _vela_config(self) -> VelaConfig:
-        return vela_config.read(self._chosen().vela_config)
+        with (
+            replaced(EthosUBackend, "_compile_tosa_flatbuffer", staticmethod(compile_tosa)),
+            debug_info(self.options.debug_info, workdir / "debug"),
+        ):
+            yield compiled
 
     def _compile_spec(self) -> EthosUCompileSpec:
-        if self.options is None:  # the quantizer looks at the accelerator only, the rest are the class's own defaults
-            spec = EthosUCompileSpec(self.device.accelerator)
-        else:
-            spec = EthosUCompileSpec(
-                self.device.accelerator,
-                system_config=self.options.system_config,
-                memory_mode=self.options.memory_mode,
-                extra_flags=list(self.options.extra_flags),
-                config_ini=self._vela_config().flag,
-                external_block_placements=VelaExternalBlockPlacements(
-                    cmd_data=self.options.external_block_placements.cmd_data,
-                    weight_data=self.options.external_block_placements.weight_data,
-                ),
-            )
+        from executorch.backends.arm.ethosu import EthosUCompileSpec, VelaExternalBlockPlacements
+
+        placements = self.options.external_block_placements
+        spec = EthosUCompileSpec(
+            self.device.accelerator,
+            system_config=self.options.system_config,
+            memory_mode=self.options.memory_mode,
+            extra_flags=list(self.options.extra_flags),
+            config_ini=vela_config.read(self.options.vela_config).flag,
+            external_block_placements=VelaExternalBlockPlacements(
+                cmd_data=placements.cmd_data, weight_data=placements.weight_data
+            ),
+        )
+        return self._with_pass_pipeline(spec)
+
+    def _with_pass_pipeline(self, spec: EthosUCompileSpec) -> EthosUCompileSpec:
+        """`spec` with what the device chooses of the pass pipeline."""
         if self.device.pass_pipeline != PassPipeline():
             spec.set_pass_pipeline_config(_pass_pipeline(self.device.pass_pipeline, spec))
         return spec
 
 
+def _import_problem(path: str, key: str, plugins: Sequence[str]) -> str | None:
+    try:
+        module, _ = import_paths.split_import_path(path, key, "plugins.my_checks:MyCheck")
+        import_paths.check_permitted(path, key, OWN_PACKAGE, plugins)
+        if key == OPERATORS:
+            signatures.source_file(module, key)
+            return None
+        accepted = import_paths.parameters(path, key)
+    except ConfigurationError as error:
+        return str(error).removeprefix(key).removeprefix(": ").strip()
+    if accepted is not None and accepted.required:
+        return f"requires {', '.join(accepted.required)}, and checks are made without arguments"
+    return None
+
+
 def _pass_pipeline(chosen: PassPipeline, spec: EthosUCompileSpec) -> ArmPassPipelineConfig:
     """What `spec` would have by itself, with what is chosen put into it."""
+    from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
+
     values = spec._get_pass_pipeline_config().to_dict()
     values |= {name: value for name, value in dataclasses.asdict(chosen).items() if value is not None}
     return ArmPassPipelineConfig.from_dict(values)

@@ -10,7 +10,7 @@ import torch
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from lowerdeck.backends.ethos_u import CHECKS, OPERATORS, Options, exclusion
+from lowerdeck.backends.ethos_u.options import CHECKS, OPERATORS, Options
 from lowerdeck.backends.ethos_u.reasons import RejectionRecorder
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.plan import Reason, ReasonCode
@@ -36,9 +36,8 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
     partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), *checks])
     for path in options.custom_partition_ops:
         partitioner.register_custom_partition_op(_operator(path))
-    excluded = exclusion(options)
-    _decompose_excluded(partitioner, excluded)
-    mark_before_partition(partitioner, excluded)
+    _decompose_excluded(partitioner, options)
+    mark_before_partition(partitioner, options)
     return partitioner, RejectionRecorder(partitioner, _user_check_reason).recording
 
 
@@ -103,7 +102,7 @@ def _decompose_excluded(partitioner: EthosUPartitioner, excluded: Exclusion) -> 
         operators, preserves = original(program)
         return operators, lambda node: preserves(node) and not matches_aten_node(node, excluded)
 
-    if excluded:
+    if excluded.excludes_any:
         partitioner.ops_to_not_decompose = ops_to_not_decompose
 
 

@@ -26,7 +26,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.rejections.rejection import Rejection, explain_rejection, explain_rejection_at
-from lowerdeck.graph.nodes import is_compute
+from lowerdeck.graph.nodes import DELEGATION_TAG, is_compute
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -101,7 +101,7 @@ class RejectionRecorder:
 
     def reason(self, node: torch.fx.Node) -> Reason | None:
         """Why `node` is not delegated."""
-        if node.target is operator.getitem and "delegation_tag" not in node.all_input_nodes[0].meta:
+        if node.target is operator.getitem and DELEGATION_TAG not in node.all_input_nodes[0].meta:
             producer = node.all_input_nodes[0].name
             return Reason(code=ReasonCode.NEIGHBOUR, message=f"is a result of {producer}", node=producer)
         left_out = Reason(
@@ -216,12 +216,12 @@ class RejectionRecorder:
         detag, find_uint8 = partitioner._detag_boundary_nodes, partitioner._partition_has_invalid_uint8
 
         def detag_boundary_nodes(module: Any, tag: str, *arguments: Any, **named: Any) -> None:
-            inside = [node for node in module.graph.nodes if node.meta.get("delegation_tag") == tag]
+            inside = [node for node in module.graph.nodes if node.meta.get(DELEGATION_TAG) == tag]
             detag(module, tag, *arguments, **named)
             for node in inside:
-                if "delegation_tag" not in node.meta and node.target in (*Q_OPS, *DQ_OPS):
+                if DELEGATION_TAG not in node.meta and node.target in (*Q_OPS, *DQ_OPS):
                     neighbours = node.all_input_nodes[:1] if node.target in Q_OPS else list(node.users)
-                    outside = [other.name for other in neighbours if other.meta.get("delegation_tag") != tag]
+                    outside = [other.name for other in neighbours if other.meta.get(DELEGATION_TAG) != tag]
                     self._rejections[node] = Reason(
                         code=ReasonCode.BOUNDARY,
                         message=f"only converts numbers at the border of a partition, beside {outside[0]}",

@@ -1,23 +1,26 @@
-"""The Neutron backend behind contracts.Backend."""
+"""Lowers to NXP's Neutron NPU; torch and ExecuTorch are imported inside methods, because composing imports this."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
-
-from lowerdeck.backends.neutron import DECLARATION, Device, FlavorOptions, Options, sdk
+from lowerdeck.backends.neutron import flavor as flavors
+from lowerdeck.backends.neutron import sdk
 from lowerdeck.backends.neutron.converter import Conversion, ConverterFlavor, merge_kernel_selection
-from lowerdeck.backends.neutron.flavor import converter_flavor, converter_of
+from lowerdeck.backends.neutron.options import CHECK, Device, FlavorOptions, Options
 from lowerdeck.backends.neutron.reference.litert import scratch_bytes
+from lowerdeck.compat.replacement import replaced
+from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, Problems
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.errors import UnsupportedQuantizationError
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.delegation.exclusion import is_operator_name
+from lowerdeck.registry import import_paths, signatures
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -25,31 +28,92 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 KERNEL_SELECTION = "kernel_selection.c"
+_OWN_OPTIONS = {
+    "fetchConstantsToSRAM": "target.options.fetch_constants_to_sram",
+    "dumpKernelSelectionCode": "target.options.dump_kernel_selection_code",
+    "useProfiling": "target.options.use_profiling",
+    "dumpAfterImport": "target.options.use_profiling, which sets it",
+    "dumpAfterGenerate": "target.options.use_profiling, which sets it",
+    "verbose": "target.options.use_profiling, which sets it",
+}
+_UNSUPPORTED_OPTIONS = {
+    "config": "is `target.device.target` here",
+    "system_config": "is accepted by ExecuTorch and read by nothing; leave it out",
+    "neutron_converter_flavor": "has become an option group: choose the converter with `flavor` in params.yaml",
+    "converter_flavor": "has become an option group: choose the converter with `flavor` in params.yaml",
+    "intermediates_dir": "cannot be set: what it would hold is always kept, in build/convert/twins and build/convert/"
+    "reports, and its path would stand in the `.pte`",
+    "post_quantization_state_dict": "cannot be set: the quantized program's own is always passed",
+    "custom_delegation_options": "has no level of its own here: set its fields, e.g. allow_no_op_partitions",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Neutron:
+class Neutron(Backend[Device, Options, FlavorOptions]):
     """Lowers to NXP's Neutron NPU with ExecuTorch's NXP backend, as NXP's own ahead-of-time flow does."""
 
-    name: ClassVar[str] = "neutron"
-    device: Device
-    options: Options = field(default_factory=Options)
-    flavor: str = "reference"
-    converter_name: str = "reference"
-    flavor_options: FlavorOptions = field(default_factory=FlavorOptions)
-    timeout_s: float = 600.0
+    name = "neutron"
+    # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
+    schemes = {"int8": ("backend_default",)}
+    trainable = ("int8",)
+    converters = ("reference", "eiq_neutron_sdk", "neutron_converter")
+    unsupported_options = _UNSUPPORTED_OPTIONS
+    # What these two keep whole is decided by the program, and not by which nodes are delegated.
+    delegation_options = tuple(
+        option.name for option in fields(Options) if option.name not in ("preserve_ops", "check_op_support")
+    )
 
-    def quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """NeutronQuantizer for the whole model.
+    def check(self) -> Problems:
+        """Every combination of values is possible; single ones may be malformed, or have an option of their own."""
+        for option, message in self.options.exclusion_problems():
+            yield f"options.{option}", message
+        for name in self.options.preserve_ops:
+            if not is_operator_name(name):
+                yield (
+                    "options.preserve_ops",
+                    f"{name!r} is no operator: write `aten::hardswish` or `aten.hardswish.default`",
+                )
+        for flag, value in self.options.extra_flags.items():
+            if not isinstance(value, (bool, int, float, str)):
+                yield "options.extra_flags", f"{flag} has to be true, false, a number or a string"
+            elif flag in _OWN_OPTIONS:
+                yield "options.extra_flags", f"{flag} has an option of its own: {_OWN_OPTIONS[flag]}"
+            elif not flag.isidentifier():
+                yield "options.extra_flags", f"{flag!r} is no name of an attribute, e.g. useSequencer"
 
-        Raises:
-            UnsupportedQuantizationError: any scheme but int8 at the backend's own granularity.
-        """
-        if scheme.weight_granularity not in DECLARATION.schemes.get(scheme.name, ()):
-            raise UnsupportedQuantizationError(
-                f"neutron has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; "
-                "it has: int8 with backend_default"
-            )
+    def check_build(self, build: BuildContext) -> Problems:
+        """Which code may be named depends on the plugins of the build."""
+        path = self.options.check_op_support
+        if path is None:
+            return
+        try:
+            import_paths.split_import_path(path, CHECK, "plugins.my_checks:keeps_whole")
+            import_paths.check_permitted(path, CHECK, __package__, build.plugins)
+            accepted = import_paths.parameters(path, CHECK)
+        except ConfigurationError as error:
+            yield CHECK, str(error).removeprefix(CHECK).removeprefix(": ").strip()
+            return
+        if accepted is not None and len(accepted.required) != 1:
+            yield CHECK, f"requires {', '.join(accepted.required) or 'nothing'}, and is called with a node alone"
+
+    def files(self) -> Iterator[Path]:
+        """The source file of the check, where there is one."""
+        if self.options.check_op_support is not None:
+            source = signatures.source_file(self.options.check_op_support.partition(":")[0], CHECK)
+            if source is not None:
+                yield source
+
+    @classmethod
+    def check_flavor(cls, flavor: Flavor[FlavorOptions]) -> Problems:
+        """What cannot be reached, or would be ignored."""
+        return flavors.problems(flavor)
+
+    @classmethod
+    def probe_flavor(cls, flavor: Flavor[FlavorOptions]) -> FlavorReport:
+        """Ask the converter in a process of its own."""
+        return flavors.probe(flavor)
+
+    def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
+        """NeutronQuantizer for the whole model."""
         sdk.provide_sdk(self._converter_flavor)
         from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
         from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
@@ -108,17 +172,14 @@ class Neutron:
             )
             return payload
 
-        PayloadComposer.get_binary_payload = compose_and_keep
-        try:
-            with sdk.intercept_conversion(
-                self._converter_flavor,
-                workdir,
-                lambda tag, litert, conversion: conversions.append((litert, conversion)),
-                self.options.extra_flags,
-            ):
-                yield compiled
-        finally:
-            PayloadComposer.get_binary_payload = compose
+        intercepted = sdk.intercept_conversion(
+            self._converter_flavor,
+            workdir,
+            lambda tag, litert, conversion: conversions.append((litert, conversion)),
+            self.options.extra_flags,
+        )
+        with replaced(PayloadComposer, "get_binary_payload", compose_and_keep), intercepted:
+            yield compiled
 
     def converter(self) -> Converter:
         """The converter release that the flavor reaches, with the properties of the target that it states.
@@ -127,7 +188,7 @@ class Neutron:
             LowerdeckError: it is not installed; says how to get it.
         """
         flavor = self._converter_flavor
-        return converter_of(flavor, sdk.describe_cached(flavor, self.device.target))
+        return flavors.converter_of(flavor, sdk.describe_cached(flavor, self.device.target))
 
     def _program_reports(self, partitions: Sequence[CompiledPartition], workdir: Path) -> dict[str, bytes]:
         """One kernel selection for the program, where the partitions have some."""
@@ -150,7 +211,7 @@ class Neutron:
 
     @property
     def _converter_flavor(self) -> ConverterFlavor:
-        return converter_flavor(self.flavor, self.converter_name, self.flavor_options, self.timeout_s)
+        return flavors.converter_flavor(self.flavor)
 
 
 def _reports(conversion: Conversion) -> dict[str, bytes]:

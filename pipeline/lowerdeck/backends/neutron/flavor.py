@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
-from lowerdeck.backends.neutron import FlavorOptions, expand_path
 from lowerdeck.backends.neutron.converter import (
     INSTALLED_SDK,
     REFERENCE_SDK,
@@ -13,21 +14,42 @@ from lowerdeck.backends.neutron.converter import (
     SdkDescription,
     describe,
 )
-from lowerdeck.contracts.backends import FlavorReport
+from lowerdeck.backends.neutron.options import FlavorOptions
+from lowerdeck.contracts.backends import Flavor, FlavorReport, Problems
 from lowerdeck.contracts.converter import Converter
 
 
-def converter_flavor(name: str, converter: str, options: FlavorOptions, timeout_s: float) -> ConverterFlavor:
-    """The converter that a flavor names; its paths are taken from the current folder."""
-    if converter == "reference":
-        return ConverterFlavor(name, REFERENCE_SDK, timeout_s=timeout_s)
-    assert options.module or converter == "eiq_neutron_sdk", "compose refuses neutron_converter without a module"
+def problems(flavor: Flavor[FlavorOptions]) -> Problems:
+    """What of a flavor cannot be reached, or would be ignored; keys are those below `flavor`."""
+    options = flavor.options
+    if flavor.converter == "reference":
+        for name in ("module", "python", "sys_path"):
+            if getattr(options, name):
+                yield f"options.{name}", "the converter `reference` is a part of this project and runs with it alone"
+        return
+    if flavor.converter == "neutron_converter" and options.module is None:
+        yield "options.module", "name the package of the release, e.g. neutron_converter_SDK_25_09"
+    if options.module is not None and not all(part.isidentifier() for part in options.module.split(".")):
+        yield "options.module", "not a name that Python can import, e.g. neutron_converter_SDK_25_09"
+    if options.python is not None and (reason := _interpreter_problem(options.python)):
+        yield "options.python", reason
+    for folder in options.sys_path:
+        if not _expand_path(folder).is_dir():
+            yield "options.sys_path", f"there is no folder {_expand_path(folder)}"
+
+
+def converter_flavor(flavor: Flavor[FlavorOptions]) -> ConverterFlavor:
+    """The converter that a flavor names; its paths are relative to the current folder."""
+    options = flavor.options
+    if flavor.converter == "reference":
+        return ConverterFlavor(flavor.name, REFERENCE_SDK, timeout_s=flavor.timeout_s)
+    assert options.module or flavor.converter == "eiq_neutron_sdk", "compose refuses neutron_converter without a module"
     return ConverterFlavor(
-        name,
+        flavor.name,
         options.module or INSTALLED_SDK,
-        python=sys.executable if options.python is None else str(expand_path(options.python)),
-        timeout_s=timeout_s,
-        sys_path=tuple(str(expand_path(folder)) for folder in options.sys_path),
+        python=sys.executable if options.python is None else str(_expand_path(options.python)),
+        timeout_s=flavor.timeout_s,
+        sys_path=tuple(str(_expand_path(folder)) for folder in options.sys_path),
     )
 
 
@@ -43,14 +65,32 @@ def converter_of(flavor: ConverterFlavor, found: SdkDescription) -> Converter:
     )
 
 
-def probe(*, flavor: str, converter_name: str, flavor_options: FlavorOptions, timeout_s: float) -> FlavorReport:
+def probe(flavor: Flavor[FlavorOptions]) -> FlavorReport:
     """Ask a converter for its version and its targets.
 
     Raises:
         LowerdeckError: it is not installed or fails; says what is missing and how to mend it.
     """
-    chosen = converter_flavor(flavor, converter_name, flavor_options, timeout_s)
+    chosen = converter_flavor(flavor)
     found = describe(chosen)
     return FlavorReport(
         converter=converter_of(chosen, found), targets=found.targets, missing_features=found.missing_features
     )
+
+
+def _expand_path(path: str) -> Path:
+    """`path` with `~` expanded, from the current folder (the project's) where relative.
+
+    Links stay: a virtual environment's interpreter is one, and knows its environment by the path it is started by.
+    """
+    return Path.cwd() / Path(path).expanduser()
+
+
+def _interpreter_problem(python: str) -> str | None:
+    """Why `python` cannot be started, None where it looks as if it can."""
+    path = _expand_path(python)
+    if path.is_dir():
+        return f"{path} is a folder; name the interpreter in it, {Path(python) / 'bin' / 'python'}"
+    if not path.is_file():
+        return f"there is no file {path}; name the interpreter of the environment that has the converter"
+    return None if os.access(path, os.X_OK) else f"{path} is no program that you may execute"

@@ -20,7 +20,7 @@ from executorch.backends.nxp.neutron_partitioner import (
 )
 from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 
-from lowerdeck.backends.neutron import CHECK, Device, Options, exclusion
+from lowerdeck.backends.neutron.options import CHECK, Device, Options
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition
 from lowerdeck.graph.nodes import is_operator
@@ -62,7 +62,7 @@ def create_partitioner(device: Device, options: Options, weights: Mapping[str, t
     )
     _set_output_value(partitioner)
     _exclude_marked(partitioner)
-    mark_before_partition(partitioner, exclusion(options))
+    mark_before_partition(partitioner, options)
     return partitioner
 
 

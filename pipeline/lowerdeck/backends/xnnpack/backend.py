@@ -1,19 +1,17 @@
-"""The XNNPACK backend behind contracts.Backend."""
+"""Lowers to XNNPACK; torch and ExecuTorch are imported inside methods, because composing imports this."""
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
-
-from lowerdeck.backends.xnnpack import DECLARATION, Device, Options, exclusion
+from lowerdeck.backends.xnnpack.options import Device, Options
+from lowerdeck.compat.replacement import replaced
+from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, NoOptions, Problems
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.errors import UnsupportedQuantizationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.plan import Reason
 from lowerdeck.contracts.quantization import QuantizationScheme
@@ -21,39 +19,99 @@ from lowerdeck.delegation.exclusion import mark_before_partition
 
 if TYPE_CHECKING:
     import torch
+    from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNGraph
     from torch.export import ExportedProgram
     from torchao.quantization.pt2e.quantizer import Quantizer
 
+_PRECISIONS_OF = {"float32": "FP32", "float16": "FP32", "int8": "STATIC_QUANT"}
+"""Scheme -> what XnnpackPartitioner calls the precision of what it quantizes; of all others: DYNAMIC_QUANT."""
+_OF_LINEAR_LAYERS = ("force_non_static_weights_for_f32_linear", "enable_bf16")
 
-@dataclass(frozen=True, kw_only=True)
-class Xnnpack:
+
+class Xnnpack(Backend[Device, Options]):
     """Lowers to XNNPACK with ExecuTorch's own delegate."""
 
-    name: ClassVar[str] = "xnnpack"
-    device: Device = field(default_factory=Device)
-    options: Options = field(default_factory=Options)
-    flavor: str = "xnnpack_serializer"
-    converter_name: str = "xnnpack_serializer"
-    timeout_s: float = 600.0
+    name = "xnnpack"
+    schemes = {
+        "int8": ("backend_default", "per_channel", "per_tensor"),
+        # XNNPACK delegates no linear layer with activations quantized as they arise and one scale per weight tensor.
+        "int8_dynamic": ("backend_default", "per_channel"),
+        "int8_dynamic_int4_weight": ("per_group",),
+        "float16": ("backend_default",),
+        "float32": ("backend_default",),
+    }
+    mixed_schemes = {"int8": ("int8", "int8_dynamic"), "int8_dynamic": ("int8", "int8_dynamic")}
+    group_size_multiple = 32  # of XNNPACK's kernels; its serializer checks it last of all
+    trainable = ("int8",)
+    converters = ("xnnpack_serializer",)
+    supports_dynamic_shapes = True
+    delegation_options = tuple(option.name for option in fields(Options) if option.name not in _OF_LINEAR_LAYERS)
+    decomposition_options = (
+        "configs",
+        "excluded_configs",
+        "additional_configs",
+        "config_precisions",
+        "operators_not_to_delegate",
+        "modules_not_to_delegate",
+    )
 
-    def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
-        """XNNPACKQuantizer with symmetric 8-bit weights for the whole model; None where nothing is annotated.
+    def check(self) -> Problems:
+        """What ExecuTorch would take for something else, or refuse while lowering."""
+        options = self.options
+        for name in ("configs", "config_precisions"):
+            if getattr(options, name) == []:
+                yield f"options.{name}", "an empty list would mean all of them to ExecuTorch; write null for all"
+        for name in ("configs", "excluded_configs", "additional_configs", "config_precisions"):
+            if repeated := _repeated(getattr(options, name) or ()):
+                yield f"options.{name}", f"has {', '.join(repeated)} more than once"
+        if options.configs is not None:
+            if options.excluded_configs:
+                yield "options.excluded_configs", "only leaves out of the default ones; shorten target.options.configs"
+            if options.additional_configs:
+                yield (
+                    "options.additional_configs",
+                    "only adds to the default ones; write them into target.options.configs",
+                )
+        for option, message in options.exclusion_problems():
+            yield f"options.{option}", message
 
-        Raises:
-            UnsupportedQuantizationError: a scheme or granularity that XNNPACK has no kernels for.
-        """
+    def check_build(self, build: BuildContext) -> Problems:
+        """Options that nothing of the chosen quantization answers to, and what the runtime would get wrong."""
+        options, scheme, mixed = self.options, build.scheme.name, bool(build.scheme.rules)
+        precisions = options.config_precisions
+        precision = _PRECISIONS_OF.get(scheme, "DYNAMIC_QUANT")
+        if precisions is not None and not mixed and not {precision, "FP32"} & {*precisions}:
+            message = f"has neither FP32 nor what quantization {scheme} leads to, {precision}"
+            yield "target.options.config_precisions", f"{message}: nothing of the model has these"
+        if options.enable_bf16 and scheme == "float16":
+            yield "target.options.enable_bf16", "has no effect: quantization float16 leaves nothing in bfloat16"
+        if options.force_non_static_weights_for_f32_linear and scheme in ("int8", "int8_dynamic") and not mixed:
+            message = f"has no effect: quantization {scheme} leaves no linear layer float"
+            key = "target.options.force_non_static_weights_for_f32_linear"
+            yield key, f"{message}; quantization.keep_float excepts some"
+        if build.dynamic_dimensions and build.memory_format == "channels_last":
+            reason = "ExecuTorch's runtime permutes the sizes of some delegates' outputs"
+            yield "model.memory_format", f"cannot go with model.dynamic_shapes: {reason}"
+        for name in ("quantized_inputs", "quantized_outputs"):
+            if getattr(options, name) and scheme != "int8":
+                yield (
+                    f"target.options.{name}",
+                    f"needs activations with ranges fixed before, as quantization int8 gives them, and not {scheme}",
+                )
+
+    @classmethod
+    def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
+        """The serializer is part of ExecuTorch and has its version."""
+        converter = Converter.of_package("executorch", flavor=flavor.name, name="executorch-xnnpack")
+        return FlavorReport(converter=converter, targets=("cpu",))
+
+    def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
+        """XNNPACKQuantizer with symmetric 8-bit weights for the whole model."""
         from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
             XNNPACKQuantizer,
             get_symmetric_quantization_config,
         )
 
-        if scheme.weight_granularity not in DECLARATION.schemes.get(scheme.name, ()):
-            raise UnsupportedQuantizationError(
-                f"xnnpack has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; it has: "
-                f"{', '.join(DECLARATION.schemes)}"
-            )
-        if scheme.rebuilds_model or not scheme.is_quantized:
-            return None
         config = get_symmetric_quantization_config(
             is_per_channel=scheme.weight_granularity != "per_tensor",
             is_qat=scheme.is_qat,
@@ -70,7 +128,7 @@ class Xnnpack:
         from lowerdeck.backends.xnnpack.views import infer_varying_sizes
 
         partitioner = ConfiguredPartitioner(self.options)
-        mark_before_partition(partitioner, exclusion(self.options))
+        mark_before_partition(partitioner, self.options)
 
         @contextmanager
         def reasons() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
@@ -93,7 +151,7 @@ class Xnnpack:
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Keep every serialized partition; it needs no twin, ExecuTorch's runtime executes it on the host."""
         from executorch.backends.xnnpack import xnnpack_preprocess
-        from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNGraph, XNNStaticTranspose
+        from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNStaticTranspose
         from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
         from lowerdeck.backends.xnnpack.patterns import possible_patterns
@@ -113,14 +171,12 @@ class Xnnpack:
             payload: bytes = serialize(graph, *arguments)
             return payload
 
-        XnnpackBackend.preprocess = staticmethod(preprocess)
-        xnnpack_preprocess.serialize_xnnpack_binary = serialize_counted
-        try:
-            with self._logging():
-                yield compiled
-        finally:
-            XnnpackBackend.preprocess = staticmethod(original)
-            xnnpack_preprocess.serialize_xnnpack_binary = serialize
+        with (
+            replaced(XnnpackBackend, "preprocess", staticmethod(preprocess)),
+            replaced(xnnpack_preprocess, "serialize_xnnpack_binary", serialize_counted),
+            self._logging(),
+        ):
+            yield compiled
 
     def _logging(self) -> AbstractContextManager[None]:
         """Open while ExecuTorch lowers."""
@@ -128,8 +184,6 @@ class Xnnpack:
 
         return logs.log_to_stderr() if self.options.verbose else nullcontext()
 
-    def converter(self) -> Converter:
-        """The serializer is part of ExecuTorch and has its version."""
-        return Converter(
-            flavor=self.flavor, name="executorch-xnnpack", version=importlib.metadata.version("executorch")
-        )
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -13,7 +13,8 @@ from executorch.backends.xnnpack.utils.quant_utils import is_dequant
 from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
-from lowerdeck.backends.xnnpack import Options, exclusion, logs
+from lowerdeck.backends.xnnpack import logs
+from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.delegation.exclusion import excluded_by, matches_aten_node
@@ -40,7 +41,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
             per_op_mode=options.per_op_mode,
             verbose=options.verbose,
         )
-        self._options, self._exclusion = options, exclusion(options)
+        self._options = options
         checks = {operator: config.check_constraints for operator, config in self.target_partitioner_configs.items()}
         self.reasons = Reasons(options, checks)
         """Why nodes are not delegated, once `partition` has decided."""
@@ -66,7 +67,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
         """Operators that the delegate takes whole, but not where they stay on the CPU, which lacks some of them."""
         operators, preserves = super().ops_to_not_decompose(ep)
-        return operators, lambda node: preserves(node) and not matches_aten_node(node, self._exclusion)
+        return operators, lambda node: preserves(node) and not matches_aten_node(node, self._options)
 
     def _check(self, config: Any, check: Check, node: torch.fx.Node, program: ExportedProgram) -> bool:
         """`check`, except where the options keep the node, or what would be fused into it, on the CPU.

@@ -18,12 +18,12 @@ from executorch.backends.xnnpack.partition.config import generic_node_configs
 from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 from torch.export import ExportedProgram
 
-from lowerdeck.backends.xnnpack import Options
 from lowerdeck.backends.xnnpack.logs import LoggedRejection
+from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.delegation.rejections.rejection import explain_rejection
-from lowerdeck.graph.nodes import is_compute, operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, is_compute, operator_name
 
 DEFAULT_CONFIGS = {config.__name__: config for config in operator_configs.ALL_PARTITIONER_CONFIGS}
 CONFIGS = DEFAULT_CONFIGS | {"EluConfig": generic_node_configs.EluConfig}
@@ -135,7 +135,7 @@ def _without_config(node: torch.fx.Node) -> Reason:
         message = "it finds out a size that varies, which the delegate does not take as a value"
         return Reason(code=ReasonCode.DYNAMIC_SHAPE, message=message)
     for other in _owners(node):
-        if "delegation_tag" not in other.meta:
+        if DELEGATION_TAG not in other.meta:
             message = f"is delegated only together with the {operator_name(other)} that it belongs to, which is not"
             return Reason(code=ReasonCode.NEIGHBOUR, message=message, node=other.name)
     message = "converts number formats for operators that the delegate computes in floats, or for the CPU"

@@ -17,18 +17,11 @@ def lowering_backend() -> Backend:
         LowerdeckError: the flavor is of another version than configured, or cannot say its version.
     """
     from lowerdeck import backends
+    from lowerdeck.config.flavor import flavor_of
     from lowerdeck.config.schema import FlavorConfig, TargetConfig
 
     target, flavor = section(TargetConfig), section(FlavorConfig)
-    backend = backends.create(
-        target.backend,
-        device=target.device,
-        options=target.options,
-        flavor=flavor.name,
-        converter_name=flavor.converter,
-        flavor_options=flavor.options,
-        timeout_s=flavor.timeout_s,
-    )
+    backend = backends.create(target.backend, device=target.device, options=target.options, flavor=flavor_of(flavor))
     if flavor.version is not None:
         backend.converter().require_version(flavor.version)
     return backend

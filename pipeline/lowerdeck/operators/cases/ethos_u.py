@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lowerdeck.contracts.backends import Flavor
 from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
 from lowerdeck.operators.measure import Target
 
@@ -17,13 +18,9 @@ def _target(accelerator: str, system_config: str, memory_mode: str, *, executes:
     return Target(
         name=accelerator,
         backend="ethos_u",
-        arguments={
-            "device": {"accelerator": accelerator},
-            "options": {"system_config": system_config, "memory_mode": memory_mode},
-            "flavor": "vela",
-            "converter_name": "vela",
-            "timeout_s": 60.0,
-        },
+        device={"accelerator": accelerator},
+        options={"system_config": system_config, "memory_mode": memory_mode},
+        flavor=Flavor(name="vela", converter="vela", options={}, timeout_s=60.0),
         executes=executes,
     )
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lowerdeck.contracts.backends import Flavor
 from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
 from lowerdeck.operators.measure import Target
 from lowerdeck.operators.precisions import PRECISIONS
@@ -18,13 +19,9 @@ TARGETS = (
     Target(
         name="",
         backend="neutron",
-        arguments={
-            "device": {"target": "imxrt700"},
-            "options": {},
-            "flavor": "reference",
-            "converter_name": "reference",
-            "timeout_s": 60.0,
-        },
+        device={"target": "imxrt700"},
+        options={},
+        flavor=Flavor(name="reference", converter="reference", options={}, timeout_s=60.0),
     ),
 )
 _PAIR = (IMAGE, IMAGE)

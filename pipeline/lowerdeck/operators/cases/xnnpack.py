@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension, Flavor
 from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
 from lowerdeck.operators.measure import Target
 
@@ -18,12 +18,9 @@ TARGETS = (
     Target(
         name="",
         backend="xnnpack",
-        arguments={
-            "device": {},
-            "options": {"additional_configs": ["EluConfig"]},  # the text lists elu, which is off by default
-            "flavor": "xnnpack_serializer",
-            "converter_name": "xnnpack_serializer",
-        },
+        device={},
+        options={"additional_configs": ["EluConfig"]},  # the text lists elu, which is off by default
+        flavor=Flavor(name="xnnpack_serializer", converter="xnnpack_serializer", options={}),
     ),
 )
 _FLOATS = ("float32", "float16")

@@ -18,14 +18,27 @@ import torch
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import TensorSpec
+from lowerdeck.runtime.interpreter import StoredTwin, Twin
 from lowerdeck.runtime.tensors import dtype_of
 
+DELEGATE_ID = "NeutronBackend"
 RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "BUILTIN"}
 """LiteRT's kernels by the name under which Lowerdeck offers them, with LiteRT's name of the operator resolver."""
 
 _CHANNELS_LAST = 1
 _ALIGNMENT = 16
 _KNOWN_VERSIONS = (0, 1)
+
+
+def open_twin(payload: bytes | memoryview, stored: StoredTwin, *, resolver: str, num_threads: int) -> Twin:
+    """The twin of a payload: the model that it embeds, else the one that convert stored.
+
+    Raises:
+        LowerdeckError: there is none, or LiteRT cannot execute it.
+        ValueError: the payload is damaged.
+    """
+    model = embedded_model(payload)
+    return NeutronTwin(payload, stored(".tflite") if model is None else model, resolver, num_threads)
 
 
 @dataclass(frozen=True, kw_only=True)

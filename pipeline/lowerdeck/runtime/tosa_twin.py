@@ -1,4 +1,4 @@
-"""Host twin of an Ethos-U partition: its TOSA graph, executed by the TOSA reference model."""
+"""Host twin of a partition that has a TOSA graph, which the TOSA reference model executes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lowerdeck.runtime.tensors import dtype_of
 
 _IDENTIFIER = b"TOSA"
 _IGNORED = "TOSA spec"
-"""In a line that the reference model writes at every run of a graph made for an older TOSA, and executes all the
+"""Part of a line that the reference model writes at every run of a graph made for an older TOSA, and executes all the
 same."""
 _DTYPES = {
     1: torch.bool, 3: torch.int8, 4: torch.int16, 5: torch.int32, 7: torch.float32, 8: torch.float16, 17: torch.int64,
 }  # fmt: skip
-"""torch dtype by the TOSA schema's DType; others are no inputs or outputs of an Ethos-U partition."""
+"""torch dtype by the TOSA schema's DType; partitions have no other inputs and outputs."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _port(name: str, table: Table) -> GraphPort:
     return GraphPort(name, table.numbers(1, "i"), _DTYPES[kind])
 
 
-class EthosUTwin:
+class TosaTwin:
     """The TOSA graph of one partition."""
 
     description = "TOSA reference model"
@@ -86,7 +86,7 @@ class EthosUTwin:
         try:
             import tosa_reference_model
         except ImportError as error:
-            raise LowerdeckError(f"Ethos-U's host twins need tosa-tools, `pip install tosa-tools`: {error}") from error
+            raise LowerdeckError(f"TOSA host twins need tosa-tools, `pip install tosa-tools`: {error}") from error
         self._model = tosa_reference_model
         self._graph = graph
         self._inputs, self._outputs = read_ports(graph)
@@ -95,7 +95,7 @@ class EthosUTwin:
     def check(self, arguments: Sequence[TensorSpec]) -> None:
         """Bind the graph's inputs and outputs to the delegate call's arguments.
 
-        The NPU is handed memory as it is, so the graph has the dimensions of an argument in their order in memory: N,
+        The delegate gets memory as it is, so the graph has the dimensions of an argument in their order in memory: N,
         H, W, C for a channels-last tensor.
 
         Raises:
@@ -136,14 +136,14 @@ class EthosUTwin:
 
 
 def _stored_as(dtype: torch.dtype) -> torch.dtype:
-    """TOSA has no unsigned integers: its rescaling at the border reads the bytes of an int8 tensor as unsigned."""
+    """TOSA has no unsigned integers: its rescaling at inputs and outputs reads int8 bytes as unsigned."""
     return torch.int8 if dtype == torch.uint8 else dtype
 
 
 @contextmanager
 def _silent_stdout() -> Iterator[None]:
     """Drop what C++ code writes to the process's standard output: the serializer notes there, at every run, that a
-    graph was made for an older TOSA. What it says of errors goes to standard error."""
+    graph was made for an older TOSA. Its errors go to standard error."""
     c_library = ctypes.CDLL(None)
     c_library.fflush(None)  # what was written before belongs to the real output
     original, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
