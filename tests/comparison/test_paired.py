@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -49,6 +51,10 @@ class TestCandidates:
         assert labels([share(label, 0.5, 0.4, 0.6, "float_accuracy") for label in "ab"]) == []
         unknown = [build(label, share("", 0.5, 0.4, 0.6).metrics, samples="") for label in "ab"]
         assert labels(unknown) == []
+
+    def test_one_column_without_pairs_does_not_hide_the_next(self) -> None:
+        unknown = [build(label, share("", 0.5, 0.4, 0.6, "delegated_accuracy").metrics, samples="") for label in "ab"]
+        assert labels([*unknown, share("c", 0.5, 0.4, 0.6), share("d", 0.5, 0.4, 0.6)]) == [["c", "d"]]
 
     def test_a_single_build_has_nothing_to_be_tested_against(self) -> None:
         assert labels([share("a", 0.5, 0.4, 0.6)]) == []
@@ -110,4 +116,9 @@ class TestPairedTests:
     def test_builds_without_hits_or_samples_or_share_are_passed_over(self) -> None:
         builds = [with_share("a", "10"), with_share("b", "10"), build("c", {"quantized_accuracy": 0.0}), build("d")]
         found = {"a": hits("10"), "c": hits(""), "d": hits("10")}
-        assert paired_tests(ACCURACY, found, builds) == {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no mean of nothing
+            assert paired_tests(ACCURACY, found, builds) == {}
+
+    def test_one_sample_is_enough_to_be_tested(self) -> None:
+        assert self.answers(a="1", b="1") == {"quantized_accuracy a b": False}
