@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import fnmatch
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -35,8 +36,11 @@ import yaml
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "pipeline" / "lowerdeck"
-PRELOADED = ("numpy", "pytest", "torch", "executorch.exir", "executorch.exir.lowered_backend_module", "PIL.Image")
-"""What most tests import and no mutant changes; imported once, before forking."""
+PRELOADED = (
+    "numpy", "pytest", "torch", "torch.ao.quantization.fx._decomposed", "executorch.exir",
+    "executorch.exir.lowered_backend_module", "executorch.exir.sym_util", "executorch.kernels.quantized", "PIL.Image",
+)  # fmt: skip
+"""What tests import and no mutant changes; imported once, before forking."""
 PYTEST = ("-q", "-x", "--no-header", "-m", "not slow", "-p", "no:cacheprovider", "--noconftest")
 """Without the fixtures of conftest.py, which lower networks: the tests of mutants make what they need by hand."""
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -181,15 +185,15 @@ def mutants_of(source: str) -> list[Mutant]:
     """The module's mutants: at each place one of each kind of Cosmic Ray's operators.
 
     Of the many operators of one kind (each comparison becomes seven others) one is drawn for a place, always the same
-    one, so that a sample is spread over the places. What is never executed is left alone: annotations, which this
-    project does not evaluate, and imports for type checkers.
+    one, so that a sample is spread over the places. Annotations, imports for type checkers and decorators of classes
+    (`frozen`, `kw_only`) are left alone: they are mypy's to check.
     """
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
 
     tree = get_ast(source)
-    dead = list(_never_executed(ast.parse(source)))
+    dead = list(_left_alone(ast.parse(source)))
     choices: dict[tuple[Any, str], list[tuple[Any, int]]] = {}
     for name in sorted(operator_names()):
         operator_class = get_operator(name)
@@ -205,19 +209,28 @@ def mutants_of(source: str) -> list[Mutant]:
     for key in sorted(choices):
         operator, occurrence = random.Random(str(key)).choice(choices[key])
         mutated = mutate_code(source, operator, occurrence)
-        if mutated is not None and ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(source)):
+        if mutated is not None and _is_another_program(mutated, source):
             mutants.append(_mutant(source, mutated))
     return mutants
 
 
-def _never_executed(tree: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """First and last (line, column) of what runs in no process."""
+def _is_another_program(mutated: str, source: str) -> bool:
+    try:
+        return ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(source))
+    except SyntaxError:  # some operators do not know assignment expressions and comprehensions
+        return False
+
+
+def _left_alone(tree: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """First and last (line, column) of what gets no faults."""
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             parts.append(node.returns)
         elif isinstance(node, ast.arg | ast.AnnAssign):
             parts.append(node.annotation)
+        elif isinstance(node, ast.ClassDef):
+            parts.extend(node.decorator_list)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             parts.append(node)
         for part in parts:
@@ -305,6 +318,10 @@ def _prepare_process() -> None:
         os.environ[variable] = "1"
     for name in PRELOADED:
         importlib.import_module(name)
+    from _pytest.config import get_config
+
+    get_config()  # imports pytest's own plugins
+    gc.freeze()  # collecting garbage in a fork would copy all that it shares with this process
     taken = [name for name in sys.modules if name == "lowerdeck" or name.startswith("lowerdeck.")]
     assert not taken, f"{taken} would be imported as they are by every mutant"
 

@@ -87,10 +87,15 @@ class TestValues:
 
 
 def test_columns_stand_in_the_order_in_which_they_are_looked_for() -> None:
-    found = columns_of([
-        build("a", {"zeta": 1, "alpha": 1, "program_bytes": 1, "partitions": 1, "delegated_accuracy": 1, "num_samples": 1}),
-        build("b", {"delegated_accuracy": 1, "delegated_accuracy_low": 1, "output_lsb": 1, "zeta": 2}, samples="r"),
-    ])  # fmt: skip
+    found = columns_of(
+        [
+            build(
+                "a",
+                {"zeta": 1, "alpha": 1, "program_bytes": 1, "partitions": 1, "delegated_accuracy": 1, "num_samples": 1},
+            ),
+            build("b", {"delegated_accuracy": 1, "delegated_accuracy_low": 1, "output_lsb": 1, "zeta": 2}, samples="r"),
+        ]
+    )
     assert [(each.metric, each.source) for each in found] == [
         ("delegated_accuracy", "r"), ("delegated_accuracy", "s"), ("partitions", ""), ("program_bytes", ""),
         ("alpha", ""), ("zeta", ""),

@@ -18,8 +18,9 @@ def test_better_is_not_equal(direction: str, expected: tuple[bool, ...]) -> None
 
 class TestDistinguishable:
     @pytest.mark.parametrize(
-        ("low", "high", "expected"), [(0.6, 0.7, False), (0.61, 0.7, True), (0.2, 0.4, False), (0.2, 0.39, True), (0.45, 0.55, False)]
-    )  # fmt: skip
+        ("low", "high", "expected"),
+        [(0.6, 0.7, False), (0.61, 0.7, True), (0.2, 0.4, False), (0.2, 0.39, True), (0.45, 0.55, False)],
+    )
     def test_intervals_that_overlap(self, low: float, high: float, expected: bool) -> None:
         """Against 0.4 ... 0.6; ends that touch overlap."""
         one, other = share("a", 0.5, 0.4, 0.6), share("b", 0.65, low, high)

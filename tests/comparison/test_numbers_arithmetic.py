@@ -67,8 +67,21 @@ def test_no_value() -> None:
     assert number(column("float_accuracy"), None) == "-"
 
 
-@pytest.mark.parametrize("metric", ["npu_cycles", "total_macs", "compute_nodes", "cpu_ops", "total_parameters",
-                                    "program_bytes", "crossings", "transposes_at_boundary", "partitions", "reasons.x"])  # fmt: skip
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "npu_cycles",
+        "total_macs",
+        "compute_nodes",
+        "cpu_ops",
+        "total_parameters",
+        "program_bytes",
+        "crossings",
+        "transposes_at_boundary",
+        "partitions",
+        "reasons.x",
+    ],
+)
 def test_counts(metric: str) -> None:
     assert is_count(column(metric))
 
