@@ -9,7 +9,7 @@ PARALLEL ?= --numprocesses 2 --dist loadfile
 READY := $(VENV)/.installed
 DEV_READY := $(VENV)/.installed-dev
 
-.PHONY: repro test test-all lint ui report benchmark clean help
+.PHONY: repro test test-all lint ui report benchmark mutation clean help
 
 repro: $(READY)  ## set up, build what params.yaml says, show the figures
 	@find .dvc/tmp -name rwlock -empty -delete 2>/dev/null || true  # DVC interrupted while it wrote its locks
@@ -38,6 +38,11 @@ report: $(READY)  ## the figures of the last build again
 
 benchmark: $(READY)  ## cold builds against one process that makes the same calls (half an hour)
 	python -m benchmarks.cold_build
+
+MODULE ?= *
+mutation: $(DEV_READY)  ## faults in the core's modules against their tests (an hour; MODULE='comparison/*' for some)
+	python -m pip install --quiet --no-build-isolation --editable '.[mutation]'
+	python -m benchmarks.mutation --module '$(MODULE)' $(MUTATION_OPTIONS)
 
 clean:  ## remove what builds made; the environment and DVC's cache stay
 	rm -rf build/* mlflow .pytest_cache .mypy_cache .ruff_cache

@@ -132,11 +132,11 @@ class BoundMethod:
         position, left = 0, MAX_INSTRUCTIONS
         try:
             while position < len(steps):
-                following = steps[position]()
-                position = position + 1 if following is None else following
-                left -= 1
                 if not left:
                     raise ValueError(f"the program did not end within {MAX_INSTRUCTIONS} instructions")
+                left -= 1
+                following = steps[position]()
+                position = position + 1 if following is None else following
         except (ArithmeticError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             what = self._describe(self._method.chains[number][position])
             raise LowerdeckError(

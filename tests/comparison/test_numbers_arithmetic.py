@@ -1,0 +1,98 @@
+"""lowerdeck.comparison.numbers: titles, units and digits."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowerdeck.comparison.numbers import interval, is_count, number, source, title, unit
+from tests.comparison.builds_by_hand import column
+
+
+@pytest.mark.parametrize(
+    ("metric", "of", "expected"),
+    [
+        ("program_bytes", "", "size"),
+        ("planned_memory_bytes", "", "planned memory"),
+        ("undelegated_macs", "", "undelegated MACs"),
+        ("estimated_sram_bytes", "vela 5", "SRAM (estimate) vela 5"),
+        ("simulated_inference_time_ms", "m55", "inference time (simulation) m55"),
+        ("quantized_sqnr_db", "digits", "quantized SQNR digits"),
+        ("float_accuracy", "0123456789abcdef" * 4, "float accuracy samples 01234567"),
+        ("float_accuracy", "", "float accuracy"),
+    ],
+)
+def test_titles(metric: str, of: str, expected: str) -> None:
+    assert title(column(metric, of)) == expected
+    assert title(column(metric, of), with_source=False) == expected.removesuffix(f" {source(column(metric, of))}")
+
+
+def test_only_samples_have_digests_that_are_cut() -> None:
+    assert source(column("estimated_npu_cycles", "a" * 64)) == "a" * 64
+    assert source(column("float_accuracy", "a" * 63)) == "a" * 63
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("float_accuracy", "%"),
+        ("program_bytes", "bytes"),
+        ("latency_ms", "ms"),
+        ("x_sqnr_db", "dB"),
+        ("partitions", ""),
+    ],
+)
+def test_units(metric: str, expected: str) -> None:
+    assert unit(column(metric)) == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "plain", "signed"),
+    [
+        ("float_accuracy", 0.98765, "98.77", "+98.77"),
+        ("float_accuracy", -0.00001, "0.00", "+0.00"),
+        ("latency_ms", 1234.5678, "1,234.568", "+1,234.568"),
+        ("quantized_sqnr_db", -3.25, "-3.2", "-3.2"),
+        ("program_bytes", 1234567.0, "1,234,567", "+1,234,567"),
+        ("total_cycles", 2.6, "3", "+3"),
+        ("whatever", 3.0, "3", "+3"),
+        ("whatever", 0.5, "0.500", "+0.500"),
+    ],
+)
+def test_numbers(metric: str, value: float, plain: str, signed: str) -> None:
+    assert number(column(metric), value) == plain
+    assert number(column(metric), value, signed=True) == signed
+
+
+def test_no_value() -> None:
+    assert number(column("float_accuracy"), None) == "-"
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "npu_cycles",
+        "total_macs",
+        "compute_nodes",
+        "cpu_ops",
+        "total_parameters",
+        "program_bytes",
+        "crossings",
+        "transposes_at_boundary",
+        "partitions",
+        "reasons.x",
+    ],
+)
+def test_counts(metric: str) -> None:
+    assert is_count(column(metric))
+
+
+@pytest.mark.parametrize("metric", ["partitions_each", "latency_ms", "unreasons"])
+def test_no_counts(metric: str) -> None:
+    assert not is_count(column(metric))
+
+
+def test_intervals() -> None:
+    assert interval(column("float_accuracy"), (0.972, 0.9964)) == "97.2 to 99.6"
+    assert interval(column("float_accuracy"), (-0.5, 0.75), signed=True) == "-50.0 to +75.0"
+    assert interval(column("program_bytes"), (1.0, 20.25)) == "1.0 to 20.2"
+    assert interval(column("float_accuracy"), None) == ""
