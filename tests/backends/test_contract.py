@@ -1,4 +1,4 @@
-"""Every backend against contracts.Backend and contracts.BackendDeclaration."""
+"""Every backend against contracts.backends.Backend and contracts.backends.BackendDeclaration."""
 
 from __future__ import annotations
 

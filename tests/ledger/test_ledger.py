@@ -202,7 +202,7 @@ def test_entries_that_come_and_go_are_told(capsys: pytest.CaptureFixture[str]) -
         (lambda: None, "no-such-revision"),
         (lambda: TINY.write_text("model: tiny\n"), "docs/ledger/tiny.yaml is no file of the ledger"),
         (lambda: TINY.write_text(TINY.read_text().replace("metrics:", "metric:")), "did you mean 'metrics'?"),
-        (lambda: (LEDGER / "tolerances.yaml").unlink(), "tolerances.yaml, which says how figures are judged"),
+        (lambda: (LEDGER / "tolerances.yaml").unlink(), "tolerances.yaml, which says how metrics are judged"),
     ],
     ids=["revision", "file", "key", "tolerances"],
 )

@@ -391,7 +391,7 @@ def test_there_is_an_entry_for_every_stage() -> None:
         assert f"stages/{name}.py" in declared["deps"]
 
 
-# The sections of the configuration that each function of lowerdeck.stage reads.
+# The sections of the configuration that each function of lowerdeck.execution.chosen reads.
 READS = {
     "fix_arithmetic": {"build"},
     "quantizer": {"target", "quantization"},

@@ -58,7 +58,7 @@ def probe(name: str, *, flavor_options: dict[str, Any], **flavor: Any) -> Flavor
         flavor: `flavor` (its name), `converter_name` and `timeout_s`.
 
     Raises:
-        LowerdeckError: it cannot be used; says what is missing and how to mend it.
+        LowerdeckError: it cannot be used; says what is missing and how to fix it.
     """
     declaration = source(name)
     return declaration.probe_flavor(flavor_options=_read(declaration.flavor_options, flavor_options), **flavor)

@@ -27,8 +27,8 @@ def add(commands: Any) -> None:
     """Describe the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
-        help="hold builds against each other: a sweep, runs, git revisions",
-        description="Holds builds against each other. Without a SELECTOR: the points of the latest sweep, or all "
+        help="show builds side by side: a sweep, runs, git revisions",
+        description="Shows builds side by side. Without a SELECTOR: the points of the latest sweep, or all "
         "recorded builds where there is none. docs/compare.md explains tables and page.",
     )
     parser.add_argument(
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         metavar="METRIC:max,...",
         help="what is wanted, e.g. accuracy:max,undelegated_macs:min,size:min (default: accuracy, coverage, size)",
     )
-    parser.add_argument("--metrics", metavar="METRIC,...", help="figures in the table, in place of the usual ones")
+    parser.add_argument("--metrics", metavar="METRIC,...", help="metrics in the table, instead of the default ones")
     parser.add_argument("--top", type=_count, default=40, metavar="N", help="rows; 0 for all (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it in place of the table")
     parser.add_argument("--csv", metavar="FILE", help="write one row a build as CSV; - prints it in place of the table")

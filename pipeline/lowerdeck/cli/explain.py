@@ -22,8 +22,8 @@ def add(commands: Any) -> None:
     """Describe the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
-        help="tell why nodes are not delegated, and what would make them delegable",
-        description="Tells what stays on the CPU, by reason, dearest first, and what would make it delegable; writes "
+        help="explain why nodes are not delegated, and what would make them delegable",
+        description="Shows what stays on the CPU, by reason, most MACs first, and what would make it delegable; writes "
         "build/explain.html with the whole graph. A PLAN is a plan.json, a git revision or an MLflow run.",
     )
     parser.add_argument("plan", nargs="?", metavar="PLAN", help="the plan (default: that of the build in build/)")

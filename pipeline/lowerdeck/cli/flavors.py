@@ -46,7 +46,7 @@ class Status:
     missing_features: list[str] | None = None
     """What other releases have and this one has not."""
     problem: str | None = None
-    """What is missing and how to mend it."""
+    """What is missing and how to fix it."""
 
 
 def add(commands: Any) -> None:

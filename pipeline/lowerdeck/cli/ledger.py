@@ -135,7 +135,7 @@ def _show(found: LedgerDifference, revision: str) -> None:
     console = Console()
     if found.changes:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in ("", "entry", "figure", revision, "now", "change"):
+        for heading in ("", "entry", "metric", revision, "now", "change"):
             table.add_column(heading, overflow="fold")
         styles = {
             ChangeVerdict.REGRESSION: "red",

@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: As typed after `lowerdeck`; None for those of the process.
 
     Returns:
-        Exit status: 0, or 1 with a message for what the user can mend. A command that does not exist ends the process
-        with the usage and status 2.
+        Exit status: 0, or 1 with a message where the user can fix the cause. An unknown command ends the process with the usage
+        and status 2.
     """
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    report = commands.add_parser("report", help="print the figures of the build in build/ and write build/report.html")
+    report = commands.add_parser("report", help="print the metrics of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
     explain.add(commands)
     quantization.add(commands)

@@ -58,8 +58,8 @@ def _operators(options: argparse.Namespace) -> None:
         listed = "\n".join(f"  {line}" for line in found[:_MAX_DIFFERENCES])
         more = f"\n  and {len(found) - _MAX_DIFFERENCES} more" if len(found) > _MAX_DIFFERENCES else ""
         raise LowerdeckError(
-            f"{len(found)} differences from {rows.path(options.backend)}:\n{listed}{more}\n`--update` writes the "
-            "table anew; look at what it changes before you commit it"
+            f"{len(found)} differences from {rows.path(options.backend)}:\n{listed}{more}\n`--update` rewrites the "
+            "table; look at what it changes before you commit it"
         )
     print(f"{len(fresh.rows)} rows are as in {rows.path(options.backend)}")
 

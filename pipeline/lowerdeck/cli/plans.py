@@ -15,7 +15,7 @@ def named_plan(name: str) -> tuple[DelegationPlan, str]:
     """The plan that `name` stands for, and what that is, in words.
 
     Args:
-        name: Path of a plan.json; else what git takes for a revision; else an MLflow run, by its id, the begin of it,
+        name: Path of a plan.json; else what git takes for a revision; else an MLflow run, by its id, a prefix of it,
             or its name.
 
     Raises:

@@ -22,7 +22,7 @@ _EXAMPLES = """examples:
   lowerdeck sweep -m 'target.options.operators_not_to_delegate=[],[aten::add]'
   lowerdeck sweep -m hydra/launcher=joblib hydra.launcher.n_jobs=2 target=ethos_u55_128,xnnpack_cpu
 
-A point is params.yaml with the overrides of the point on top; docs/sweeps.md tells more. A sweep that was interrupted
+A point is params.yaml with the overrides of the point on top; docs/sweeps.md has the details. A sweep that was interrupted
 goes on when the same is typed again."""
 
 

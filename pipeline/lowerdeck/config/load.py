@@ -69,5 +69,5 @@ def _values(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError):
         values = None
     if not isinstance(values, dict):
-        raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` makes it anew")
+        raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` restores it")
     return values

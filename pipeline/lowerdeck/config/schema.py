@@ -1,6 +1,6 @@
 """The configuration, one frozen dataclass a section; compose.py fills it from conf/ and params.yaml.
 
-Values are checked in strict mode: an int is no float's place taker the other way round, a number in quotes is a string.
+Values are checked in strict mode: an int is accepted where a float is expected, but not the reverse, and a number in quotes is a string.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ModelConfig:
     dynamic_shapes: list[DynamicDimension] = field(default_factory=list)
     """Dimensions whose size may differ from call to call, e.g. [{dim: 2, min: 16, max: 64}], each a mapping of `dim`,
     `min`, `max` and where needed `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always
-    equal); docs/dynamic_shapes.md tells more. `input_shapes` stays what is calibrated and evaluated with."""
+    equal); docs/dynamic_shapes.md has the details. `input_shapes` stays what is calibrated and evaluated with."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """How inputs of four dimensions lie in memory: [n, c, h, w] or, with the same shape, channels innermost."""
     fingerprint: str | None = None
@@ -110,7 +110,7 @@ class TrainingConfig:
     batch_size: Positive = 32
     """Samples a step."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Draws the order of the samples, anew for each epoch."""
+    """Draws the order of the samples, a new one for each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)

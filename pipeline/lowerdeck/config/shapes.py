@@ -1,4 +1,4 @@
-"""What is wrong with the shapes of a model's inputs, told before torch.export would refuse them."""
+"""What is wrong with the shapes of a model's inputs, reported before torch.export would refuse them."""
 
 from __future__ import annotations
 

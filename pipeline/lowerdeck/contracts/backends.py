@@ -164,7 +164,7 @@ class BackendDeclaration:
     probe_flavor: Callable[..., FlavorReport]
     """(flavor=, converter_name=, flavor_options=, timeout_s=) -> what is installed there; imports nothing heavy.
 
-    Raises LowerdeckError where it cannot be used; the message says what is missing and how to mend it."""
+    Raises LowerdeckError where it cannot be used; the message says what is missing and how to fix it."""
     delegation_options: Collection[str] = ()
     """Fields of `options` that only decide which nodes are delegated, how partitions are compiled, and what the
     partitioner keeps from being decomposed: where the latter is the same, so is the edge program, to the byte, and a

@@ -18,7 +18,7 @@ Arrays = tuple[npt.NDArray[np.generic], ...]
 
 @dataclass(kw_only=True)
 class LoadedDataset:
-    """Samples for calibration and evaluation: contracts.Dataset."""
+    """Samples for calibration and evaluation: contracts.samples.Dataset."""
 
     num_classes: int | None
     calibration: Split

@@ -133,7 +133,7 @@ def _activation_uses(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, Planne
 
 
 def _transposes(plan: DelegationPlan) -> Iterator[PlannedNode]:
-    """Transposes of what an inference computes: those of constants are done once, by the compiler."""
+    """Transposes that run per inference; those of constants are done once, by the compiler."""
     constant: set[str] = set()
     for node in plan.nodes:
         if all(tensor.is_constant or tensor.source in constant for tensor in node.inputs):

@@ -23,7 +23,7 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
     """A plan for one release's target is not converted by another.
 
     Raises:
-        LowerdeckError: `converter` is another than `plan` goes by.
+        LowerdeckError: `converter` is not the one that `plan` is for.
     """
     planned = plan.converter
     if planned is not None and planned != converter:
@@ -31,7 +31,7 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
             f"the program was partitioned for {planned.name} {planned.version} of flavor {planned.flavor} and would be "
             f"converted by {converter.name} {converter.version} of flavor {converter.flavor}"
             + ("" if planned.target == converter.target else ", which states other properties of the target")
-            + "; `dvc repro -f partition` plans it anew"
+            + "; `dvc repro -f partition` plans it again"
         )
 
 
@@ -54,7 +54,7 @@ def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPla
             different = sorted(name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name)))
             raise LowerdeckError(
                 f"{plan.backend} partitioned the program differently than in the stage partition "
-                f"({_listed(different) or 'other groups'}); `dvc repro -f partition` plans it anew"
+                f"({_listed(different) or 'other groups'}); `dvc repro -f partition` plans it again"
             )
         return result
 

@@ -33,7 +33,7 @@ def check_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) 
     failed = failed_gates(bounds, metrics)
     if failed:
         lines = "\n  ".join(failed.values())
-        raise GateError(f"{len(failed)} of {chosen} gates failed; the figures are written all the same:\n  {lines}")
+        raise GateError(f"{len(failed)} of {chosen} gates failed; the metrics are written nevertheless:\n  {lines}")
 
 
 def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) -> dict[str, str]:

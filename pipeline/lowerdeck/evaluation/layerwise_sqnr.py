@@ -57,7 +57,7 @@ def compare_layers(
 
     A tensor counts as it leaves its quantization. What one node of the float program became several nodes counts once,
     at the last of them. Tensors that no provenance leads back from are left out, weights too. Of a program that was
-    traced anew (`float16`, 4-bit weights) every operator's result counts.
+    traced again (`float16`, 4-bit weights) every operator's result counts.
 
     Args:
         exported: The float ATen program.

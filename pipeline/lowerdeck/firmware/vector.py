@@ -62,7 +62,7 @@ def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
             return split[index]
     raise LowerdeckError(
         "the calibration split does not hold the first sample that calibrate used; `dvc repro -f calibrate` uses it "
-        "anew"
+        "again"
     )
 
 

@@ -1,4 +1,4 @@
-"""Dimensions of inputs whose size varies: how torch.export is told of them, and how a program tells of them again."""
+"""Dimensions of inputs whose size varies: how they are passed to torch.export and read back from a program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def traced_shapes(
 def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) -> str | None:
     """What `program` says against the smallest, the next and the largest sizes of `dimensions`; None where nothing.
 
-    torch.export does not always notice that a model takes less than it was told, above all with multiples: it narrows
+    torch.export does not always notice that a model takes less than was declared, above all with multiples: it narrows
     the range, or leaves a guard in the program.
     """
     import torch

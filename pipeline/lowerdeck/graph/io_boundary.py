@@ -1,4 +1,4 @@
-"""What a program takes and gives: integers in place of floats at its border, and the description for firmware.
+"""What a program takes and gives: integers in place of floats at its I/O boundary, and the description for firmware.
 
 ExecuTorch's passes (exir.passes.quantize_io_pass) take the outermost quantize and dequantize off a lowered program, as
 NXP's own flow does. They need these nodes outside of delegates, while XNNPACK's partitioner takes them in: so they are
@@ -71,7 +71,7 @@ def keep_io_boundary_on_cpu(lowering: Lowering) -> None:
 
 
 def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tuple[EdgeProgramManager, IOBoundary]:
-    """The lowered program without quantization at its border, where `lowering` wants that, and what it was.
+    """The lowered program without quantization at its I/O boundary, where `lowering` wants that, and what it was.
 
     The program gains ExecuTorch's constant methods `input0_scale`, `input0_zp` ... `output0_dtype`, which firmware can
     ask for the same metrics.

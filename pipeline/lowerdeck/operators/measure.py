@@ -108,8 +108,8 @@ class _StoppedError(Exception):
 def measure(case: Case, precision: str, target: Target) -> CaseResult:
     """Lower `case` for `target`, and execute it where the operator is delegated.
 
-    An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not,
-    and is told apart by its place.
+    An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not;
+    the traceback shows which it is.
     """
     try:
         return _measured(case, precision, target)
@@ -138,7 +138,7 @@ def _quantized(
     case: Case, scheme: QuantizationScheme, backend: Backend
 ) -> tuple[ExportedProgram, Sequence[QuantizedTensor]]:
     def exported() -> ExportedProgram:
-        # Anew each time, because preparing leaves marks on a program.
+        # Again each time, because preparing leaves marks on a program.
         return export(program(case, quantized=scheme.is_quantized), case.shapes, case.dynamic)
 
     observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
@@ -274,7 +274,7 @@ def _attempt(step: str, do: Callable[[], _Result]) -> _Result:
             return do()
     except LowerdeckError as error:
         raise _StoppedError(f"{step}: {_one_line(error)}") from error
-    except Exception as error:  # whatever a library's own code raises; ours is told apart by its place
+    except Exception as error:  # whatever a library's own code raises; ours is recognized by its traceback
         if _raised_here(error):
             raise
         raise _StoppedError(f"{step}: {type(error).__name__}: {_one_line(error)}") from error

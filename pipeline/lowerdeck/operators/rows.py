@@ -130,7 +130,7 @@ def _key(case: Case, precision: str, target: Target) -> str:
 
 
 def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[str], None]) -> Page:
-    """Measure rows; `advance` is told the key of each one before."""
+    """Measure rows; `advance` receives the key of each before it is measured."""
     tables, installed = claims.read(backend), cases.collection_of(backend).installed()
     rows = []
     for row in planned_rows:

@@ -71,7 +71,7 @@ def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> N
     if _layout(prepared) != state.layout:
         raise LowerdeckError(
             "the observers of build/calibrate do not belong to this model and quantizer; `dvc repro -f calibrate` "
-            "makes them anew"
+            "makes them again"
         )
     for name, observer in _observers(prepared):
         for key, _ in list(observer.named_buffers(recurse=False)):

@@ -141,7 +141,7 @@ def ranked(layers: Sequence[LayerSensitivity], metric: str) -> list[LayerSensiti
 
     Args:
         layers: In any order.
-        metric: `accuracy`, where equal losses are told apart by SQNR, or `sqnr` alone.
+        metric: `accuracy`, where SQNR decides between equal losses, or `sqnr` alone.
     """
 
     def order(layer: LayerSensitivity) -> tuple[float, float]:

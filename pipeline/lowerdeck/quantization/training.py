@@ -4,7 +4,7 @@ It is part of the stage calibrate, whose result it refines: ranges and weights. 
 before, as for a calibration, so that the graph computes in evaluation mode throughout and is never switched between
 modes: torchao's switches would replace eps and momentum of batch norms and the rate of dropouts by its own
 (pytorch/ao#2980). Without batch statistics, gradients summed over single samples are those of the batch, and the
-program that was exported for one sample can be trained. ADR 0016 tells more.
+program that was exported for one sample can be trained. See ADR 0016.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recipe:
     """Adam's step size at the start; it falls to zero along half a cosine."""
     batch_size: int
     seed: int
-    """Draws the order of the samples, anew for each epoch."""
+    """Draws the order of the samples, a new one for each epoch."""
 
 
 class Checkpoints(Protocol):

@@ -42,7 +42,7 @@ def open_program(
 
     Raises:
         LowerdeckError: the file cannot be read or was damaged, does not belong to the manifest, or holds a delegate
-            that this host cannot execute; the message says which and how to mend it.
+            that this host cannot execute; the message says which and how to fix it.
     """
     from lowerdeck.formats.pte import read_pte
     from lowerdeck.runtime.program import HostProgram

@@ -136,7 +136,7 @@ class EthosUTwin:
 
 
 def _stored_as(dtype: torch.dtype) -> torch.dtype:
-    """TOSA has no unsigned integers: its rescaling at the border reads the bytes of an int8 tensor as unsigned."""
+    """TOSA has no unsigned integers: its rescaling at the I/O boundary reads the bytes of an int8 tensor as unsigned."""
     return torch.int8 if dtype == torch.uint8 else dtype
 
 

@@ -135,6 +135,6 @@ def _verified(path: Path, sha256: str) -> bytes:
     if found != sha256:
         raise LowerdeckError(
             f"the host twin {path} has SHA-256 {found[:12]}, the manifest expects {sha256[:12]}: it was altered or "
-            "belongs to another build. `dvc repro -f convert` makes it anew"
+            "belongs to another build. `dvc repro -f convert` makes it again"
         )
     return content

@@ -1,4 +1,4 @@
-"""Edge programs that serve again for the next point: dear to make, and often the same for another delegation option.
+"""Edge programs are costly to build and often the same for another delegation option, so the next point reuses them.
 
 The stage partition decides by the receipt beside an edge program whether it may serve (ADR 0024). A sweep puts the last
 one that was made of the same quantized program, for the same device and flavor, where the stage looks for it.

@@ -28,7 +28,7 @@ def stage_key(
         config: Resolved configuration, as plain values.
         inputs: Digest by path of each of `stage.inputs`.
         versions: Of tools.
-        about: What else the stage is told.
+        about: What else the stage is given.
     """
     return digest(
         {

@@ -60,7 +60,7 @@ def unavailable_message(uri: str, reason: str) -> str:
     kind = "server" if is_server(uri) else "database"
     return (
         f"the MLflow {kind} {redact_credentials(uri)} (from {source}) cannot be used: {textwrap.shorten(reason, 300)}\n"
-        f"Everything built so far is kept. Start the {kind} or mend its address, and the next `dvc repro` runs only "
+        f"Everything built so far is kept. Start the {kind} or fix its address, and the next `dvc repro` runs only "
         "this stage; `tracking: none` in params.yaml goes without."
     )
 

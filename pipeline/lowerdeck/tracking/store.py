@@ -113,7 +113,7 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
     """The experiment `name`, None where there is none yet.
 
     Raises:
-        LowerdeckError: it was deleted, so that it can neither be used nor made anew.
+        LowerdeckError: it was deleted, so it can neither be used nor created again.
     """
     experiment = store.client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "active":

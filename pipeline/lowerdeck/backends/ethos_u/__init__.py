@@ -110,7 +110,7 @@ class Options:
     debug_info: Literal["JSON", "TOSA"] | None = None
     """Where every TOSA operator comes from in the model: as a JSON report, or inside the TOSA graph that is kept."""
     quantized_inputs: bool = False
-    """Whether the program takes integers, without a quantization on the CPU at its begin."""
+    """Whether the program takes integers, without a quantize node on the CPU at its start."""
     quantized_outputs: bool = False
     """Whether the program gives integers, without a dequantization on the CPU at its end."""
 
@@ -137,8 +137,7 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
 
 
 def check_build(device: Device, options: Options, build: BuildContext) -> Iterator[tuple[str, str]]:
-    """Which code may be named depends on the plugins of the build, and what integers are new at the border on the
-    quantization."""
+    """The plugins of the build decide which code may be named, its quantization which integers I/O may have."""
     if device.io_quantization == "int16" and build.scheme.name == "int16x8":
         yield "target.device.io_quantization", "is what int16x8 has anyway; leave it out, or choose uint8"
     for key, paths in ((CHECKS, options.additional_checks), (OPERATORS, options.custom_partition_ops)):
@@ -191,7 +190,7 @@ def create(**arguments: Any) -> Backend:
 
 
 def probe_flavor(**flavor: Any) -> FlavorReport:
-    """The installed Vela; see contracts.BackendDeclaration."""
+    """The installed Vela; see contracts.backends.BackendDeclaration."""
     try:
         version = importlib.metadata.version("ethos-u-vela")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The Ethos-U backend behind contracts.Backend."""
+"""The Ethos-U backend behind contracts.backends.Backend."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Options:
     """A function of your own that has a say in this, by its import path `package.module:function`: called with each
     node (torch.fx.Node) of `preserve_ops`, it returns whether the node is kept whole."""
     quantized_inputs: bool = False
-    """Whether the program takes integers, without a quantization on the CPU at its begin."""
+    """Whether the program takes integers, without a quantize node on the CPU at its start."""
     quantized_outputs: bool = False
     """Whether the program gives integers, without a dequantization on the CPU at its end."""
     fetch_constants_to_sram: bool = False
@@ -192,7 +192,7 @@ def create(**arguments: Any) -> Backend:
 
 
 def probe_flavor(**flavor: Any) -> FlavorReport:
-    """Ask the converter; see contracts.BackendDeclaration."""
+    """Ask the converter; see contracts.backends.BackendDeclaration."""
     from lowerdeck.backends.neutron.flavor import probe
 
     return probe(**flavor)

@@ -1,4 +1,4 @@
-"""The Neutron backend behind contracts.Backend."""
+"""The Neutron backend behind contracts.backends.Backend."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def probe(*, flavor: str, converter_name: str, flavor_options: FlavorOptions, ti
     """Ask a converter for its version and its targets.
 
     Raises:
-        LowerdeckError: it is not installed or fails; says what is missing and how to mend it.
+        LowerdeckError: it is not installed or fails; says what is missing and how to fix it.
     """
     chosen = converter_flavor(flavor, converter_name, flavor_options, timeout_s)
     found = describe(chosen)

@@ -89,7 +89,7 @@ def check(device: Device, options: Options) -> Iterator[tuple[str, str]]:
 
 
 def check_build(device: Device, options: Options, build: BuildContext) -> Iterator[tuple[str, str]]:
-    """Options that nothing of the chosen quantization answers to, and what the runtime would get wrong."""
+    """Options that do not apply to the chosen quantization, and what the runtime would get wrong."""
     scheme, mixed = build.scheme.name, bool(build.scheme.rules)
     precision = _PRECISIONS_OF.get(scheme, "DYNAMIC_QUANT")
     if options.config_precisions is not None and not mixed and not {precision, "FP32"} & {*options.config_precisions}:
@@ -129,7 +129,7 @@ def create(**arguments: Any) -> Backend:
 
 
 def probe_flavor(**flavor: Any) -> FlavorReport:
-    """The installed serializer; see contracts.BackendDeclaration."""
+    """The installed serializer; see contracts.backends.BackendDeclaration."""
     version = importlib.metadata.version("executorch")
     converter = Converter(flavor=flavor["flavor"], name="executorch-xnnpack", version=version)
     return FlavorReport(converter=converter, targets=("cpu",))

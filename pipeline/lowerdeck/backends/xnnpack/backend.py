@@ -1,4 +1,4 @@
-"""The XNNPACK backend behind contracts.Backend."""
+"""The XNNPACK backend behind contracts.backends.Backend."""
 
 from __future__ import annotations
 

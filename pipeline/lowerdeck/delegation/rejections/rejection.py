@@ -59,7 +59,7 @@ class Rejection:
 
     @property
     def values(self) -> dict[str, object]:
-        """What the check told and what all conditions compared, by name."""
+        """What the check reported and what all conditions compared, by name."""
         compared = {name: value for condition in self.conditions for name, value in condition.values.items()}
         return {**self.message_values, **compared}
 

@@ -2,7 +2,7 @@
 
 Topology after the benchmark's reference model (Banbury et al., "MLPerf Tiny Benchmark", NeurIPS 2021 Datasets and
 Benchmarks; mlcommons/tiny, benchmark/training/image_classification), which is ResNet v1 (He et al., 2016) with one
-block in each of three stacks. Written anew in PyTorch; two details differ from the Keras reference: the shortcut
+block in each of three stacks. Rewritten in PyTorch; two details differ from the Keras reference: the shortcut
 convolutions carry a batch norm as in He et al., and there is no softmax, because quantization and metrics want logits.
 """
 

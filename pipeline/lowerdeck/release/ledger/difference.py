@@ -99,11 +99,11 @@ def read_tolerances(path: Path) -> dict[str, Tolerance]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LowerdeckError(f"{path}, which says how figures are judged, cannot be read: {error.strerror}") from None
+        raise LowerdeckError(f"{path}, which says how metrics are judged, cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LowerdeckError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise LowerdeckError(f"{path} has to hold a mapping of figures to their tolerances")
+        raise LowerdeckError(f"{path} must be a mapping of metrics to their tolerances")
     tolerances: dict[str, Tolerance] = {}
     problems: list[Problem] = []
     for name, value in values.items():

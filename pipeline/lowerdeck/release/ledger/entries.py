@@ -43,7 +43,7 @@ class Entry:
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """95 % intervals of those metrics that are shares of samples."""
     not_measured: dict[str, str] = field(default_factory=dict)
-    """Figures that stand for nothing, and why."""
+    """Metrics that mean nothing, and why."""
     hashes: dict[str, str]
     """SHA-256 of what the build was made of and what came of it: the links of its lineage, and its key."""
     versions: dict[str, str]
