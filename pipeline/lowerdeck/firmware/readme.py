@@ -1,4 +1,4 @@
-"""The README of a bundle: what the firmware engineer has to do, from the facts of this very build."""
+"""The README of a bundle: what the firmware engineer has to do, from the facts of the build."""
 
 from __future__ import annotations
 

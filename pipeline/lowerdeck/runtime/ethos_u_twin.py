@@ -19,12 +19,12 @@ from lowerdeck.runtime.tensors import dtype_of
 
 _IDENTIFIER = b"TOSA"
 _IGNORED = "TOSA spec"
-"""In a line that the reference model writes at every run of a graph made for an older TOSA, and executes all the
-same."""
+"""Part of a line that the reference model writes at every run of a graph for an older TOSA, which it executes
+nevertheless."""
 _DTYPES = {
     1: torch.bool, 3: torch.int8, 4: torch.int16, 5: torch.int32, 7: torch.float32, 8: torch.float16, 17: torch.int64,
 }  # fmt: skip
-"""torch dtype by the TOSA schema's DType; others are no inputs or outputs of an Ethos-U partition."""
+"""torch dtype by the TOSA schema's DType; inputs and outputs of Ethos-U partitions have no others."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def read_ports(graph: bytes) -> tuple[list[GraphPort], list[GraphPort]]:
     """Inputs and outputs of a TOSA graph, in order.
 
     Raises:
-        ValueError: no TOSA flatbuffer, a damaged one, or one with an unknown element type.
+        ValueError: it is not a TOSA flatbuffer, is damaged, or has an unknown element type.
     """
     regions = list(root(graph, _IDENTIFIER, "a TOSA graph").tables(1))
     blocks = list(regions[0].tables(1)) if regions else []
@@ -80,7 +80,7 @@ class EthosUTwin:
             graph: TOSA flatbuffer, known to belong to the delegate's payload.
 
         Raises:
-            ValueError: it is none, or damaged.
+            ValueError: it is not a TOSA flatbuffer, or damaged.
             LowerdeckError: the reference model is not installed.
         """
         try:
@@ -95,11 +95,11 @@ class EthosUTwin:
     def check(self, arguments: Sequence[TensorSpec]) -> None:
         """Bind the graph's inputs and outputs to the delegate call's arguments.
 
-        The NPU is handed memory as it is, so the graph has the dimensions of an argument in their order in memory: N,
-        H, W, C for a channels-last tensor.
+        The NPU gets memory as it is, so the graph has the dimensions of an argument in memory order: N, H, W, C for a
+        channels-last tensor.
 
         Raises:
-            ValueError: their number, shapes or element types do not agree.
+            ValueError: their number, shapes or element types do not match.
         """
         ports = [*self._inputs, *self._outputs]
         if len(ports) != len(arguments):
@@ -136,14 +136,15 @@ class EthosUTwin:
 
 
 def _stored_as(dtype: torch.dtype) -> torch.dtype:
-    """TOSA has no unsigned integers: its rescaling at the I/O boundary reads the bytes of an int8 tensor as unsigned."""
+    """TOSA has no unsigned integers: its rescaling at the I/O boundary reads the bytes of an int8 tensor as
+    unsigned."""
     return torch.int8 if dtype == torch.uint8 else dtype
 
 
 @contextmanager
 def _silent_stdout() -> Iterator[None]:
-    """Drop what C++ code writes to the process's standard output: the serializer notes there, at every run, that a
-    graph was made for an older TOSA. What it says of errors goes to standard error."""
+    """Drop what C++ code writes to the process's standard output: at every run the serializer writes there that a
+    graph was made for an older TOSA. Its errors go to standard error."""
     c_library = ctypes.CDLL(None)
     c_library.fflush(None)  # what was written before belongs to the real output
     original, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
