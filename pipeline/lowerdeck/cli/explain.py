@@ -1,4 +1,4 @@
-"""`lowerdeck explain`: why nodes are not delegated, how they could be, and what changed against another plan."""
+"""`lowerdeck explain`: why nodes are not delegated, how they could be, and what changed compared with another plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what was asked for; the build's own plan gets its page as well."""
+    """Print the requested explanation; the build's own plan also gets its page."""
     from rich.console import Console
 
     from lowerdeck.artifacts.plans import read_plan

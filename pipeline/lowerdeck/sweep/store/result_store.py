@@ -114,7 +114,9 @@ class Store:
             try:
                 for number, file in enumerate(files):
                     if not self._fetch(file, partial / str(number)):
-                        self._log(f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made again")
+                        self._log(
+                            f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made again"
+                        )
                         return False
                 for number, file in enumerate(files):
                     place = folder / file.path
