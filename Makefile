@@ -11,13 +11,14 @@ DEV_READY := $(VENV)/.installed-dev
 
 .PHONY: repro test test-all lint ui report benchmark mutation clean help
 
-repro: $(READY)  ## set up, build what params.yaml says, show the figures
+repro: $(READY)  ## set up, build what params.yaml says, show the metrics
 	@find .dvc/tmp -name rwlock -empty -delete 2>/dev/null || true  # DVC interrupted while it wrote its locks
 	dvc repro
 	lowerdeck report
 
 test: $(DEV_READY)  ## lint, types, import contracts and the tests that take seconds
 	ruff check .
+	codespell
 	mypy
 	lint-imports --no-cache
 	pytest -m "not slow" $(PARALLEL)
@@ -25,15 +26,16 @@ test: $(DEV_READY)  ## lint, types, import contracts and the tests that take sec
 test-all: $(DEV_READY)  ## all tests, also those that take minutes
 	pytest $(PARALLEL)
 
-lint: $(DEV_READY)  ## lint, types and import contracts
+lint: $(DEV_READY)  ## lint, spelling, types and import contracts
 	ruff check .
+	codespell
 	mypy
 	lint-imports --no-cache
 
 ui: $(READY)  ## MLflow on the runs that were tracked
 	lowerdeck ui
 
-report: $(READY)  ## the figures of the last build again
+report: $(READY)  ## the metrics of the last build again
 	lowerdeck report
 
 benchmark: $(READY)  ## cold builds against one process that makes the same calls (half an hour)

@@ -152,7 +152,7 @@ def workers(clone: Path, points: int, twice: str | None) -> None:
     built = 2 * points if twice else points
     for count in (1, 2):
         launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={count}"]
-        shutil.rmtree(clone / "sweeps", ignore_errors=True)  # edge programs that serve again lie there, too
+        shutil.rmtree(clone / "sweeps", ignore_errors=True)  # reused edge programs are there, too
         seconds, folder = sweep(clone, points, *launcher, *also)
         runs = json.loads((folder / "summary.json").read_text())["stage_runs"]
         assert runs["quantize"] == 1, runs

@@ -16,7 +16,7 @@ def main() -> None:
     backend, program = lowering_backend(), read_program(paths.QUANTIZED)
     from lowerdeck.steps.partition import partition, preserved_ops, replan
 
-    # The dear part of the stage is to make the edge program: one that was made of the same serves again.
+    # Building the edge program is the costly part of the stage, so one that was made from the same inputs is reused.
     fingerprint, options = edge_fingerprint()
     edge = read_matching_edge_program(fingerprint, options, lambda: preserved_ops(program, backend))
     if edge is not None:

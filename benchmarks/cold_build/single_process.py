@@ -145,7 +145,7 @@ def xnnpack(target: str) -> Flow:
 
 
 def load_quantized_kernels() -> None:
-    """Out variants for the quantize and dequantize nodes at the program's border."""
+    """Out variants for the quantize and dequantize nodes at the program's I/O boundary."""
     import executorch.extension.pybindings.portable_lib
     import executorch.kernels.quantized  # noqa: F401
 

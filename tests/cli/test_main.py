@@ -248,7 +248,7 @@ class TestFlavors:
         assert found["vela"]["version"] == importlib.metadata.version("ethos-u-vela")
         assert "ethos-u85-2048" in found["vela"]["targets"]
         assert found["xnnpack_serializer"]["version"] == importlib.metadata.version("executorch")
-        assert "flavor.options.python has to be given by you" in found["eiq_neutron_sdk_venv"]["problem"]
+        assert "flavor.options.python must be set by you" in found["eiq_neutron_sdk_venv"]["problem"]
         older = found["neutron_converter_SDK_25_09"]
         assert not older["installed"]
         assert "Install neutron_converter_SDK_25_09 there, or set `flavor.options.python`" in older["problem"]

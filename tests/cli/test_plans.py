@@ -79,7 +79,7 @@ class TestRevision:
         monkeypatch.chdir(tmp_path / "clone")
         shutil.rmtree(".dvc/cache")
         message = explain("--against", "first", status=1)
-        assert "the plan of revision first is not to be had here" in message
+        assert "the plan of revision first is not available here" in message
         assert "dvc fetch" in message
 
     def test_a_revision_before_the_first_build_has_none(
@@ -90,7 +90,7 @@ class TestRevision:
         call("git", "checkout", "--quiet", "--orphan", "bare")
         call("git", "rm", "--quiet", "--cached", "dvc.yaml", "dvc.lock")
         call("git", "commit", "--quiet", "--message", "no build")
-        assert "not to be had here" in explain("--against", "bare", status=1)
+        assert "not available here" in explain("--against", "bare", status=1)
 
 
 class TestRun:

@@ -169,5 +169,5 @@ class TestOverrides:
     def test_what_is_no_mapping_is_refused(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "params.yaml"
         path.write_text(text)
-        with pytest.raises(ConfigurationError, match="a mapping has to stand at"):
+        with pytest.raises(ConfigurationError, match="there must be a mapping at"):
             with_override(path, ("quantization", "keep_float"), ["b"])

@@ -212,7 +212,7 @@ def test_what_is_no_finite_number_is_no_figure() -> None:
 def test_builds_without_figures_stand_apart() -> None:
     lost = build("lost", state=State.FAILED)
     assert [found.label for found in compare([build("a", 1), lost]).not_comparable] == ["lost"]
-    with pytest.raises(LowerdeckError, match="none of the 1 builds has figures: lost failed"):
+    with pytest.raises(LowerdeckError, match="none of the 1 builds has metrics: lost failed"):
         compare([lost])
 
 

@@ -156,7 +156,7 @@ FLAVORS = {
     ),
     "an interpreter to be given": (
         {"flavor": "eiq_neutron_sdk_venv"},
-        ("flavor.options.python: has to be given by you",),
+        ("flavor.options.python: must be set by you",),
     ),
     "no such folder": (
         flavor("eiq_neutron_sdk", sys_path=["no/such/folder"]),
@@ -358,7 +358,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "section that no linker knows": (
         override("firmware.section", 'a") b'),
-        ("firmware.section: ", "is no name of a section", "null for none"),
+        ("firmware.section: ", "is not a name of a section", "null for none"),
     ),
     "option of gates": ({"gates": "releases"}, ("gates: ", '"releases"', "did you mean 'release'?")),
     "option of tracking": ({"tracking": "lokal"}, ("tracking: ", '"lokal"', "did you mean 'local'?")),
@@ -580,7 +580,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("dataset.options: ", "std is [0.0]", "above 0"),
     ),
     "dataset that is not there": (override("dataset.options.root", "nowhere"), ("dataset: ", "nowhere/manifest.json")),
-    "computed value": (override("model.fingerprint", "x"), ("model.fingerprint: ", '"x"', "cannot be given")),
+    "computed value": (override("model.fingerprint", "x"), ("model.fingerprint: ", '"x"', "cannot be set")),
     "interpolation of nothing": (
         override("model.name", "${model.nickname}"),
         ("model.name: ", '"${model.nickname}"', "not found"),
@@ -614,9 +614,9 @@ def test_a_spoiled_configuration_is_refused(refusal: Callable[..., str], name: s
         ("model: resnet8\nmodel: resnet18\n", ("is not valid YAML", 'duplicate key "model"')),
         ("overrides:\n\tmodel: {}\n", ("is not valid YAML", "line 2")),
         ("overrides: {model: {name: !!python/object:os.system {}}}", ("is not valid YAML", "os.system")),
-        ("- target: xnnpack_cpu\n", ("has to hold a mapping of model, dataset",)),
-        ("", ("has to hold a mapping of model, dataset",)),
-        ("xnnpack_cpu", ("has to hold a mapping of model, dataset",)),
+        ("- target: xnnpack_cpu\n", ("must be a mapping of model, dataset",)),
+        ("", ("must be a mapping of model, dataset",)),
+        ("xnnpack_cpu", ("must be a mapping of model, dataset",)),
         ("overrides: {model: {name: 2024-01-01}}", ("overrides.model.name: ", '"2024-01-01"', "date", "quotes")),
         ("overrides: {model: {name: 2024-01-01 10:00:00}}", ("overrides.model.name: ", "datetime", "quotes")),
         ("overrides: {model: {name: !!binary aGVsbG8=}}", ("overrides.model.name: ", "bytes")),

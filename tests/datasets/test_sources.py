@@ -1,4 +1,4 @@
-"""Contract: every dataset source fits contracts.DatasetSource, and its datasets fit contracts.Dataset."""
+"""Contract: every dataset source fits contracts.samples.DatasetSource, its datasets contracts.samples.Dataset."""
 
 from __future__ import annotations
 

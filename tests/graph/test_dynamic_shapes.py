@@ -261,7 +261,7 @@ IMAGE = [[1, 3, 16, 16]]
             Flattened(),
             IMAGE,
             [DynamicDimension(dim=2, min=8, max=32)],
-            "  model.dynamic_shapes.0 (dimension 2 of input 0): the model works with 16 only; leave it out",
+            "  model.dynamic_shapes.0 (dimension 2 of input 0): the model works only with 16; leave it out",
         ),
         (
             DownAndUp(),
@@ -274,7 +274,7 @@ IMAGE = [[1, 3, 16, 16]]
             Sum(),
             [[1, 4], [1, 4]],
             [DynamicDimension(dim=1, min=2, max=8), DynamicDimension(input=1, dim=1, min=2, max=8)],
-            "model.dynamic_shapes.1 (dimension 1 of input 1): has to equal model.dynamic_shapes.0; give both the same",
+            "model.dynamic_shapes.1 (dimension 1 of input 1): must equal model.dynamic_shapes.0; give both the same",
         ),
     ],
     ids=["fixed", "even", "branch", "equal"],

@@ -1,4 +1,4 @@
-"""Contract: every model source fits contracts.ModelSource; those of conf/model can be built."""
+"""Contract: every model source fits contracts.samples.ModelSource; those of conf/model can be built."""
 
 from __future__ import annotations
 

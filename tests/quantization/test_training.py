@@ -34,7 +34,7 @@ RECIPE = Recipe(epochs=2, learning_rate=0.03, batch_size=4, seed=3)
 
 
 class Stripes:
-    """Noisy stripes of 3 x 32 x 32, horizontal (class 0) or vertical (class 1): contracts.Split."""
+    """Noisy stripes of 3 x 32 x 32, horizontal (class 0) or vertical (class 1): contracts.samples.Split."""
 
     def __init__(self, num_samples: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -84,7 +84,7 @@ def test_a_figure_that_no_point_has_is_said(project: Project) -> None:
     single = ["hydra.sweeper.direction=maximize", "sweep.objectives=[delegated_acuracy]", "hydra.sweeper.n_trials=1"]
     done = searched(project, *SPACE[:1], "quantization=choice(int8)", *SAMPLER[:-2], *single, *QUICK)
     assert done.returncode == 1
-    assert "no point has the figure 'delegated_acuracy'" in done.stderr
+    assert "no point has the metric 'delegated_acuracy'" in done.stderr
     assert "Did you mean delegated_accuracy" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -123,7 +123,7 @@ def test_objectives_are_typed_or_of_the_named_sweep() -> None:
     assert arguments.to_hydra_overrides(["sweep.objectives=[total_macs]", "target=a,b"]) == ["target=a,b"]
     assert arguments.objectives(["sweep.objectives=null"], named) == []
     for wrong in ("sweep.objectives=a,b", "sweep.objectives=a", "sweep.objectives=[1]"):
-        with pytest.raises(ConfigurationError, match="a list of figures"):
+        with pytest.raises(ConfigurationError, match="a list of metrics"):
             arguments.objectives([wrong], named)
 
 

@@ -18,7 +18,7 @@ from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 def write_evaluation(
     metrics: dict[str, Any], outputs: Outputs, digests: Sequence[str], classes: Sequence[ClassMetrics] = ()
 ) -> None:
-    """Figures, confusion pairs of the most real program measured, classes, and the samples used by digest."""
+    """Metrics, confusion pairs of the most real program measured, classes, and the samples used by digest."""
     write_json(paths.METRICS, metrics)
     rows: list[tuple[str, str]] = []
     if outputs.labels is not None:

@@ -53,7 +53,7 @@ def probe(name: str, flavor: Flavor[Values]) -> FlavorReport:
     """Ask the converter that `flavor` names for its version and what it can do; nothing heavy is imported.
 
     Raises:
-        LowerdeckError: it cannot be used; says what is missing and how to mend it.
+        LowerdeckError: it cannot be used; says what is missing and how to fix it.
     """
     backend = source(name)
     return backend.probe_flavor(_flavor(backend, flavor))

@@ -1,1 +1,1 @@
-"""Commands of `lowerdeck` that are more than a few lines: each module has `add`, which describes its command."""
+"""Commands of `lowerdeck` of more than a few lines: each module has `add`, which adds its command to the parser."""

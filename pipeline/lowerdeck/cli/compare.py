@@ -1,4 +1,4 @@
-"""`lowerdeck compare`: builds side by side, in the terminal, as JSON and CSV, and on a page to decide from."""
+"""`lowerdeck compare`: builds side by side, in the terminal, as JSON and CSV, and on a page."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = "-"
 _GIT = "git:"
 _SHORT_HEXADECIMAL = re.compile(r"[0-9a-f]{1,6}")
-"""Rather the beginning of a run's id than of a commit's: git itself never shortens to less than seven."""
+"""A prefix shorter than this is a run's id and not a commit's: git never abbreviates to less than seven characters."""
 
 
 def add(commands: Any) -> None:
     """Describe the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
-        help="hold builds against each other: a sweep, runs, git revisions",
-        description="Holds builds against each other. Without a SELECTOR: the points of the latest sweep, or all "
+        help="show builds side by side: a sweep, runs, git revisions",
+        description="Shows builds side by side. Without a SELECTOR: the points of the latest sweep, or all "
         "recorded builds where there is none. docs/compare.md explains tables and page.",
     )
     parser.add_argument(
@@ -42,12 +42,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--objectives",
         metavar="METRIC:max,...",
-        help="what is wanted, e.g. accuracy:max,undelegated_macs:min,size:min (default: accuracy, coverage, size)",
+        help="objectives, e.g. accuracy:max,undelegated_macs:min,size:min (default: accuracy, coverage, size)",
     )
-    parser.add_argument("--metrics", metavar="METRIC,...", help="figures in the table, in place of the usual ones")
+    parser.add_argument("--metrics", metavar="METRIC,...", help="metrics in the table, instead of the default ones")
     parser.add_argument("--top", type=_count, default=40, metavar="N", help="rows; 0 for all (default: %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it in place of the table")
-    parser.add_argument("--csv", metavar="FILE", help="write one row a build as CSV; - prints it in place of the table")
+    parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it instead of the table")
+    parser.add_argument("--csv", metavar="FILE", help="write one row per build as CSV; - prints it instead")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where the page goes (default: build/compare.html)")
     parser.add_argument("--no-log", action="store_true", help="do not keep the comparison in MLflow")
     parser.set_defaults(run=run)
@@ -128,7 +128,7 @@ def _recorded(tracking: TrackingConfig, found: Sequence[RecordedRun]) -> list[Co
 
 
 def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[ComparedBuild]:
-    """Points of sweeps that failed or were skipped, and have no run, as far as the sweeps ran in this project."""
+    """Points without a run, because they failed or were skipped, of the sweeps that ran in this project."""
     from lowerdeck.comparison import sources
     from lowerdeck.sweep.folder import Folder
     from lowerdeck.sweep.snapshot import SWEEPS
@@ -143,9 +143,9 @@ def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[Co
 
 
 def _unrecorded_sweeps(selector: str) -> list[str]:
-    """Ids of this project's sweeps that `selector` begins and that lost all their points: MLflow does not know them.
+    """Ids of this project's sweeps that begin with `selector` and have no point in MLflow.
 
-    Where a point was measured, it was recorded, and that its run is not found has another reason.
+    A point that was measured was recorded; if its run is not found, there is another reason.
     """
     from lowerdeck.sweep.folder import Folder
     from lowerdeck.sweep.snapshot import SWEEPS
@@ -175,7 +175,7 @@ def _revision(selector: str) -> str | None:
 
 
 def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[str, bool]:
-    """Paired tests of the builds that are hard to tell from the best, where their confusion pairs were kept."""
+    """Paired tests of the builds whose intervals overlap that of the best, where their confusion pairs were kept."""
     from lowerdeck.artifacts import paths
     from lowerdeck.comparison import paired, sources
     from lowerdeck.tracking.runs import read_artifacts
@@ -199,7 +199,7 @@ def _print(options: argparse.Namespace, comparison: Comparison, output: Path) ->
     console = terminal.console()
     terminal.print_comparison(comparison, console, top=options.top or None, metrics=metrics)
     terminal.print_effects(comparison, console)
-    console.print(f"\nthe page to decide from: {output}", soft_wrap=True)
+    console.print(f"\nthe page: {output}", soft_wrap=True)
 
 
 def _write(path: Path, text: str) -> None:
@@ -212,7 +212,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Mapping[str, str]) -> None:
-    """Keep the comparison; where MLflow cannot, what was printed and written stays, and that is said."""
+    """Record the comparison; if MLflow fails, say so and keep what was printed and written."""
     from lowerdeck.tracking.comparisons import log_comparison
 
     compared = [build.run_id or build.label for build in (*comparison.builds, *comparison.not_comparable)]
@@ -222,5 +222,5 @@ def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Ma
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows; 0 shows all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows; 0 shows all")
     return int(text)

@@ -1,4 +1,4 @@
-"""`lowerdeck explain`: why nodes are not delegated, how they could be, and what changed against another plan."""
+"""`lowerdeck explain`: why nodes are not delegated, how they could be, and what changed compared with another plan."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def add(commands: Any) -> None:
     """Describe the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
-        help="tell why nodes are not delegated, and what would make them delegable",
-        description="Tells what stays on the CPU, by reason, dearest first, and what would make it delegable; writes "
+        help="explain why nodes are not delegated, and what would make them delegable",
+        description="Shows what stays on the CPU, by reason, most MACs first, and what would make it delegable; writes "
         "build/explain.html with the whole graph. A PLAN is a plan.json, a git revision or an MLflow run.",
     )
     parser.add_argument("plan", nargs="?", metavar="PLAN", help="the plan (default: that of the build in build/)")
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what was asked for; the build's own plan gets its page as well."""
+    """Print the requested explanation; the build's own plan also gets its page."""
     from rich.console import Console
 
     from lowerdeck.artifacts.plans import read_plan

@@ -20,12 +20,12 @@ from lowerdeck.contracts.errors import LowerdeckError
 CONF = Path("conf")
 PARAMS = Path("params.yaml")
 _MAX_PROBES = 4
-"""Converters that are asked at the same time."""
+"""Converters that are queried at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What is known of one option."""
+    """The status of one option."""
 
     option: str
     """Name of the file in conf/flavor."""
@@ -44,9 +44,9 @@ class Status:
     host_only: bool = False
     """True where its programs do not run on the device."""
     missing_features: list[str] | None = None
-    """What other releases have and this one has not."""
+    """Features of other releases that this one lacks."""
     problem: str | None = None
-    """What is missing and how to mend it."""
+    """What is missing and how to fix it."""
 
 
 def add(commands: Any) -> None:
@@ -58,18 +58,18 @@ def add(commands: Any) -> None:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="time limit for asking one of them (default: %(default)g)",
+        help="time limit for querying one of them (default: %(default)g)",
     )
     command.set_defaults(run=_flavors)
 
 
 def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[Status]:
-    """The options of conf/flavor in order of their names; one that crashes or hangs does not keep back the others.
+    """The options of conf/flavor in order of their names; one that crashes or hangs does not block the others.
 
     Args:
         conf_dir: The folder conf.
         params: params.yaml: its overrides of `flavor` hold for the option that it names.
-        timeout_s: Limit for asking one converter.
+        timeout_s: Limit for querying one converter.
     """
     options = sorted(path.stem for path in (conf_dir / "flavor").glob("*.yaml") if path.stem != "default")
     with ThreadPoolExecutor(_MAX_PROBES) as pool:
@@ -110,7 +110,7 @@ def _values(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LowerdeckError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise LowerdeckError(f"{path} has to hold a mapping")
+        raise LowerdeckError(f"{path} must be a mapping")
     return values
 
 
@@ -120,7 +120,7 @@ def _override(values: dict[str, Any], overrides: dict[str, Any]) -> None:
 
 
 def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
-    """What the converter says.
+    """The converter's report.
 
     Raises:
         LowerdeckError: the option is not complete, or its converter cannot be used.
@@ -128,9 +128,7 @@ def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
     open_keys = [key for key, value in (values.get("options") or {}).items() if value == "???"]
     if open_keys:
         listed = ", ".join(f"flavor.options.{key}" for key in open_keys)
-        raise LowerdeckError(
-            f"{listed} has to be given by you, in a copy of the file or under `overrides` in params.yaml"
-        )
+        raise LowerdeckError(f"{listed} must be set by you, in a copy of the file or under `overrides` in params.yaml")
     config, problems = validate(FlavorConfig, values, "flavor")
     _raise_problems(problems)
     if config.backend not in backends.available():
@@ -187,7 +185,7 @@ def _listed(targets: list[str] | None) -> str:
 
 
 def _notes(status: Status) -> Iterator[str]:
-    """What the table has no room for."""
+    """Notes that do not fit into the table."""
     if status.problem:
         yield f"{status.option}: {status.problem}"
     if status.host_only:

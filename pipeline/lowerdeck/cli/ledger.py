@@ -1,4 +1,4 @@
-"""`lowerdeck ledger`: what builds are worth, kept in docs/ledger, and what got worse since a git revision."""
+"""`lowerdeck ledger`: the metrics of builds, kept in docs/ledger, and what got worse since a git revision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEDGER = Path("docs/ledger")
 def add(commands: Any) -> None:
     """Describe the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "ledger", help="keep what builds are worth in docs/ledger, and show what got worse", description=__doc__
+        "ledger", help="keep the metrics of builds in docs/ledger, and show what got worse", description=__doc__
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     update = actions.add_parser("update", help="write the entry of the build in build/, or those of recorded builds")
@@ -30,13 +30,13 @@ def add(commands: Any) -> None:
         "selector",
         nargs="?",
         metavar="RUNS",
-        help="recorded builds in place of build/: a run's id or name, a sweep's id or name, or a filter of MLflow",
+        help="recorded builds instead of build/: a run's id or name, a sweep's id or name, or a filter of MLflow",
     )
     update.set_defaults(run=_update)
     diff = actions.add_parser(
         "diff",
-        help="hold docs/ledger against that of a git revision; exit status 1 on a regression",
-        description="Hold docs/ledger against that of a git revision. docs/ledger/tolerances.yaml says what a "
+        help="compare docs/ledger with that of a git revision; exit status 1 on a regression",
+        description="Compare docs/ledger with that of a git revision. docs/ledger/tolerances.yaml says what a "
         "regression is; one is enough for exit status 1.",
     )
     diff.add_argument("revision", metavar="REV", help="e.g. origin/main or HEAD")
@@ -66,7 +66,7 @@ def _built() -> Iterator[tuple[str, Entry]]:
 
 
 def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
-    """The models and entries of recorded builds, but of those that failed."""
+    """The models and entries of recorded builds, except failed ones."""
     from lowerdeck.artifacts import paths
     from lowerdeck.release.ledger.entries import entry_of
     from lowerdeck.tracking import recorded_build
@@ -76,9 +76,7 @@ def _recorded(selector: str) -> Iterator[tuple[str, Entry]]:
     found = find_runs(tracking, selector=selector)
     finished = [run for run in found if run.status == "FINISHED"]
     if not finished:
-        raise LowerdeckError(
-            f"no recorded build that was finished is named {selector!r}; `lowerdeck compare` lists them"
-        )
+        raise LowerdeckError(f"no finished build is named {selector!r}; `lowerdeck compare` lists them")
     if len(finished) < len(found):
         print(f"left out: {len(found) - len(finished)} of {len(found)} runs, which failed or are not finished")
     for run in finished:
@@ -100,7 +98,8 @@ def _diff(options: argparse.Namespace) -> None:
     if worse := found.of(ChangeVerdict.REGRESSION):
         count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
         raise LowerdeckError(
-            f"{count} against {options.revision}; where one is intended, {LEDGER / TOLERANCES_NAME} says what is taken"
+            f"{count} against {options.revision}; where one is intended, {LEDGER / TOLERANCES_NAME} says what "
+            "is tolerated"
         )
 
 
@@ -108,7 +107,7 @@ def _files_of(revision: str) -> Iterator[tuple[str, str]]:
     """Names and texts of the ledger's files at a git revision."""
     from lowerdeck.release.ledger.entries import TOLERANCES_NAME
 
-    # `^{commit}` makes an error of what is no revision, and `--` parts it from the folder.
+    # `^{commit}` rejects what is not a revision, and `--` separates it from the folder.
     listed = _git("ls-tree", "-r", "--name-only", f"{revision}^{{commit}}", "--", f"{LEDGER.as_posix()}/")
     for name in listed.splitlines():
         if name.endswith(".yaml") and Path(name).name != TOLERANCES_NAME:
@@ -135,7 +134,7 @@ def _show(found: LedgerDifference, revision: str) -> None:
     console = Console()
     if found.changes:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in ("", "entry", "figure", revision, "now", "change"):
+        for heading in ("", "entry", "metric", revision, "now", "change"):
             table.add_column(heading, overflow="fold")
         styles = {
             ChangeVerdict.REGRESSION: "red",
@@ -148,8 +147,8 @@ def _show(found: LedgerDifference, revision: str) -> None:
                 table.add_row(*(Text(cell, style=style) for cell in _cells(change)))
         console.print(table)
     lines = [f"new: {name}" for name in found.new]
-    lines += [f"not there any more: {name}" for name in found.missing]
-    lines += [f"made otherwise: {name}: {', '.join(what)}" for name, what in found.changed_inputs.items()]
+    lines += [f"removed: {name}" for name in found.missing]
+    lines += [f"built differently: {name}: {', '.join(what)}" for name, what in found.changed_inputs.items()]
     for line in lines or ([] if found.changes else [f"nothing differs from {revision}"]):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

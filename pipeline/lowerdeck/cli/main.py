@@ -1,4 +1,4 @@
-"""The command `lowerdeck`: what is done with builds; building itself is `dvc repro`."""
+"""The command `lowerdeck` works with builds; building itself is `dvc repro`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: As typed after `lowerdeck`; None for those of the process.
 
     Returns:
-        Exit status: 0, or 1 with a message for what the user can mend. A command that does not exist ends the process
-        with the usage and status 2.
+        Exit status: 0, or 1 with a message where the user can fix the cause. An unknown command ends the process with
+        the usage and status 2.
     """
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:  # argparse takes positional arguments on one side of an option only
         options.overrides = [*options.overrides, *rest]
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # plugins/ lies there, and the installed command does not look into the current folder
+        sys.path.append(here)  # plugins/ is there, and the installed command does not search the current folder
     try:
         options.run(options)
     except LowerdeckError as error:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    report = commands.add_parser("report", help="print the figures of the build in build/ and write build/report.html")
+    report = commands.add_parser("report", help="print the metrics of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
     explain.add(commands)
     quantization.add(commands)
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
-    run.description = "Execute a .pte on this host. Without --inputs and --output it is described only."
+    run.description = "Execute a .pte on this host. Without --inputs and --output it is only described."
     run.add_argument("program", type=Path, metavar="PROGRAM.pte")
     run.add_argument(
         "--inputs",
@@ -74,7 +74,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help=".npy or raw .bin files, one an input; .npz files, one a run; images or a folder of them, one a run "
+        help=".npy or raw .bin files, one per input; .npz files, one per run; images or a folder of them, one per run "
         "(arrays are given as they are; images become the integers that the manifest asks for)",
     )
     run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
@@ -89,7 +89,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--twins", type=Path, help="folder of its host twins (default: twins/ beside it, if any)")
     run.add_argument("--alone", action="store_true", help="ignore manifest.json and twins/ beside the program")
     for name, default, what in (("mean", 0.0, "subtracted from"), ("std", 1.0, "divisor of")):
-        text = f"for images: {what} pixels in 0 ... 1, one value or one a channel (default: {default:g})"
+        text = f"for images: {what} pixels in 0 ... 1, one value or one per channel (default: {default:g})"
         run.add_argument(f"--{name}", type=float, nargs="+", default=[default], metavar="VALUE", help=text)
     run.set_defaults(run=_run)
 

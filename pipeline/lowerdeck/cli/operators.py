@@ -1,4 +1,4 @@
-"""`lowerdeck operators`: is the documentation of a backend's operators right about the installed versions?"""
+"""`lowerdeck operators`: compares documented operators with the installed versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lowerdeck.operators.rows import Page
 
 _MAX_DIFFERENCES = 20
-"""Differences that a message lists."""
+"""Most differences that a message lists."""
 
 
 def add(commands: Any) -> None:
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
     command.description = (
         "Lower a minimal module for every row and every constraint of a backend's operator tables with the installed "
         "versions, execute what is delegated on this host, and compare with the table in docs/operators. It takes "
-        "minutes; docs/operators/README.md tells how to read the result."
+        "minutes; docs/operators/README.md explains the result."
     )
     command.add_argument("--backend", required=True, choices=backends.available())
     command.add_argument("--update", action="store_true", help="write the table instead of comparing with it")
@@ -50,7 +50,9 @@ def _operators(options: argparse.Namespace) -> None:
         _update(fresh, is_whole=options.only == "*")
     own = [f"{row.key}: {row.problem}" for row in fresh.rows if row.outcome == "own error"]
     if own:
-        raise LowerdeckError("errors of the project itself, which tell nothing of the backend:\n  " + "\n  ".join(own))
+        raise LowerdeckError(
+            "errors of the project itself, which say nothing about the backend:\n  " + "\n  ".join(own)
+        )
     if options.update:
         return
     found = list(rows.differences(rows.read(options.backend), fresh))
@@ -58,8 +60,8 @@ def _operators(options: argparse.Namespace) -> None:
         listed = "\n".join(f"  {line}" for line in found[:_MAX_DIFFERENCES])
         more = f"\n  and {len(found) - _MAX_DIFFERENCES} more" if len(found) > _MAX_DIFFERENCES else ""
         raise LowerdeckError(
-            f"{len(found)} differences from {rows.path(options.backend)}:\n{listed}{more}\n`--update` writes the "
-            "table anew; look at what it changes before you commit it"
+            f"{len(found)} differences from {rows.path(options.backend)}:\n{listed}{more}\n`--update` rewrites the "
+            "table; look at what it changes before you commit it"
         )
     print(f"{len(fresh.rows)} rows are as in {rows.path(options.backend)}")
 
@@ -111,7 +113,7 @@ def _print(fresh: Page) -> None:
         table.add_column(heading, overflow="fold")
     for row in fresh.rows:
         table.add_row(*page.columns(row), style="bold" if row.verdict in page.MARKED else None)
-    # Columns of a table need some width where the terminal has none, as in a file.
+    # Columns of a table need a width where the output is not a terminal.
     console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")), markup=False)
     console.print(table)
     console.print(f"{len(fresh.rows)} rows: {page.summary(fresh.rows)}")

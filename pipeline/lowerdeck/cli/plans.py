@@ -1,4 +1,4 @@
-"""Delegation plans by what people call them: a file, a git revision or an MLflow run."""
+"""Finds delegation plans by name: a file, a git revision or an MLflow run."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lowerdeck.contracts.plan import DelegationPlan
 
 
 def named_plan(name: str) -> tuple[DelegationPlan, str]:
-    """The plan that `name` stands for, and what that is, in words.
+    """The plan that `name` stands for, and a description of where it comes from.
 
     Args:
-        name: Path of a plan.json; else what git takes for a revision; else an MLflow run, by its id, the begin of it,
+        name: Path of a plan.json; else a git revision; else an MLflow run, by its id, a prefix of it,
             or its name.
 
     Raises:
-        LowerdeckError: it is none of the three, or the plan of that revision or run cannot be had here.
+        LowerdeckError: it is none of the three, or the plan of that revision or run is not available here.
     """
     path = Path(name)
     if path.is_file():
         return parse_plan(_text(path.read_bytes(), name), name), name
     if path.is_dir() or path.suffix == ".json":
-        raise LowerdeckError(f"{name} is no plan file: a build has one at {paths.PLAN}")
+        raise LowerdeckError(f"{name} is not a plan file: a build has one at {paths.PLAN}")
     commit = _commit(name)
     if commit is not None:
         description = f"revision {name} ({commit[:10]})"
@@ -39,11 +39,11 @@ def _text(content: bytes, where: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise LowerdeckError(f"{where} is no delegation plan: it is not text") from None
+        raise LowerdeckError(f"{where} is not a delegation plan: it is not text") from None
 
 
 def _commit(name: str) -> str | None:
-    """The commit that git takes `name` for, None where it takes it for nothing."""
+    """The commit that `name` means to git, None where it means none."""
     if name.startswith("-"):
         return None
     command = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
@@ -68,7 +68,7 @@ def _of_revision(revision: str) -> str:
         text: str = dvc.api.read(paths.PLAN.as_posix(), rev=revision, mode="r")
     except (DvcException, SCMError, OSError) as error:
         raise LowerdeckError(
-            f"the plan of revision {revision} is not to be had here: {' '.join(str(error).split())}\n"
+            f"the plan of revision {revision} is not available here: {' '.join(str(error).split())}\n"
             "git keeps its digest in dvc.lock, and DVC's cache the file. `dvc fetch` gets it from a remote; else check "
             f"{revision} out in another folder, `dvc repro partition` there, and give the path of {paths.PLAN}."
         ) from None
@@ -84,7 +84,7 @@ def _run(name: str) -> tuple[str, str]:
     from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import find_runs
 
-    asked = f"{name!r} is no file and no revision of git"
+    asked = f"{name!r} is neither a file nor a git revision"
     try:
         found = find_runs(recorded_build.tracking_config(), selector=name)
     except LowerdeckError as error:

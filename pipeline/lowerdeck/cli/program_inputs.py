@@ -27,7 +27,7 @@ _SUFFIXES = ".npy, .bin, .npz, or images"
 
 @dataclass(frozen=True, kw_only=True)
 class Normalization:
-    """How pixels in 0 ... 1 become what the model takes: (pixel - mean) / std, one value or one a channel."""
+    """How pixels in 0 ... 1 are normalized for the model: (pixel - mean) / std, one value or one per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -38,9 +38,9 @@ class Run:
     """The inputs of one execution."""
 
     name: str
-    """Folder for its outputs, below the one for all; empty where there is one run only."""
+    """Subfolder for its outputs; empty where there is only one run."""
     source: str
-    """What messages call it."""
+    """Its name in messages."""
     inputs: tuple[Any, ...]
     """Tensors, and plain numbers where the method takes some."""
 
@@ -51,16 +51,16 @@ def read_runs(
     normalization: Normalization,
     described: Sequence[ProgramTensor] = (),
 ) -> list[Run]:
-    """The runs that files describe.
+    """The runs for the given files.
 
-    `.npy` and `.bin` files: one an input, in the method's order, together one run. `.bin` holds the bytes as they lie
-    in the program's memory. `.npz` files: each one run with all inputs, named input_0, input_1, ... or else in the
-    order of the file. Arrays are given to the program as they are. Images, and folders of them in the order of their
-    names: each image one run of a method with a single input [1 x c x h x w], c 1 or 3; they become the integers that
-    the program takes as `described`, the inputs in the manifest, says.
+    `.npy` and `.bin` files: one per input, in the method's order, together one run. `.bin` holds the bytes in the
+    program's memory layout. `.npz` files: one run each with all inputs, named input_0, input_1, ... or else in the
+    order of the file. Arrays are passed to the program unchanged. Images, and folders of them in the order of their
+    names: one run per image for a method with a single input [1 x c x h x w], c 1 or 3; they are converted to the
+    program's integers as `described`, the inputs in the manifest, says.
 
     Raises:
-        LowerdeckError: a file cannot be read, or does not hold what `expected` describes. Shapes and element types of
+        LowerdeckError: a file cannot be read, or does not match `expected`. Shapes and element types of
             arrays are left to the program to check.
     """
     given = [image for path in paths for image in (_images_in(path) if path.is_dir() else [path])]
@@ -99,7 +99,7 @@ def read_runs(
 def _kind(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in (*IMAGE_SUFFIXES, ".npz"):
-        raise LowerdeckError(f"{path} is no kind of input that can be read; give {_SUFFIXES}")
+        raise LowerdeckError(f"{path} is not a readable kind of input; give {_SUFFIXES}")
     return "npz" if suffix == ".npz" else "image"
 
 
@@ -114,7 +114,7 @@ def _folder_names(paths: Sequence[Path]) -> dict[Path, str]:
     """File -> name of the folder for its outputs."""
     names = {path: path.name for path in paths}
     if len(set(names.values())) < len(paths):
-        raise LowerdeckError("two of the inputs have the same file name, and so would their outputs; run them apart")
+        raise LowerdeckError("two of the inputs have the same file name, and so would their outputs; run each alone")
     return names
 
 
@@ -126,7 +126,7 @@ def _array(path: Path, info: ValueInfo) -> Any:
         except (OSError, ValueError, EOFError, SyntaxError) as error:
             raise _unreadable(path, error) from error
         if not isinstance(array, np.ndarray):
-            raise LowerdeckError(f"{path} is no .npy file, whatever its name says")
+            raise LowerdeckError(f"{path} is not a .npy file in spite of its name")
         return _value(array, info, path)
     try:
         content = path.read_bytes()
@@ -201,12 +201,12 @@ def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.T
 
 
 def _encoded(image: torch.Tensor, info: ValueInfo, tensor: ProgramTensor | None) -> torch.Tensor:
-    """An image as the program takes it."""
+    """An image converted for the program."""
     if info.dtype is not None and info.dtype.is_floating_point:
         return image.to(info.dtype)
     if tensor is None or tensor.scale is None:
         raise LowerdeckError(
-            f"input {info.index} is {info}, and no manifest says which floats its integers stand for; pass --manifest, "
+            f"input {info.index} is {info}, and no manifest says how floats become its integers; pass --manifest, "
             "or give a .npy file"
         )
     return to_program(image, tensor)

@@ -1,4 +1,5 @@
-"""`lowerdeck promote`: params.yaml says what a recorded build was made of, and the same program is built from it."""
+"""`lowerdeck promote`: writes a recorded build's configuration into params.yaml, and builds the same program from
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def add(commands: Any) -> None:
         "promote",
         help="make params.yaml build what a run recorded, and check that it does",
         description="Write params.yaml so that `dvc repro` builds what a run recorded, build it as far as the .pte, "
-        "and hold its SHA-256 against the run's.",
+        "and compare its SHA-256 with the run's.",
     )
     parser.add_argument("selector", metavar="RUN", help="a recorded build or point of a sweep: its run's id or name")
     parser.add_argument("--dry-run", action="store_true", help="show what would be written, and nothing else")
@@ -32,7 +33,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="write over changes that are in no commit, and where something that the build was made of has changed; "
+        help="overwrite uncommitted changes, and go on where an input of the build has changed; "
         "register what misses its gates",
     )
     parser.add_argument("--register", metavar="NAME", help="register the program in MLflow's model registry")
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         return
     if options.no_build:
-        print(f"`dvc repro convert` builds it; {paths.PROGRAM} has to have SHA-256 {build.program_sha256}")
+        print(f"`dvc repro convert` builds it; {paths.PROGRAM} must have SHA-256 {build.program_sha256}")
         return
     _build_and_check(build)
     if options.register:
@@ -72,17 +73,17 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _print_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
-    """Say that the run misses its gates, and do not offer such a program to others unless that is wanted."""
+    """Say that the run misses its gates, and do not register such a program unless forced."""
     if build.run.tags.get("gates") != "failed":
         return
     message = f"{build} misses its gates: {build.run.tags.get('gates.failed', 'its tag gates.failed is gone')}"
     if options.register and not options.force:
-        raise LowerdeckError(f"{message}\nNothing was written. --force registers it all the same.")
+        raise LowerdeckError(f"{message}\nNothing was written. --force registers it nevertheless.")
     print(f"note: {message}; `dvc repro` will end at evaluate")
 
 
 def _selected(build: RecordedBuild) -> Selected:
-    """What params.yaml has to say."""
+    """The content of params.yaml."""
     from lowerdeck.config.compose import read_params
     from lowerdeck.contracts.errors import ConfigurationError
     from lowerdeck.release.promotion.selection import selection_of
@@ -90,15 +91,13 @@ def _selected(build: RecordedBuild) -> Selected:
     try:
         return selection_of(build.config, read_params(PARAMS), CONF)
     except ConfigurationError as error:
-        raise LowerdeckError(
-            f"{build} cannot be composed from {PARAMS} and {CONF}/ as they are here:\n{error}"
-        ) from None
+        raise LowerdeckError(f"{build} cannot be composed from {PARAMS} and {CONF}/ here:\n{error}") from None
 
 
 def _print_differences(options: argparse.Namespace, build: RecordedBuild, selected: Selected) -> None:
-    """Say what will not be as it was recorded, and go no further where that can change the program.
+    """Report what differs from the record, and stop where that can change the program.
 
-    A key that is new since then has its default, which is what was done before there was such a key.
+    A key that is new since then has its default, which is the behaviour before the key existed.
     """
     from lowerdeck.release.promotion.check import format_difference, version_differences
 
@@ -112,11 +111,13 @@ def _print_differences(options: argparse.Namespace, build: RecordedBuild, select
     listed = "\n".join(f"  {format_difference(difference)}" for difference in changed)
     commit = build.run.tags.get("git.commit", "none")
     where = "" if commit == "none" else f"\nIt was recorded at commit {commit[:12]}."
-    message = f"{build} was made of something else than what is here, which {PARAMS} cannot express:\n{listed}{where}"
+    message = (
+        f"{build} was built from inputs that differ from those here, which {PARAMS} cannot express:\n{listed}{where}"
+    )
     if options.force or options.dry_run:
         print(f"note: {message}")
         return
-    raise LowerdeckError(f"{message}\nNothing was written. --force goes on, and the check then tells what came of it.")
+    raise LowerdeckError(f"{message}\nNothing was written. --force goes on, and the check then shows the result.")
 
 
 def _write(options: argparse.Namespace, selected: Selected) -> None:
@@ -139,7 +140,7 @@ def _write(options: argparse.Namespace, selected: Selected) -> None:
 
 
 def _build_and_check(build: RecordedBuild) -> None:
-    """Build through convert, and hold the program's SHA-256 against the run's."""
+    """Build through convert, and compare the program's SHA-256 with the run's."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import sha256
     from lowerdeck.config.load import read_config
@@ -153,13 +154,13 @@ def _build_and_check(build: RecordedBuild) -> None:
         return
     listed = "\n".join(table(list(compare_fingerprints(build, read_config(paths.CONFIG)))))
     commit = build.run.tags.get("git.commit", "none")
-    dirty = " with changes in no commit" if build.run.tags.get("git.dirty") == "true" else ""
+    dirty = " with uncommitted changes" if build.run.tags.get("git.dirty") == "true" else ""
     code = "" if commit == "none" else f"\nThe code was that of commit {commit[:12]}{dirty}."
     raise LowerdeckError(
-        f"another program than the run's: {paths.PROGRAM} has SHA-256 {here}, the run's has "
-        f"{build.program_sha256}.\nWhat went into it, in the order of making; the first difference is the cause, and "
-        f"what follows comes of it:\n{listed}{code}\n"
-        f"{PARAMS} stays as it was written; `git checkout {PARAMS}` brings back what it said."
+        f"not the program of the run: {paths.PROGRAM} has SHA-256 {here}, the run's has "
+        f"{build.program_sha256}.\nInputs and intermediate results, in build order; the first difference is the "
+        f"cause, the others follow from it:\n{listed}{code}\n"
+        f"{PARAMS} keeps the new content; `git checkout {PARAMS}` restores the old one."
     )
 
 

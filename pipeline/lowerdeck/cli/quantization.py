@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     text = "scales, ranges, clipped shares and SQNR of every tensor in integers, worst first"
     parser: argparse.ArgumentParser = commands.add_parser("quantization", help=text, description=f"Print {text}.")
     parser.add_argument("--top", type=int, metavar="N", help="only the N worst")
-    parser.add_argument("--json", action="store_true", help="as JSON, with all channels")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all channels")
     parser.set_defaults(run=run)
 
 
@@ -42,4 +42,4 @@ def run(options: argparse.Namespace) -> None:
     console = Console()
     console.print(table if rows else "the program is not quantized: no tensor is held in integers")
     if rows and not layers:
-        console.print("SQNR of activations: not measured yet; `dvc repro baseline` does", style="yellow")
+        console.print("SQNR of activations: not measured yet; `dvc repro baseline` measures it", style="yellow")

@@ -1,4 +1,4 @@
-"""Executes one `.pte` on files and writes what it answers: the command `lowerdeck run`, as a function too."""
+"""Executes one `.pte` on files and writes its outputs: the command `lowerdeck run`, also as a function."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Executed:
-    """What running a program showed."""
+    """The result of running a program."""
 
     methods: Mapping[str, MethodInfo]
     executor: str
-    """What executed it, e.g. `ExecuTorch runtime`."""
+    """Name of the executor, e.g. `ExecuTorch runtime`."""
     load_s: float
     """Seconds to open the program, beyond importing PyTorch."""
     latencies_ms: tuple[float, ...]
-    """One a run, in their order; time of this host and not of the device."""
+    """Milliseconds per run, in order; on this host, not on the device."""
     written: tuple[Path, ...]
     """Files with outputs."""
 
@@ -53,20 +53,20 @@ def run_program(
 ) -> Executed:
     """Execute a program on files.
 
-    Output i is written as `output_i.npy`, in logical order of its dimensions, and as `output_i.bin`, its bytes as they
-    lie in the program's memory. Where each file is a run of its own, each has a folder of its own, named like the file.
+    Output i is written as `output_i.npy`, in logical order of its dimensions, and as `output_i.bin`, its bytes in the
+    program's memory layout. Where each file is a separate run, it has a separate folder, named like the file.
 
     Args:
         program: The `.pte`.
         inputs: Files with inputs, see `read_runs`; without any a method that takes inputs is not executed.
-        output: Folder for the outputs, made if need be; None writes nothing.
+        output: Folder for the outputs, created if missing; None writes nothing.
         method: Which method.
         manifest: The manifest that convert wrote for it.
         twins: Folder with the host twins that it names.
         beside: Take `manifest.json` and `twins/` beside the program where none are given and they exist.
         resolver: LiteRT's kernels for Neutron's twins.
-        mean: For images: subtracted from pixels in 0 ... 1; one value, or one a channel.
-        std: For images: divided by after that.
+        mean: For images: subtracted from pixels in 0 ... 1; one value, or one per channel.
+        std: For images: divisor after that.
 
     Raises:
         LowerdeckError: the program or a file cannot be read, inputs do not fit, a twin is missing.
@@ -105,7 +105,7 @@ def run_program(
 
 
 def describe(program: Path, executed: Executed) -> list[str]:
-    """What is said about a program that was run, line by line."""
+    """The report on a program that was run, line by line."""
     lines = [f"{program}: {program.stat().st_size:,} bytes"]
     for name, info in executed.methods.items():
         lines.append(f"method {name}")
@@ -125,7 +125,7 @@ def describe(program: Path, executed: Executed) -> list[str]:
 
 
 def _default_companions(program: Path, manifest: Path | None, twins: Path | None) -> tuple[Path | None, Path | None]:
-    """Manifest and twins as convert leaves them beside a program, in place of those not given."""
+    """Manifest and twins as convert leaves them beside a program, for those not given."""
     found = program.parent / paths.MANIFEST.name, program.parent / paths.TWINS.name
     return (
         manifest or (found[0] if found[0].is_file() else None),
@@ -162,7 +162,7 @@ def _write(folder: Path, answers: Sequence[Any], outputs: Sequence[ValueInfo]) -
 
 
 def _plain(answer: Any) -> torch.Tensor | None:
-    """A number as a tensor of no dimensions; None for what no array can hold."""
+    """A number as a tensor of no dimensions; None for what an array cannot hold."""
     import torch
 
     return torch.tensor(answer) if isinstance(answer, (bool, int, float)) else None

@@ -23,15 +23,15 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "sensitivity",
         help="rank layers by the accuracy that quantizing each costs, and find those to leave float",
-        description="Measures the build in build/, as far as calibrate. An interrupted run is taken up again by the "
-        "same command. It never looks at the evaluation set: what was chosen on it could not be judged by it.",
+        description="Measures the build in build/, as far as calibrate. The same command continues an interrupted "
+        "run. It never uses the evaluation set: layers chosen on it could not be evaluated on it.",
     )
     parser.add_argument(
         "--split", choices=("calibration", "training"), default="calibration", help="what to measure on"
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="at most N samples, stratified by class")
     parser.add_argument(
-        "--metric", choices=("accuracy", "sqnr"), default="accuracy", help="what ranks (default: %(default)s)"
+        "--metric", choices=("accuracy", "sqnr"), default="accuracy", help="ranked by (default: %(default)s)"
     )
     parser.add_argument("--top", type=_positive, metavar="N", help="show only the N most sensitive layers")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, print, and write where that was asked for."""
+    """Measure, print, and write if requested."""
     wanted = options.reach is not None or options.max_drop is not None
     if options.write and not wanted:
         raise LowerdeckError("--write needs --reach ACCURACY or --max-drop SHARE: it writes what these find")
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
     trials, num_samples = _trials(options)
     if not trials.has_labels and (options.metric == "accuracy" or wanted):
-        raise LowerdeckError("the samples have no labels that mean anything; use --metric sqnr without --reach")
+        raise LowerdeckError("the samples have no meaningful labels; use --metric sqnr without --reach")
     layers: list[LayerSensitivity] = []
     found: OptOut | None = None
     floats = quantized = None
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
-    """What measures the build in build/, with what was measured before, and the number of samples."""
+    """The trials of the build in build/, with earlier measurements, and the number of samples."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.observers import read_observers
     from lowerdeck.artifacts.programs import read_program
@@ -178,8 +178,8 @@ def _show(
         table.add_row(*map(Text, cells))
     console.print(table)
     console.print(
-        "lost alone: accuracy that quantizing this layer and no other costs; won float: accuracy that leaving this "
-        "layer float and no other brings; in brackets the 95 % interval of the difference",
+        "lost alone: accuracy lost by quantizing only this layer; won float: accuracy gained by leaving only this "
+        "layer float; in brackets the 95 % interval of the difference",
         style="dim",
         highlight=False,
     )
@@ -188,7 +188,7 @@ def _show(
 
 
 def _use(options: argparse.Namespace, found: OptOut, floats: TrialResult) -> None:
-    """Say which layers to leave float, and write them where that was asked for."""
+    """Report which layers to leave float, and write them if requested."""
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.params import with_override
     from lowerdeck.config.schema import QuantizationConfig
@@ -199,7 +199,7 @@ def _use(options: argparse.Namespace, found: OptOut, floats: TrialResult) -> Non
         raise LowerdeckError(
             f"the wanted accuracy was not reached: the best found is {100 * found.accuracy:.2f} % with "
             f"keep_float: [{', '.join(kept)}], and the float model itself reaches {_percent(floats)} on these samples. "
-            "Want less, or try other observers, more calibration samples or quantization.training"
+            "Accept less, or try other observers, more calibration samples or quantization.training"
         )
     if not found.layers:
         _print(options, f"{100 * found.accuracy:.2f} % is reached with every layer quantized")
@@ -251,5 +251,5 @@ def _positive(text: str) -> int:
 def _fraction(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is no fraction from 0 to 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a fraction from 0 to 1")
     return value

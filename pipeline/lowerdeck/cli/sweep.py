@@ -22,8 +22,8 @@ _EXAMPLES = """examples:
   lowerdeck sweep -m 'target.options.operators_not_to_delegate=[],[aten::add]'
   lowerdeck sweep -m hydra/launcher=joblib hydra.launcher.n_jobs=2 target=ethos_u55_128,xnnpack_cpu
 
-A point is params.yaml with the overrides of the point on top; docs/sweeps.md tells more. A sweep that was interrupted
-goes on when the same is typed again."""
+A point is params.yaml with the overrides of the point on top; docs/sweeps.md has the details. An interrupted sweep
+continues when the same command is run again."""
 
 
 def add(commands: Any) -> None:
@@ -35,9 +35,9 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("overrides", nargs="*", metavar="KEY=VALUE,...", help="Hydra's overrides, with its sweeps")
-    command.add_argument("-m", "--multirun", action="store_true", help="as Hydra has it; a sweep is always one")
+    command.add_argument("-m", "--multirun", action="store_true", help="as in Hydra; a sweep always is one")
     command.add_argument(
-        "--resume", nargs="?", const="", metavar="ID", help="go on with a sweep of before (default: the newest)"
+        "--resume", nargs="?", const="", metavar="ID", help="continue an earlier sweep (default: the newest)"
     )
     command.add_argument("--store", metavar="LOCATION", help="where results are kept (default: sweeps/store)")
     command.set_defaults(run=_sweep)
@@ -62,7 +62,7 @@ def _sweep(options: argparse.Namespace) -> None:
         with Watcher(prepared.folder, session, total, console):
             records = engine.run(prepared, project, session)
     except KeyboardInterrupt:
-        console.print("\ninterrupted; what is finished is kept: type the same again, or `lowerdeck sweep --resume`")
+        console.print("\ninterrupted; what is finished is kept: run the same again, or `lowerdeck sweep --resume`")
         raise
     _print_summary(records, console, time.monotonic() - started)
     if total is None:
@@ -75,7 +75,7 @@ def _sweep(options: argparse.Namespace) -> None:
 
 
 def _print_summary(records: Sequence[PointRecord], console: Console, seconds: float) -> None:
-    """What came of all points: counts, why some were skipped, and every failure with its log."""
+    """The results of all points: counts, why some were skipped, and every failure with its log."""
     from lowerdeck.sweep.progress import duration, first_problem
 
     def of(status: str) -> list[PointRecord]:
@@ -93,7 +93,7 @@ def _print_summary(records: Sequence[PointRecord], console: Console, seconds: fl
 
 
 def _print_best(prepared: Prepared, console: Console) -> None:
-    """The points that a search has found."""
+    """The best points of a search."""
     from lowerdeck.sweep import search
 
     found = search.best(prepared.folder.hydra, prepared.sweep.objectives)

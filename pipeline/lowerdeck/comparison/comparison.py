@@ -63,7 +63,7 @@ def compare(
     sort: str | None = None,
     paired: Mapping[str, bool] | None = None,
 ) -> Comparison:
-    """Hold builds against each other.
+    """Compare builds.
 
     Args:
         builds: Labels differ; those without metrics are listed apart.
@@ -77,7 +77,7 @@ def compare(
     paired = paired or {}
     have = [build for build in builds if build.has_metrics]
     if not have:
-        raise LowerdeckError(f"none of the {len(builds)} builds has figures: {_reasons(builds)}")
+        raise LowerdeckError(f"none of the {len(builds)} builds has metrics: {_reasons(builds)}")
     columns = columns_of(have)
     chosen = parse_objectives(objectives, columns)
     candidates = [build for build in have if build.is_eligible]

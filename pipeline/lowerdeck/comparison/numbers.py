@@ -1,4 +1,4 @@
-"""Figures in words and digits, the same in the terminal and on the page."""
+"""Metrics in words and digits, the same in the terminal and on the page."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def print_comparison(comparison: Comparison, console: Console, *, top: int | Non
         comparison: What to print.
         console: Where to.
         top: Most rows; None for all.
-        metrics: Figures to show in place of the usual ones.
+        metrics: Metrics to show instead of the default ones.
     """
     rows = comparison.builds[:top]
     columns = [

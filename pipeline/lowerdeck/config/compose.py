@@ -1,7 +1,7 @@
 """params.yaml and conf/ -> one validated, fully resolved configuration.
 
-Hydra composes; what it would let pass (unknown keys, wrong types, combinations that cannot exist) is refused here,
-before anything runs, all problems at once.
+Hydra composes; what it accepts wrongly (unknown keys, wrong types, impossible combinations) is refused here, before
+anything runs, with all problems at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
 Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]
-"""What Hydra made of chosen options: most of the time of compose goes there, and single values have no part in it."""
+"""Hydra's compositions by chosen options: they take most of compose's time, and do not depend on single values."""
 
 
 def compose(params_path: Path, conf_dir: Path) -> Config:
@@ -38,12 +38,12 @@ def compose(params_path: Path, conf_dir: Path) -> Config:
 
 
 def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None = None) -> Config:
-    """The configuration that `params`, what params.yaml holds, selects from `conf_dir`; raises as `compose`.
+    """The configuration that `params`, the content of params.yaml, selects from `conf_dir`; raises like `compose`.
 
     Args:
         params: Choices, plugins and overrides.
         conf_dir: The folder conf.
-        chosen: Of earlier calls, for as long as `conf_dir` stays as it is; this one adds its own.
+        chosen: Results of earlier calls, valid as long as `conf_dir` does not change; this call adds its own.
     """
     raise_problems(_selection_problems(params, conf_dir))
     values = _composed(params, conf_dir, {} if chosen is None else chosen)
@@ -73,10 +73,10 @@ def render(config: Config) -> str:
 
 
 def read_params(path: Path) -> dict[str, Any]:
-    """What params.yaml says, as plain containers.
+    """The content of params.yaml, as plain containers.
 
     Raises:
-        ConfigurationError: it cannot be read, or holds no mapping.
+        ConfigurationError: it cannot be read, or is not a mapping.
     """
     from ruamel.yaml import YAML  # YAML 1.2, as DVC reads params.yaml
     from ruamel.yaml.error import YAMLError
@@ -88,7 +88,7 @@ def read_params(path: Path) -> dict[str, Any]:
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not valid YAML: {_one_line(error)}") from None
     if not isinstance(params, dict):
-        raise ConfigurationError(f"{path} has to hold a mapping of {', '.join(_PARAMS)}")
+        raise ConfigurationError(f"{path} must be a mapping of {', '.join(_PARAMS)}")
     return params
 
 
@@ -98,10 +98,10 @@ def options_of(group: str, conf_dir: Path) -> list[str]:
 
 
 def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
-    """What conf/ alone says, by section: `???` and interpolations stay, and nothing is checked or completed.
+    """The values of conf/ alone, by section: `???` and interpolations stay, and nothing is checked or completed.
 
     Args:
-        choices: Options by group; of others that of conf/config.yaml.
+        choices: Options by group; other groups use that of conf/config.yaml.
         conf_dir: The folder conf.
 
     Raises:
@@ -124,7 +124,7 @@ def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
 
 
 def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Problem]:
-    """What is wrong with the keys and the chosen options of params.yaml."""
+    """Problems with the keys and the chosen options of params.yaml."""
     for key, value in params.items():
         if key not in _PARAMS:
             yield Problem(
@@ -140,7 +140,7 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
                 named = f"there is no conf/{key}/{value}.yaml"
                 yield Problem(
                     key=key,
-                    message=named if isinstance(value, str) else "the name of an option has to stand here",
+                    message=named if isinstance(value, str) else "this must be the name of an option",
                     received=value,
                     allowed=options,
                     suggest_for=str(value),
@@ -149,11 +149,11 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
             yield from find_non_plain(value, key)
     plugins = params.get("plugins") or []
     if not isinstance(plugins, list) or not all(isinstance(prefix, str) and prefix for prefix in plugins):
-        yield Problem(key="plugins", message="a list of import prefixes has to stand here", received=plugins)
+        yield Problem(key="plugins", message="this must be a list of import prefixes", received=plugins)
     sections = [field.name for field in dataclasses.fields(Config)]
     overrides = params.get("overrides") or {}
     if not isinstance(overrides, dict):
-        yield Problem(key="overrides", message="a mapping has to stand here", received=overrides)
+        yield Problem(key="overrides", message="this must be a mapping", received=overrides)
         return
     for section, values in overrides.items():
         if section not in sections:
@@ -168,7 +168,7 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
             where = f"to choose another option write `{section}: NAME` at the top" if section in GROUPS else ""
             yield Problem(
                 key=f"overrides.{section}",
-                message=f"a mapping of single values has to stand here; {where}".rstrip("; "),
+                message=f"this must be a mapping of single values; {where}".rstrip("; "),
                 received=values,
             )
 
@@ -218,7 +218,8 @@ def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str
 
 
 def _composition_problem(error: Any) -> Problem:
-    """What OmegaConf found in a value, mostly an interpolation; its message has the key on a line of its own."""
+    """A problem that OmegaConf found in a value, usually an interpolation; its message has the key on a separate
+    line."""
     found = error.value if error.child_node is None else str(error.child_node)
     received: dict[str, Any] = {} if found is None else {"received": found}
     return Problem(key=error.full_key or "conf/", message=str(error).partition("\n")[0], **received)
@@ -241,9 +242,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3) -> None:
-    """Put `overrides` into `values`: section, key and option are merged, an option's own value is replaced whole.
+    """Merge `overrides` into `values`: section, key and option are merged, the value of an option is replaced as a
+    whole.
 
-    A model's `kwargs` is such a value: those of one factory mean nothing to another.
+    A model's `kwargs` is such a value, because the kwargs of one factory mean nothing to another.
     """
     for key, value in overrides.items():
         if depth > 1 and isinstance(value, Mapping) and isinstance(values.get(key), dict):
@@ -253,7 +255,7 @@ def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3)
 
 
 def _check_nothing_missing(values: Any, prefix: str = "") -> None:
-    """Name the keys that conf/ marks `???`, to be given by the user."""
+    """Report the keys that conf/ marks `???`, which the user must set."""
     missing: list[str] = []
 
     def walk(value: Any, key: str) -> None:
@@ -265,7 +267,7 @@ def _check_nothing_missing(values: Any, prefix: str = "") -> None:
 
     walk(values, prefix)
     raise_problems(
-        Problem(key=key, message="has to be given by you; write it under `overrides` in params.yaml") for key in missing
+        Problem(key=key, message="must be set by you; write it under `overrides` in params.yaml") for key in missing
     )
 
 
@@ -335,7 +337,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
 
 
 def _with_vendor_advice(problems: list[Problem], prefix: str, instead: Mapping[str, str]) -> list[Problem]:
-    """`problems` with the backend's own words for keys that only its vendor's documentation has."""
+    """`problems` with the backend's own message for keys that only its vendor's documentation has."""
     advice = {f"{prefix}.{name}": message for name, message in instead.items()}
     return [
         dataclasses.replace(problem, message=advice[problem.key], allowed=()) if problem.key in advice else problem
@@ -403,7 +405,7 @@ def _build_problems(config: Config, backend: Backend) -> Iterator[Problem]:
 
 
 def _value_at(values: Any, key: str) -> Any:
-    """What stands at a dotted key below `values`; entries of lists are counted from 0."""
+    """The value at a dotted key of `values`; entries of lists are counted from 0."""
     for part in key.split("."):
         values = values[int(part)] if isinstance(values, list) else values[part]
     return values
@@ -415,7 +417,7 @@ def _backend_of(flavor: Path) -> Any:
     try:
         values = yaml.safe_load(flavor.read_text(encoding="utf-8"))
     except yaml.YAMLError:
-        return None  # it was not chosen: what is wrong with it is no problem of this build
+        return None  # it was not chosen, so its errors are not problems of this build
     return values.get("backend") if isinstance(values, dict) else None
 
 
@@ -423,12 +425,12 @@ def _fingerprint_problems(config: Config) -> Iterator[Problem]:
     for section in ("model", "dataset", "target"):
         fingerprint = getattr(config, section).fingerprint
         if fingerprint is not None:
-            message = "cannot be given: it is computed from what is built"
+            message = "cannot be set: compose computes it"
             yield Problem(key=f"{section}.fingerprint", message=message, received=fingerprint)
 
 
 def _model_fingerprint(weights: str | None, options: Any) -> str:
-    """SHA-256 over the checkpoint and the source file of the factory, as far as they are files."""
+    """SHA-256 over the checkpoint and the source file of the factory, where they are files."""
     import importlib.util
 
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Reading build/config.yaml in a stage: each stage names the sections that it depends on, and gets no other."""
+"""Reading build/config.yaml in a stage: each stage names the sections that it depends on, and gets no others."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def read_section(path: Path, schema: type[Section]) -> Section:
 
 
 def read_config(path: Path) -> Config:
-    """The whole resolved configuration; only `track` and what stands above it may depend on all of it."""
+    """The whole resolved configuration; only `track` and the layers above it may depend on all of it."""
     return _checked(_values(path))
 
 
 def config_of(text: str) -> Config:
-    """The resolved configuration that `text` holds, as a recorded build keeps it; options of sources and backends stay
-    as they are.
+    """The resolved configuration in `text`, as a recorded build stores it; options of sources and backends stay plain
+    mappings.
 
     Raises:
-        ConfigurationError: it holds none, or one of a version of the project that had other keys.
+        ConfigurationError: it is not one, or one of a version of the project with other keys.
     """
     import yaml
 
     try:
         values = plain_values(text)
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"this is no resolved configuration: {error}") from None
+        raise ConfigurationError(f"this is not a resolved configuration: {error}") from None
     return _checked(values)
 
 
@@ -54,7 +54,7 @@ def _checked(values: Any) -> Config:
 
 
 def section_name(schema: type) -> str:
-    """The key of build/config.yaml that holds a `schema`."""
+    """The key of build/config.yaml for the section `schema`."""
     hints = typing.get_type_hints(Config)
     return next(name for name, hint in hints.items() if hint is schema)
 
@@ -69,5 +69,5 @@ def _values(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError):
         values = None
     if not isinstance(values, dict):
-        raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` makes it anew")
+        raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` restores it")
     return values

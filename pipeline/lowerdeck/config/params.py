@@ -1,4 +1,4 @@
-"""Writes values into params.yaml as a person would: comments and order stay."""
+"""Writes values into params.yaml as a person would: comments and order are kept."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from lowerdeck.contracts.errors import ConfigurationError
 
 
 def with_override(path: Path, keys: Sequence[str], value: Any) -> str:
-    """The text of params.yaml with `overrides.KEYS` set to `value`; the file stays as it is.
+    """The text of params.yaml with `overrides.KEYS` set to `value`; the file is not changed.
 
     Raises:
-        ConfigurationError: it cannot be read, or holds something else than a mapping on the way.
+        ConfigurationError: it cannot be read, or a key on the way is not a mapping.
     """
     params = _read(path)
     place = params
     for depth, key in enumerate(("overrides", *keys[:-1])):
         if not isinstance(place, dict):
-            raise ConfigurationError(f"{path}: a mapping has to stand at {'.'.join(('overrides', *keys)[:depth])}")
+            raise ConfigurationError(f"{path}: there must be a mapping at {'.'.join(('overrides', *keys)[:depth])}")
         if place.get(key) is None:
             place[key] = {}
         place = place[key]
     if not isinstance(place, dict):
-        raise ConfigurationError(f"{path}: a mapping has to stand at {'.'.join(('overrides', *keys[:-1]))}")
+        raise ConfigurationError(f"{path}: there must be a mapping at {'.'.join(('overrides', *keys[:-1]))}")
     place[keys[-1]] = value
     return _text(params)
 
 
 def with_values(path: Path, values: Mapping[str, Any]) -> str:
-    """The text of params.yaml with each key of `values` set to its value; the file stays as it is.
+    """The text of params.yaml with each key of `values` set to its value; the file is not changed.
 
-    What is equal already is not touched, in mappings key by key. Lines that hold nothing but a comment are all kept:
-    one that stood within values that are gone is put at the end.
+    Values that are equal already are not touched, in mappings key by key. Comment lines are all kept: one inside
+    removed values is put at the end.
 
     Raises:
-        ConfigurationError: it cannot be read, holds no mapping, or its comments stand where the values have to go.
+        ConfigurationError: it cannot be read, is not a mapping, or comments are where the values have to go.
     """
     params = _read(path)
     if not isinstance(params, dict):
-        raise ConfigurationError(f"{path} has to hold a mapping")
+        raise ConfigurationError(f"{path} must be a mapping")
     before = path.read_text(encoding="utf-8")
     for key, value in values.items():
         _set(params, key, value)
@@ -54,7 +54,7 @@ def with_values(path: Path, values: Mapping[str, Any]) -> str:
 
 
 def _set(place: Any, key: str, value: Any) -> None:
-    """`place[key] = value` that leaves alone what is equal already."""
+    """`place[key] = value` that does not touch what is equal already."""
     if value and isinstance(value, Mapping) and isinstance(place.get(key), dict):
         for removed in [name for name in place[key] if name not in value]:
             del place[key][removed]
@@ -64,16 +64,16 @@ def _set(place: Any, key: str, value: Any) -> None:
         place[key] = value
         comments = place.ca.items.get(key)
         if comments is not None and not value:
-            comments[3:] = [None]  # lines between the key and its value, which would part an empty value from its key
+            comments[3:] = [None]  # lines between the key and its value, which would separate it from its key
 
 
 def _differs(found: Any, wanted: Any) -> bool:
-    """Whether two values are others in YAML: 1, 1.0 and true are, and the order of keys says nothing."""
+    """Whether two values differ in YAML: 1, 1.0 and true do; the order of keys does not matter."""
     return json.dumps(found, default=str, sort_keys=True) != json.dumps(wanted, sort_keys=True)
 
 
 def _check_written(path: Path, text: str, values: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError unless `text`, read as compose and DVC read it, says `values`."""
+    """Raise ConfigurationError unless `text`, read as compose and DVC read it, has the `values`."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -84,12 +84,12 @@ def _check_written(path: Path, text: str, values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if key not in written or _differs(written[key], value):
             raise ConfigurationError(
-                f"{path}: comments stand where {key} would have to be written; set it by hand: {json.dumps(value)}"
+                f"{path}: comments are where {key} would be written; set it by hand: {json.dumps(value)}"
             )
 
 
 def _read(path: Path) -> Any:
-    """What stands at `path`, with all that is needed to write it again as it was."""
+    """The content of `path` with comments and order, so that it can be written again."""
     from ruamel.yaml.error import YAMLError
 
     try:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that it can be mended without opening the code."""
+"""What is wrong with a configuration, said so that it can be fixed without reading the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDING = {  # pydantic's words for JSON and Python, in those of YAML
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing to mend."""
+    """One thing to fix."""
 
     key: str
     """Full dotted key, e.g. `target.options.memory_mode`."""

@@ -1,6 +1,7 @@
-"""The configuration, one frozen dataclass a section; compose.py fills it from conf/ and params.yaml.
+"""The configuration, one frozen dataclass per section; compose.py fills it from conf/ and params.yaml.
 
-Values are checked in strict mode: an int is no float's place taker the other way round, a number in quotes is a string.
+Values are checked in strict mode: an int is accepted where a float is expected, but not the reverse, and a number in
+quotes is a string.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ModelConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How the model is called in tables and in MLflow."""
+    """Name of the model in tables and in MLflow."""
     source: Name
     """Where it comes from: a module of pipeline/lowerdeck/models (`factory`, `torchvision`)."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +41,8 @@ class ModelConfig:
     dynamic_shapes: list[DynamicDimension] = field(default_factory=list)
     """Dimensions whose size may differ from call to call, e.g. [{dim: 2, min: 16, max: 64}], each a mapping of `dim`,
     `min`, `max` and where needed `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always
-    equal); docs/dynamic_shapes.md tells more. `input_shapes` stays what is calibrated and evaluated with."""
+    equal); docs/dynamic_shapes.md has the details. Calibration and evaluation use
+    `input_shapes`."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """How inputs of four dimensions lie in memory: [n, c, h, w] or, with the same shape, channels innermost."""
     fingerprint: str | None = None
@@ -54,7 +56,7 @@ class DatasetConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How the dataset is called in tables and in MLflow."""
+    """Name of the dataset in tables and in MLflow."""
     source: Name
     """Where it comes from: a module of pipeline/lowerdeck/datasets (`digits`, `image_folder`, `arrays`,
     `random` ...)."""
@@ -75,26 +77,26 @@ class ObserverConfig:
     __pydantic_config__ = _STRICT
 
     kind: Name = "backend_default"
-    """An observer, or `backend_default` for what the backend's quantizer chooses."""
+    """An observer, or `backend_default` for the choice of the backend's quantizer."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the observer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleRuleConfig:
-    """Another scheme for a part of the model. Of several rules that match a module, the last one holds."""
+    """Another scheme for a part of the model. Of several rules that match a module, the last one applies."""
 
     __pydantic_config__ = _STRICT
 
     modules: list[Name] = field(default_factory=list)
     """Globs on module paths, e.g. `layer3.*`. A module is matched with everything in it."""
     types: list[Name] = field(default_factory=list)
-    """Classes of modules with as much of their import path as wanted, e.g. `torch.nn.Linear`. A module is chosen where
-    a glob or a class names it."""
+    """Classes of modules with as much of their import path as wanted, e.g. `torch.nn.Linear`. A module is chosen if a
+    glob or a class names it."""
     scheme: SchemeName
     """The scheme of these modules; `float32` leaves them as they are."""
     weight_granularity: Granularity = "backend_default"
-    """One scale a weight tensor, one a channel, or what the backend's vendor recommends for each operator."""
+    """One scale per weight tensor, one per channel, or what the backend's vendor recommends for each operator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +110,9 @@ class TrainingConfig:
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)]
     """Step size of Adam at the start; it falls to zero along half a cosine."""
     batch_size: Positive = 32
-    """Samples a step."""
+    """Samples per step."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Draws the order of the samples, anew for each epoch."""
+    """Draws the order of the samples, a new one for each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +122,13 @@ class QuantizationConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How the scheme is called in tables and in MLflow."""
+    """Name of the scheme in tables and in MLflow."""
     scheme: SchemeName
-    """`int8`: static 8-bit activations and weights (PT2E); `int8_dynamic`: activations quantized as they arise;
+    """`int8`: static 8-bit activations and weights (PT2E); `int8_dynamic`: activations quantized at run time;
     `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao); `int16x8`: 16-bit activations, 8-bit
     weights; `float16`, `float32`: not quantized."""
     weight_granularity: Granularity = "backend_default"
-    """One scale a weight tensor, a channel or a group, or what the backend's vendor recommends for each operator."""
+    """One scale per weight tensor, channel or group, or what the backend's vendor recommends for each operator."""
     group_size: Positive | None = None
     """Weights that share a scale, for `per_group`."""
     activation_observer: ObserverConfig = field(default_factory=ObserverConfig)
@@ -140,7 +142,7 @@ class QuantizationConfig:
     num_calibration_samples: Positive | None = None
     """How many samples of the calibration split the observers see; null for all of them."""
     calibration_choice: Literal["first", "random", "stratified"] = "first"
-    """Which ones: those at its start, drawn by `build.seed`, or drawn with equal shares of all classes."""
+    """Which samples: those at its start, drawn by `build.seed`, or drawn with equal shares of all classes."""
     training: TrainingConfig | None = None
     """Quantization-aware training after calibration, on the dataset's training samples; null for none."""
 
@@ -152,13 +154,13 @@ class TargetConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How the target is called in tables and in MLflow."""
+    """Name of the target in tables and in MLflow."""
     backend: Name
     """A folder of pipeline/lowerdeck/backends (`neutron`, `ethos_u`, `xnnpack`)."""
     default_flavor: Name
     """The conf/flavor option that `flavor: default` in params.yaml stands for."""
     device: dict[str, Any] = field(default_factory=dict)
-    """What the quantizer has to know of the hardware; a change reruns calibrate."""
+    """What the quantizer has to know about the hardware; a change reruns calibrate."""
     options: dict[str, Any] = field(default_factory=dict)
     """Partitioner and compiler options; a change reruns partition."""
     fingerprint: str | None = None
@@ -172,17 +174,17 @@ class FlavorConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How the converter build is called in tables and in MLflow."""
+    """Name of the converter build in tables and in MLflow."""
     backend: Name
     """The backend that it converts for."""
     converter: Name
     """Kind of converter; each backend lists the values it knows."""
     version: Name | None = None
-    """Release that has to be found, as the converter states it; null to take and record whichever is there."""
+    """Required release, as the converter states it; null to accept and record any."""
     options: dict[str, Any] = field(default_factory=dict)
     """How the converter is reached; the backend's `FlavorOptions` says which keys there are."""
     timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
-    """Seconds after which the conversion of one partition is given up."""
+    """Seconds after which the conversion of one partition is aborted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,13 +194,13 @@ class EvaluationConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How this way of evaluating is called."""
+    """Name of this way of evaluating."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """Modules of pipeline/lowerdeck/metrics."""
     max_samples: Positive | None = None
     """Upper bound of samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
     layer_samples: Positive = 16
-    """Most samples of those evaluated that the table of layers is measured on: it holds every intermediate tensor."""
+    """Upper bound of samples for the table of layers, whose measurement stores every intermediate tensor."""
     resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
     """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
 
@@ -210,19 +212,20 @@ class GatesConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How this set of gates is called. Null switches a gate off; a chosen one fails too where its metric is missing."""
+    """Name of this set of gates. Null switches a gate off; a gate that is on also fails if its metric is missing."""
     min_quantized_accuracy: Fraction | None = None
     """Least top-1 of the quantized program, as a fraction."""
     min_delegated_accuracy: Fraction | None = None
     """Least top-1 of the `.pte`, as a fraction."""
     max_quantization_drop: NonNegative | None = None
-    """Most top-1 that quantization may cost, float minus quantized, as a fraction."""
+    """Largest drop of top-1 by quantization, float minus quantized, as a fraction."""
     max_delegation_drop: NonNegative | None = None
-    """Most top-1 that the way to the `.pte` may cost, quantized minus delegated, as a fraction."""
+    """Largest drop of top-1 from the quantized program to the `.pte`, as a fraction."""
     min_delegated_share: Fraction | None = None
-    """Least share of compute nodes that the delegate takes."""
+    """Least share of compute nodes that are delegated."""
     max_delegated_error_max_lsb: NonNegative | None = None
-    """Largest error of any output of the `.pte` against the quantized program, in steps of the output's quantization.
+    """Largest error of any output of the `.pte` relative to the quantized program, in steps of the output's
+    quantization.
     It grows with depth; judge deep models by the mean."""
     max_delegated_error_mean_lsb: NonNegative | None = None
     """Largest mean of that error over all outputs."""
@@ -250,7 +253,7 @@ _C_KEYWORDS = frozenset(
 
 def _c_identifier(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
-        raise ValueError("is no name in C: a letter, then up to 62 letters, digits or underscores")
+        raise ValueError("is not a name in C: a letter, then up to 62 letters, digits or underscores")
     if name in _C_KEYWORDS:
         raise ValueError("is a keyword of C or C++; choose another name, e.g. model_pte")
     return name
@@ -258,27 +261,27 @@ def _c_identifier(name: str) -> str:
 
 def _alignment(value: int) -> int:
     if not 16 <= value <= 65536 or value & (value - 1):
-        raise ValueError("has to be a power of two from 16, which ExecuTorch's runtime demands, to 65536")
+        raise ValueError("must be a power of two from 16, which ExecuTorch's runtime requires, to 65536")
     return value
 
 
 def _section_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_.][A-Za-z0-9_.$]{0,254}", name):
         raise ValueError(
-            "is no name of a section: letters, digits, `_`, `.` and `$`, not a digit first, e.g. .rodata.model; null "
-            "for none"
+            "is not a name of a section: letters, digits, `_`, `.` and `$`, not a digit first, e.g. .rodata.model; "
+            "null for none"
         )
     return name
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirmwareConfig:
-    """How the program is handed over to firmware, in build/firmware."""
+    """The form in which firmware gets the program, in build/firmware."""
 
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How this way of handing over is called."""
+    """Name of this form."""
     array_name: Annotated[str, AfterValidator(_c_identifier)] = "model_pte"
     """Name of the array in the C header. The header, its include guard and its macros are named after it."""
     alignment_bytes: Annotated[int, AfterValidator(_alignment)] = 16
@@ -294,7 +297,7 @@ class TrackingConfig:
     __pydantic_config__ = _STRICT
 
     name: Name
-    """How this way of tracking is called."""
+    """Name of this way of tracking."""
     enabled: bool = True
     """Whether `track` records a run; lineage.json is written either way."""
     experiment: Name = "lowerdeck"
@@ -307,7 +310,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig:
-    """What concerns the whole build."""
+    """Settings of the whole build."""
 
     __pydantic_config__ = _STRICT
 
@@ -322,7 +325,7 @@ class BuildConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The whole resolved configuration, as build/config.yaml holds it."""
+    """The whole resolved configuration, the content of build/config.yaml."""
 
     __pydantic_config__ = _STRICT
 

@@ -1,4 +1,4 @@
-"""YAML that the project itself has written, or that is read often."""
+"""Reads YAML quickly: files that the project itself writes, or reads often."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def plain_values(text: str) -> Any:
-    """What `text` says, as mappings, lists and scalars: nothing else can come of it, and no code is run.
+    """The content of `text` as mappings, lists and scalars; nothing else can result, and no code is run.
 
     libyaml's loader takes a seventh of the time, where PyYAML was built with it.
 
     Raises:
-        yaml.YAMLError: this is no YAML, or it asks for other objects.
+        yaml.YAMLError: this is not YAML, or it asks for other objects.
     """
     import yaml
 

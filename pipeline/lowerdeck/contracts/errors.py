@@ -1,4 +1,4 @@
-"""Conditions that the person at the terminal can mend."""
+"""Conditions that the user can fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ConfigurationError(LowerdeckError):
         """See the class.
 
         Args:
-            message: What is wrong and how to mend it.
+            message: What is wrong and how to fix it.
             mistaken: Keys whose values are wrong by themselves, by a name that does not exist or by their type; other
                 problems come from combinations.
         """

@@ -57,5 +57,5 @@ class Metric(Protocol):
     """A module `pipeline/lowerdeck/metrics/NAME.py`, chosen in `evaluation.metrics`."""
 
     def compute(self, outputs: Outputs) -> Mapping[str, float]:
-        """Figures by name, each with its unit in the name; empty where the metric does not apply."""
+        """Metrics by name, each with its unit in the name; empty where the metric does not apply."""
         ...

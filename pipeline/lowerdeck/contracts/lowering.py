@@ -40,7 +40,7 @@ class CompiledPartition:
 
 @dataclass(kw_only=True)
 class Lowering:
-    """All that ExecuTorch must be told to lower one program for a backend."""
+    """All that ExecuTorch needs to lower one program for a backend."""
 
     partitioner: Partitioner
     transform_passes: Any = None

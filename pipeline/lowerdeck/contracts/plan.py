@@ -105,7 +105,7 @@ class PlannedNode:
     inputs: tuple[PlannedTensor, ...] = ()
     outputs: tuple[PlannedTensor, ...] = ()
     macs: int = 0
-    """Multiply-accumulate operations an inference; 0 for what multiplies no matrices."""
+    """Multiply-accumulate operations per inference; 0 for what multiplies no matrices."""
     is_quantized: bool = False
     """Whether it computes on quantized values: all that is computed for it is dequantized from integers, and its result
     is quantized again, at once or after an activation function, which then is quantized too; or it has a weight that
@@ -129,7 +129,7 @@ class DelegationPlan:
     outputs: tuple[str, ...] = ()
     """Nodes whose results the program gives, or writes into its buffers."""
     converter: Converter | None = None
-    """The converter release whose target the plan goes by; None where that was not asked."""
+    """The converter release whose target the plan is for; None where that was not asked."""
 
     @property
     def partitions(self) -> tuple[str, ...]:

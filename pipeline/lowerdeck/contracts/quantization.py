@@ -58,7 +58,7 @@ class QuantizationScheme:
 
     @property
     def rebuilds_model(self) -> bool:
-        """Whether the program is made of the model anew, and not of the exported program."""
+        """Whether quantize starts from the model itself instead of the exported program."""
         return self.name in ("float16", "int8_dynamic_int4_weight")
 
     @property

@@ -1,7 +1,8 @@
 """Where samples come from: every module here with `Options`, `fingerprint` and `load` is a source.
 
-See contracts.DatasetSource. To add one, write a module here and a YAML in conf/dataset. Modules without these three
-names are helpers: `splits` (what a loaded dataset is made of), `preprocessing` (pixels to tensors), `content` (digests
+See contracts.samples.DatasetSource. To add one, write a module here and a YAML in conf/dataset. Modules without these
+three names are helpers: `splits` (the parts of a loaded dataset), `preprocessing` (pixels to tensors), `content`
+(digests
 of files), `overlap` (calibration and evaluation must not share samples).
 """
 

@@ -1,7 +1,7 @@
 """Samples from `.npz` or `.safetensors` files, for whatever is not an image folder.
 
 Each file holds `inputs` [n x ...], or `input_0`, `input_1`, ... for a model with several inputs, and may hold `labels`
-[n] of integers. Neither format can carry code, and numpy's pickles stay refused.
+[n] of integers. Neither format can carry code; numpy's pickles are refused.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class Options:
     num_classes: int | None = None
     """Number of classes; required where the files hold labels."""
     scale: float = 1.0
-    """Factor for the stored values, before mean and std; 0.00392156862745098 (1/255) for pixels stored as uint8."""
+    """Factor applied to the stored values before mean and std; 0.00392156862745098 (1/255) for pixels stored as
+    uint8."""
     mean: list[float] = field(default_factory=lambda: [0.0])
     """Subtracted from the scaled values: one value, or one for each channel (the first dimension of a sample)."""
     std: list[float] = field(default_factory=lambda: [1.0])
-    """Divided by after that: as many values as mean."""
+    """Divisor after that: as many values as mean."""
 
     def __post_init__(self) -> None:
         preprocessing.check_normalisation(self.mean, self.std)
@@ -73,7 +74,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
     Raises:
         ConfigurationError: options that do not fit the model or the files.
-        LowerdeckError: a file is missing, damaged, empty or holds other shapes.
+        LowerdeckError: a file is missing, damaged, empty or has other shapes.
     """
     shapes = preprocessing.shapes_without_batch(input_shapes)
     if options.normalises and len(shapes) != 1:

@@ -19,7 +19,7 @@ Choice = Literal["first", "random", "stratified"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenInputs:
-    """The inputs of some samples of a split, decoded whenever they are gone through: none is kept."""
+    """The inputs of some samples of a split, decoded on every iteration: none is kept."""
 
     split: Split
     indices: Sequence[int]
@@ -32,16 +32,16 @@ class ChosenInputs:
 
 
 def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[int]:
-    """Indices of `count` samples, ascending; all of them where there are no more, or `count` is None.
+    """Indices of `count` samples, ascending; all of them where there are not more, or `count` is None.
 
     Args:
-        split: Where they are taken from.
+        split: The split to choose from.
         count: How many.
         choice: `first`: those at the start; `random`: drawn; `stratified`: drawn with equal shares of all classes.
-        seed: What is drawn with.
+        seed: Seed of the draw.
 
     Raises:
-        LowerdeckError: stratified, of samples without labels.
+        LowerdeckError: stratified was chosen and the samples have no labels.
     """
     count = len(split) if count is None else min(count, len(split))
     if choice == "stratified" and len(split) and split[0].label is None:
@@ -59,7 +59,7 @@ def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[i
 def stratified(split: Split, count: int, seed: int) -> list[int]:
     """Indices of `count` samples, ascending, drawn so that the classes' shares differ by one sample at most.
 
-    Samples without a label are a class of their own, and classes that are too small give all that they have.
+    Samples without a label are a class of their own, and classes that are too small contribute all their samples.
     """
     classes: dict[int | None, list[int]] = {}
     for index in np.random.default_rng(seed).permutation(len(split)):
@@ -71,7 +71,7 @@ def stratified(split: Split, count: int, seed: int) -> list[int]:
 
 
 def training_split(dataset: Dataset) -> Split:
-    """What a model learns from: the dataset's training samples, or those of calibration where it has no others.
+    """The samples that a model learns from: the training split, or the calibration split where there is none.
 
     Raises:
         LowerdeckError: a sample has no label.

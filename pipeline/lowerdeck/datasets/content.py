@@ -1,4 +1,4 @@
-"""Digests of what datasets read from disk; torch is not needed here, so that a build key costs little."""
+"""Digests of what datasets read from disk, without torch, so that a build key is cheap to compute."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def file_digest(path: Path) -> str:
 
 
 def files_digest(files: Mapping[str, Path]) -> str:
-    """SHA-256 over several files: of every name and every content, in the order of the names.
+    """SHA-256 over several files: over every name and content, in the order of the names.
 
     Args:
-        files: the path of each file by the name it counts under, e.g. its path relative to the dataset's folder, so
+        files: the path of each file by the name that enters the digest, e.g. its path relative to the dataset's folder,
+        so
             that a dataset that moves as a whole keeps its digest.
     """
     total = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""The handwritten digits that data/prepare_digits.py makes of scikit-learn's: real data without a download.
+"""The handwritten digits that data/prepare_digits.py makes from scikit-learn's: real data without a download.
 
 1,797 grey images of 32x32 pixels in ten classes, split so that calibration, evaluation and training share none.
 """
@@ -29,7 +29,7 @@ class Options:
     mean: list[float] = field(default_factory=lambda: [0.0])
     """Subtracted from pixels in 0 ... 1: one value, or one for each channel."""
     std: list[float] = field(default_factory=lambda: [1.0])
-    """Divided by after that: as many values as mean."""
+    """Divisor after that: as many values as mean."""
 
     def __post_init__(self) -> None:
         preprocessing.check_normalisation(self.mean, self.std)
@@ -100,7 +100,7 @@ def _manifest(options: Options) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise LowerdeckError(f"the digits are not prepared, {path} is missing: {REMEDY}") from error
     except ValueError as error:
-        raise LowerdeckError(f"{path} is no JSON ({error}): {REMEDY}") from error
+        raise LowerdeckError(f"{path} is not JSON ({error}): {REMEDY}") from error
     return manifest
 
 

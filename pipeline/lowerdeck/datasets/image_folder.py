@@ -1,10 +1,10 @@
-"""Images on disk: `calibration/` and `evaluation/` below one folder, each with one folder a class.
+"""Images on disk: `calibration/` and `evaluation/` below one folder, each with one folder per class.
 
     root/calibration/cat/001.jpg      root/evaluation/cat/100.jpg
     root/calibration/dog/001.jpg      root/evaluation/dog/100.jpg
 
 The class index is the place of the folder's name among the sorted names. Calibration needs no labels, so its images may
-also lie in one flat folder. Images are decoded when they are asked for, with PIL, as stored (no EXIF rotation).
+also lie in one flat folder. PIL decodes an image when it is requested, as stored (no EXIF rotation).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Options:
     mean: list[float] = field(default_factory=lambda: [0.0])
     """Subtracted from pixels in 0 ... 1: one value, or one for each channel."""
     std: list[float] = field(default_factory=lambda: [1.0])
-    """Divided by after that: as many values as mean."""
+    """Divisor after that: as many values as mean."""
 
     def __post_init__(self) -> None:
         preprocessing.check_normalisation(self.mean, self.std)
@@ -65,7 +65,7 @@ def fingerprint(options: Options) -> str:
     """SHA-256 over every image of both splits with its path below its split's folder.
 
     Raises:
-        LowerdeckError: a folder is missing, empty or not laid out as it has to be.
+        LowerdeckError: a folder is missing, empty or laid out differently.
     """
     calibration, evaluation = _listings(options)
     files = {
@@ -86,7 +86,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
     Raises:
         ConfigurationError: options that do not fit the model.
-        LowerdeckError: a folder is missing, empty or not laid out as it has to be.
+        LowerdeckError: a folder is missing, empty or laid out differently.
     """
     shape = preprocessing.image_shape(input_shapes)
     preprocessing.check_channels(options.mean, shape[0])
@@ -105,7 +105,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
 
 class ImageFileSplit:
-    """Samples that are image files; nothing is decoded before it is asked for."""
+    """Samples that are image files, decoded on access."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ImageFileSplit:
     ) -> None:
         """
         Args:
-            files: one image each
+            files: one image per sample
             labels: as many, None where there is none
             prepare: image -> float32 [1 x c x h x w]
             seed: fixes the order

@@ -1,4 +1,4 @@
-"""Guards the evaluation: none of its samples may have served calibration or training."""
+"""Checks that no evaluation sample was used for calibration or training."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ NUM_NAMED = 3
 
 
 def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibration") -> None:
-    """Raise unless no sample stands in both splits; samples are compared by the digest of their stored content.
+    """Raise if a sample is in both splits; samples are compared by the digest of their stored content.
 
     Args:
         calibration: The split that was used before evaluation.
-        evaluation: The split that judges.
-        purpose: What the first split is for, in messages.
+        evaluation: The split that accuracy is measured on.
+        purpose: What the first split is used for, in messages.
 
     Raises:
-        SampleOverlapError: names how many samples are in both, and where the first few stand.
+        SampleOverlapError: says how many samples are in both, and where the first few are.
     """
     first_at: dict[str, int] = {}
     for index in range(len(calibration)):
@@ -42,6 +42,6 @@ def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibr
 
 
 def _locate(split: Split, index: int) -> str:
-    # `origin` is more than the contract asks of a split, so it may be missing.
+    # The contract does not require `origin` of a split, so it may be missing.
     origin = getattr(split, "origin", None)
     return f"[{index}] ({origin(index)})" if origin is not None else f"[{index}]"

@@ -1,7 +1,7 @@
 """Stored pixels to what a model takes: resize, crop, channels, normalisation.
 
-numpy and PIL only. Training (data/train_resnet8.py), calibration and evaluation all go through these functions: a
-metric of accuracy means something only when the pixels are the same everywhere.
+numpy and PIL only. Training (data/train_resnet8.py), calibration and evaluation all go through these functions: an
+accuracy means something only when the pixels are the same everywhere.
 """
 
 from __future__ import annotations

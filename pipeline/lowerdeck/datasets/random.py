@@ -1,4 +1,4 @@
-"""Random tensors of the model's input shapes: they show that a program builds and runs, and nothing about accuracy."""
+"""Random tensors of the model's input shapes: they show that a program builds and runs, but nothing about accuracy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import content, preprocessing, splits
 
 GENERATOR = "normal/1"
-"""Name and version of how tensors are made of a seed; change it with the code, for it is part of build keys."""
+"""Name and version of how tensors follow from a seed; change it with the code, because it is part of build keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,12 @@ def fingerprint(options: Options) -> str:
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
-    """Standard normal tensors, float32, made when they are asked for.
+    """Standard normal tensors, float32, drawn on access.
 
     Args:
         options: see Options
         input_shapes: the model's, each with its batch dimension
-        seed: what the samples are drawn with
+        seed: seed of the draw
 
     Raises:
         ConfigurationError: a batch dimension is not 1.

@@ -1,4 +1,4 @@
-"""What the sources make their datasets of: the dataset itself, and splits over arrays held in memory."""
+"""The parts that sources build datasets from: the dataset itself, and splits over arrays in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays = tuple[npt.NDArray[np.generic], ...]
 
 @dataclass(kw_only=True)
 class LoadedDataset:
-    """Samples for calibration and evaluation: contracts.Dataset."""
+    """Samples for calibration and evaluation: contracts.samples.Dataset."""
 
     num_classes: int | None
     calibration: Split
@@ -29,7 +29,7 @@ class LoadedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class ArraySplit:
-    """Samples that lie in memory as arrays; preprocessed one at a time, when they are asked for."""
+    """Samples in memory as arrays, preprocessed one at a time on access."""
 
     stored: Arrays
     """The model's inputs as stored, each [n x ...]."""
@@ -38,7 +38,7 @@ class ArraySplit:
     prepare: Callable[[Arrays], Arrays]
     """One sample's stored arrays, each [1 x ...], to the model's inputs, each [1 x ...]."""
     order: Sequence[int]
-    """Which row comes when."""
+    """Row of each sample, in the order in which they are given."""
     name: str
     """What the samples are called in messages, e.g. the file's path."""
 
@@ -69,7 +69,7 @@ def sample(inputs: Arrays, label: int | None, digest: str) -> Sample:
         label: class index or None
         digest: SHA-256 of the stored sample
     """
-    import torch  # here and not above: fingerprints are made without it
+    import torch  # here and not above: fingerprints must not import it
 
     return Sample(inputs=tuple(torch.from_numpy(np.array(array)) for array in inputs), label=label, digest=digest)
 
@@ -78,7 +78,7 @@ def row_of(order: Sequence[int], index: int) -> int:
     """`order[index]`, without Python's negative indices.
 
     Raises:
-        IndexError: which also ends a plain `for` over a split.
+        IndexError: the index is outside; this also ends a plain `for` over a split.
     """
     if not 0 <= index < len(order):
         raise IndexError(f"sample {index} of a split of {len(order)}")
@@ -86,10 +86,10 @@ def row_of(order: Sequence[int], index: int) -> int:
 
 
 def seeded_order(num_samples: int, seed: int) -> tuple[int, ...]:
-    """0 ... num_samples-1, mixed.
+    """0 ... num_samples-1, shuffled.
 
-    Datasets are often stored class by class, and whoever calibrates takes the first so many samples: mixed, any first n
-    are a fair draw. Sorting by a hash gives the same order in every version of every library.
+    Datasets are often stored class by class, and calibration takes the first n samples: shuffled, any first n are
+    a fair draw. Sorting by a hash gives the same order in every version of every library.
     """
     return tuple(sorted(range(num_samples), key=lambda row: hashlib.sha256(f"{seed}:{row}".encode()).digest()))
 
@@ -99,7 +99,7 @@ def check_labels(labels: npt.NDArray[np.generic], num_samples: int, num_classes:
     if labels.shape != (num_samples,) or not np.issubdtype(labels.dtype, np.integer):
         raise LowerdeckError(
             f"the labels of {name} are {labels.dtype} {list(labels.shape)}; store them as integers of shape "
-            f"[{num_samples}], one class index a sample"
+            f"[{num_samples}], one class index per sample"
         )
     outside = np.flatnonzero((labels < 0) | (labels >= num_classes))  # type: ignore[operator]
     if outside.size:

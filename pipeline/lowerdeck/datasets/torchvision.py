@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from PIL import Image
 
 ARCHIVES = (".gz", ".tgz", ".zip")
-"""What a download leaves behind beside the data; nothing reads it, so it does not count."""
+"""What a download leaves beside the data; nothing reads it, so it is not part of the fingerprint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """How one torchvision dataset is asked for its splits, and where it keeps them."""
+    """How to open the splits of one torchvision dataset, and where its files are."""
 
     num_classes: int
     """Number of classes; labels are 0 ... num_classes-1."""
     files: tuple[str, ...]
-    """Patterns below root of all that is read; each matches at least one file of a complete copy."""
+    """Patterns below root of all files that are read; each matches at least one file of a complete copy."""
     stored: str
     """Attribute with the stored samples, by index: pixel arrays, paths, or (path, label)."""
     calibration: Mapping[str, Any] = field(default_factory=lambda: {"train": True})
@@ -131,7 +131,7 @@ class Options:
     mean: list[float] = field(default_factory=lambda: [0.0])
     """Subtracted from pixels in 0 ... 1: one value, or one for each channel."""
     std: list[float] = field(default_factory=lambda: [1.0])
-    """Divided by after that: as many values as mean."""
+    """Divisor after that: as many values as mean."""
 
     def __post_init__(self) -> None:
         preprocessing.check_normalisation(self.mean, self.std)
@@ -143,7 +143,7 @@ def fingerprint(options: Options) -> str:
 
     Raises:
         ConfigurationError: no dataset of this name.
-        LowerdeckError: its files are missing and were not to be downloaded, or could not be.
+        LowerdeckError: its files are missing, and downloading is off or failed.
     """
     entry = _entry(options.name)
     _ensure_present(options, entry)
@@ -181,7 +181,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
 
 class TorchvisionSplit:
-    """Samples of one split of a torchvision dataset, decoded when they are asked for."""
+    """Samples of one split of a torchvision dataset, decoded on access."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class TorchvisionSplit:
         return content.array_digest([np.ascontiguousarray(stored).tobytes()])
 
     def origin(self, index: int) -> str:
-        """Where the sample came from, for messages."""
+        """Where the sample is stored, for messages."""
         stored = self._stored(index)
         return str(stored) if isinstance(stored, Path) else f"row {self._order[index]} of {self._name}"
 
@@ -242,7 +242,7 @@ class TorchvisionSplit:
 
 
 def download(name: str, root: str) -> None:
-    """Fetch a dataset's files into `root`, where they are not there yet.
+    """Fetch a dataset's files into `root`, unless they are there already.
 
     Raises:
         ConfigurationError: no dataset of this name.
@@ -257,7 +257,7 @@ def download(name: str, root: str) -> None:
 def _entry(name: str) -> Entry:
     if name not in DATASETS:
         raise ConfigurationError(
-            f"dataset.options.name is {name!r}; torchvision's datasets that serve here are {', '.join(DATASETS)}."
+            f"dataset.options.name is {name!r}; the supported datasets of torchvision are {', '.join(DATASETS)}."
             f"{components.did_you_mean(name, DATASETS)}"
         )
     return DATASETS[name]
@@ -314,7 +314,7 @@ def _open(options: Options, arguments: Mapping[str, Any]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Download the dataset that the command line names; 0 when it is there."""
+    """Download the dataset that the command line names; 0 on success."""
     if len(arguments) != 2:
         print(f"usage: python -m lowerdeck.datasets.torchvision NAME ROOT, NAME one of {', '.join(DATASETS)}")
         return 2

@@ -1,6 +1,6 @@
-"""What a delegation plan amounts to, as metrics. docs/plan.md has their formulas.
+"""The metrics of a delegation plan. docs/plan.md has their formulas.
 
-Pure functions of the plan, and of what is known of its compiled partitions.
+Pure functions of the plan and of its compiled partitions.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
 
 
 def compiled_transposes(metrics: Mapping[str, Any], transposes_per_partition: Sequence[int | None]) -> dict[str, int]:
-    """What compiling has added to the `metrics` of coverage; empty where that is not known of every partition.
+    """Coverage metrics that are known after compilation; empty where a partition was not counted.
 
     Args:
         metrics: Those of the plan.
         transposes_per_partition: Transposes in each compiled partition, None where they were not counted.
 
     Returns:
-        `transposes_in_delegates`, all that the delegates execute, and `transposes_inserted`, those of them that the
-        plan has not: where a backend has also removed some, as many less.
+        `transposes_in_delegates`, all that the delegates execute, and `transposes_inserted`, those of them that are not
+        in the plan, minus those that the backend has removed.
     """
     counted = [count for count in transposes_per_partition if count is not None]
     if len(counted) < len(transposes_per_partition):
@@ -87,9 +87,9 @@ def _share(part: int, whole: int) -> float:
 
 
 def _parameters(plan: DelegationPlan) -> list[tuple[int, bool]]:
-    """Elements of each constant of the program, and whether only delegated nodes take it.
+    """Elements of each constant of the program, and whether only delegated nodes use it.
 
-    Scales and zero points of quantized tensors are no parameters of the model.
+    Scales and zero points of quantized tensors are not parameters of the model.
     """
     elements: dict[str, int] = {}
     delegated: dict[str, bool] = {}
@@ -106,7 +106,7 @@ def _parameters(plan: DelegationPlan) -> list[tuple[int, bool]]:
 def _crossings(plan: DelegationPlan) -> dict[tuple[str, str, str], int]:
     """(tensor, partition, `in` or `out`) -> bytes, for every tensor that a partition takes or gives.
 
-    What one partition gives and another takes is handed over twice: out of the one and into the other.
+    A tensor from one partition to another crosses twice: out of the one and into the other.
     """
     partitions = {node.name: node.partition for node in plan.nodes}
     crossings: dict[tuple[str, str, str], int] = {}
@@ -125,7 +125,7 @@ def _crossings(plan: DelegationPlan) -> dict[tuple[str, str, str], int]:
 
 
 def _activation_uses(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, PlannedTensor]]:
-    """Every tensor that is computed or given to the program, with each node that takes it."""
+    """Every computed tensor and input of the program, with each node that takes it."""
     for node in plan.nodes:
         for tensor in node.inputs:
             if not tensor.is_constant:
@@ -133,7 +133,7 @@ def _activation_uses(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, Planne
 
 
 def _transposes(plan: DelegationPlan) -> Iterator[PlannedNode]:
-    """Transposes of what an inference computes: those of constants are done once, by the compiler."""
+    """Transposes that run per inference; those of constants are done once, by the compiler."""
     constant: set[str] = set()
     for node in plan.nodes:
         if all(tensor.is_constant or tensor.source in constant for tensor in node.inputs):

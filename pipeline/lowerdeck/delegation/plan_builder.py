@@ -1,4 +1,4 @@
-"""Nodes of an edge program as the delegation plan has them: tensors, MACs, place in the model, and the decision."""
+"""Describes the nodes of an edge program for the delegation plan: tensors, MACs, place in the model, the decision."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _FUSED_INTO_PRODUCER = (
     "getitem",
     *(f"aten.{name}.default" for name in ("relu", "hardtanh", "clamp", "sigmoid", "tanh", "leaky_relu")),
 )
-"""What quantizers leave between an operator and the quantize node of its result: they quantize both as one."""
+"""Operators that may be between an operator and the quantize node of its result: quantizers treat both as one."""
 
 
 def planned_nodes(
     program: ExportedProgram, reason: Callable[[torch.fx.Node], Reason | None]
 ) -> tuple[list[PlannedNode], tuple[str, ...]]:
-    """Every operator of `program`, in its order, and those whose results the program gives.
+    """Every operator of `program`, in its order, and those whose results are outputs.
 
     Args:
         program: Edge-dialect program that a partitioner has tagged.
-        reason: Why a node without a tag has none.
+        reason: Says why a node is not tagged.
 
     Raises:
-        LowerdeckError: nodes are neither delegated nor is said why, or a tensor may grow without bound.
+        LowerdeckError: a node is not delegated and has no reason, or a tensor may grow without bound.
     """
     describer = _NodeDescriber(program)
     nodes = [
@@ -68,7 +68,7 @@ def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None
 
 
 class _NodeDescriber:
-    """What is known of the nodes of one program, each thing found out once."""
+    """Properties of the nodes of one program, each computed once."""
 
     def __init__(self, program: ExportedProgram) -> None:
         signature = program.graph_signature
@@ -98,7 +98,7 @@ class _NodeDescriber:
         )
 
     def _module_of_neighbour(self, node: torch.fx.Node) -> str:
-        """Where the tensor comes from that `node` quantizes, or goes to that it dequantizes; quantizers do not say."""
+        """The module whose tensor `node` quantizes, or for which it dequantizes; quantizers do not record it."""
         operator = self._operators[node]
         if operator.startswith(DEQUANTIZE):
             return next(filter(None, map(module_path, node.users)), "")
@@ -107,7 +107,7 @@ class _NodeDescriber:
         return ""
 
     def _outputs(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
-        """The tensors that `node` gives, or holds where it is a placeholder."""
+        """The output tensors of `node`, or the tensor that a placeholder holds."""
         if node not in self._tensors:
             value = node.meta.get("val")
             items = value if isinstance(value, (tuple, list)) else (value,)
@@ -116,7 +116,7 @@ class _NodeDescriber:
         return self._tensors[node]
 
     def _inputs(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
-        """The tensors that `node` takes, each once; of several results a getitem takes one."""
+        """The input tensors of `node`, each once; a getitem takes one of several results."""
         if self._operators[node] == "getitem":
             source, index = node.args
             assert isinstance(source, torch.fx.Node)
@@ -150,7 +150,7 @@ class _NodeDescriber:
         return macs(self._operators[node], list(map(shape_of, node.args)), outputs[0].shape) if outputs else 0
 
     def _quantized_nodes(self) -> set[torch.fx.Node]:
-        """The nodes that compute on integers, as far as the program says: see PlannedNode.is_quantized."""
+        """The nodes that compute on integers according to the program: see PlannedNode.is_quantized."""
         requantized: set[torch.fx.Node] = set()
         fused: set[torch.fx.Node] = set()  # those of the requantized that are part of what is before them
         for node in reversed(self._operators):

@@ -1,4 +1,4 @@
-"""How often a compiled partition changes the order of a tensor's elements in memory, by what its compiler was given."""
+"""Counts the transposes of a compiled partition in the graph that its compiler was given."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LITERT_TRANSPOSE = 39
 def with_transposes(partition: CompiledPartition) -> CompiledPartition:
     """`partition` with its number of transposes: the backend's own, or those in its host twin.
 
-    The twin is the graph that the compiler was given, after the backend's passes; what the compiler makes of them on
-    the device it does not say.
+    The twin is the graph that the compiler was given, after the backend's passes; it does not show what the
+    compiler makes of them on the device.
 
     Raises:
         ValueError: the twin is damaged.
@@ -36,7 +36,7 @@ def _in_tosa(graph: bytes) -> int:
 
 def _in_litert(graph: bytes) -> int:
     model = root(graph, b"TFL3", "a LiteRT flatbuffer")
-    # Of the two fields for it, the older is a byte and holds 127 for what came later; a transpose stands in both.
+    # There are two fields for it: the older is a byte, which is 127 for later operators; a transpose is in both.
     codes = [max(code.scalar(0, "b"), code.scalar(3, "i")) for code in model.tables(1)]
     operators = (operator for subgraph in model.tables(2) for operator in subgraph.tables(3))
     return sum(codes[operator.scalar(0, "I")] == _LITERT_TRANSPOSE for operator in operators)

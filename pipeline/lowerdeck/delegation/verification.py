@@ -1,4 +1,4 @@
-"""Holds what lowering does to the delegation plan: the converter, the partitioner's tags, and the lowered program."""
+"""Checks lowering against the delegation plan: the converter, the partitioner's tags, and the lowered program."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
-    """A plan for one release's target is not converted by another.
+    """Refuse to convert a plan with another converter release than it was made for.
 
     Raises:
-        LowerdeckError: `converter` is another than `plan` goes by.
+        LowerdeckError: `converter` is not the one that `plan` is for.
     """
     planned = plan.converter
     if planned is not None and planned != converter:
@@ -32,7 +32,7 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
             f"the program was partitioned for {planned.name} {planned.version} of flavor {planned.flavor} and would be "
             f"converted by {converter.name} {converter.version} of flavor {converter.flavor}"
             + ("" if planned.target == converter.target else ", which states other properties of the target")
-            + "; `dvc repro -f partition` plans it anew"
+            + "; `dvc repro -f partition` plans it again"
         )
 
 
@@ -55,7 +55,7 @@ def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPla
             different = sorted(name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name)))
             raise LowerdeckError(
                 f"{plan.backend} partitioned the program differently than in the stage partition "
-                f"({_listed(different) or 'other groups'}); `dvc repro -f partition` plans it anew"
+                f"({_listed(different) or 'other groups'}); `dvc repro -f partition` plans it again"
             )
         return result
 
@@ -63,16 +63,16 @@ def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPla
 
 
 def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:
-    """Every delegate of a lowered program has the nodes of one partition of `plan`, and the rest is left as it was.
+    """Check that every delegate of a lowered program has the nodes of one partition of `plan`, and the CPU the rest.
 
-    Tags are what a partitioner wants; this is what came of it.
+    Tags are what the partitioner decided; this checks the result.
 
     Args:
-        lowered: Edge program right after `to_backend`, its delegates with the nodes that they were made of.
-        plan: What it has to be.
+        lowered: Edge program right after `to_backend`, with the original nodes of its delegates.
+        plan: The plan to check against.
 
     Raises:
-        LowerdeckError: it is another program; names the nodes.
+        LowerdeckError: the program differs from the plan; names the nodes.
     """
     delegates = {
         name: {node.name for node in module.original_module.graph.nodes if node.op == "call_function"}
@@ -90,18 +90,18 @@ def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -
         "planned for the CPU and delegated": [
             name for name, tag in planned.items() if not tag and found.get(name) is not None
         ],
-        "planned and in the program no more": [name for name in planned if name not in found],
+        "planned and no longer in the program": [name for name in planned if name not in found],
         "in the program and not planned": [name for name in found if name not in planned],
     }
     differences = [f"{what}: {_listed(names)}" for what, names in wrong.items() if names]
     raise LowerdeckError(
-        f"{plan.backend} lowered the program otherwise than it was planned: "
+        f"{plan.backend} lowered the program differently than planned: "
         f"{'; '.join(differences) or 'the same nodes are delegated, in other partitions'}"
     )
 
 
 def _undelegated(graph: torch.fx.Graph) -> list[str]:
-    """What is not delegated: all but calls of delegates and what takes their results apart."""
+    """The nodes that are not delegated: all but calls of delegates and the getitems of their results."""
 
     def calls_delegate(node: torch.fx.Node) -> bool:
         return node.target is executorch_call_delegate

@@ -1,4 +1,4 @@
-"""Bounds that a build has to keep, checked against its metrics."""
+"""Checks the metrics of a build against the bounds that it has to keep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bounds(section: DataclassInstance) -> dict[str, float | None]:
-    """The bounds in the configuration's section `gates`, which has a name beside them; None where a gate is off."""
+    """The bounds in the configuration's section `gates`, without its `name`; None where a gate is off."""
     values = asdict(section)
     del values["name"]
     return values
@@ -24,7 +24,7 @@ def check_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) 
 
     Args:
         bounds: `min_METRIC` and `max_METRIC` with their bounds; None switches a gate off.
-        metrics: As metrics.json holds them.
+        metrics: The content of metrics.json.
 
     Raises:
         GateError: names every gate that fails, its bound and the value; a metric that was not measured fails.
@@ -33,11 +33,11 @@ def check_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) 
     failed = failed_gates(bounds, metrics)
     if failed:
         lines = "\n  ".join(failed.values())
-        raise GateError(f"{len(failed)} of {chosen} gates failed; the figures are written all the same:\n  {lines}")
+        raise GateError(f"{len(failed)} of {chosen} gates failed; the metrics are written nevertheless:\n  {lines}")
 
 
 def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) -> dict[str, str]:
-    """For each gate that fails what is said about it: gate, value and bound; arguments as for `check_gates`."""
+    """One line for each gate that fails, with its value and bound; arguments as for `check_gates`."""
     failed = {}
     for gate, bound in bounds.items():
         if bound is None:
@@ -55,5 +55,5 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
 
 
 def _exact(value: float) -> str:
-    """All digits that could make the difference: 0.98999 may not be shown as 0.99 beside that bound."""
+    """All significant digits: 0.98999 must not be shown as 0.99 beside a bound of 0.99."""
     return format(value, ".10g")

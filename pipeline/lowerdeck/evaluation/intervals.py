@@ -11,7 +11,7 @@ Z_95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution: a two-sided interval that holds in 95 % of cases."""
 
 LOW, HIGH = "_low", "_high"
-"""What the names of an interval's ends add to the name of the share."""
+"""Suffixes of the names of an interval's ends."""
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
@@ -45,7 +45,7 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 def paired_difference(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> tuple[float, float, float]:
     """How much more often `first` is right than `second` on the same samples, with the ends of the 95 % interval.
 
-    Pairs in which both are right or both wrong tell nothing of the difference, so that the interval is far narrower
+    Pairs in which both are right or both wrong say nothing about the difference, so the interval is far narrower
     than those of the two shares. Source: D. G. Bonett and R. M. Price, "Adjusted Wald Confidence Interval for a
     Difference of Binomial Proportions Based on Paired Data", Journal of Educational and Behavioral Statistics 37
     (2012), pages 479-488.
@@ -66,7 +66,7 @@ def share_with_interval(name: str, hits: npt.NDArray[np.bool_]) -> dict[str, flo
     """The share of samples that are hits, as `NAME`, and its 95 % interval, as `NAME_low` and `NAME_high`.
 
     Args:
-        name: What is shared, e.g. `float_accuracy`.
+        name: Name of the share, e.g. `float_accuracy`.
         hits: bool [n], n > 0.
     """
     low, high = wilson_interval(int(hits.sum()), len(hits))

@@ -1,10 +1,10 @@
 """Layer by layer: how far every quantized tensor is from the same tensor of the float program.
 
-ExecuTorch's numeric gap (devtools.Inspector) compares edge programs with an ETDump that its own runtime writes, and
-torchao's numeric debugger two graphs of one process, by graph ids that storing renumbers. Programs that were stored
-apart are matched here by provenance instead: each node of the quantized program remembers the name of the node of the
-float program that it was made from. A program that was made of the model and not of the float program has no such
-memory, yet the same operators in the same order.
+ExecuTorch's numeric gap (devtools.Inspector) compares edge programs with an ETDump written by its own runtime, and
+torchao's numeric debugger two graphs of one process, by graph ids that storing renumbers. Programs that are stored
+separately are matched here by provenance instead: each node of the
+quantized program has the name of the float program's node that it was made from. A program that was traced from the
+model itself lacks these names but has the same operators in the same order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _BATCH_NORM = "aten.batch_norm"
 _TORCHAO = "torchao."  # what quantizes in a program that torchao's quantize_ changed
-# Operators that hand values on as they are: behind them the steps of a quantization are still the same.
+# Operators that pass values on unchanged: the quantization of their input also holds for their output.
 _VALUE_PRESERVING_OPS = (
     "aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.squeeze", "aten.unsqueeze", "aten.permute",
     "aten.transpose", "aten.t.", "aten.slice", "aten.select", "aten.clone", "aten.contiguous", "aten.alias",
@@ -46,7 +46,7 @@ class _Pair:
     folded: str
     """Name of the node of the float program whose result it is: `source`, or the batch norm folded into it."""
     dequantize: str
-    """Name of the node of the quantized program that gives it in floating point: back from integers, or rounded."""
+    """Name of the node of the quantized program that gives it in floating point: dequantized, or rounded."""
     lsb: float | None
 
 
@@ -55,14 +55,14 @@ def compare_layers(
 ) -> list[LayerMetrics]:
     """Signal to quantization noise ratio of every tensor that the quantized program holds in integers, worst first.
 
-    A tensor counts as it leaves its quantization. What one node of the float program became several nodes counts once,
-    at the last of them. Tensors that no provenance leads back from are left out, weights too. Of a program that was
-    traced anew (`float16`, 4-bit weights) every operator's result counts.
+    A tensor is compared after its quantization. Where one node of the float program became several, the last one is
+    compared. Tensors without provenance are left out, and so are weights. In a program that was traced again
+    (`float16`, 4-bit weights) every operator's result is compared.
 
     Args:
         exported: The float ATen program.
-        quantized: What quantize made of it.
-        split: Where the samples come from.
+        quantized: The quantized ATen program.
+        split: The split of the samples.
         samples: Indices into it, of the samples to measure on; at least one.
     """
     pairs = _pairs(exported, quantized) or _retraced_pairs(exported, quantized)
@@ -112,7 +112,7 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
     for node in quantized.graph.nodes:
         if not _calls(node, STATIC_QUANTIZE):
             continue
-        # Not every quantizer's nodes remember where they come from; what they quantize does.
+        # The nodes of some quantizers have no provenance; what they quantize has.
         source = originals.get(float_node(node) or float_node(node.args[0]) or "")
         dequantize = next((user for user in node.users if _calls(user, STATIC_DEQUANTIZE)), None)
         if source is None or dequantize is None or source.name in parameters:
@@ -125,7 +125,7 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
 
 
 def _retraced_pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
-    """The results of operators, where `quantized` was made of the model, as `exported` was, in other numbers."""
+    """The results of operators, where `quantized` was traced from the model like `exported`, with other dtypes."""
     originals, others = _operators(exported), _operators(quantized)
     if not any(_calls(node, _TORCHAO) or _dtype(node) == torch.float16 for node in others):
         return []
@@ -140,12 +140,13 @@ def _retraced_pairs(exported: ExportedProgram, quantized: ExportedProgram) -> li
 
 
 def _operators(program: ExportedProgram) -> list[torch.fx.Node]:
-    """The nodes that call operators, without what takes results apart."""
+    """The nodes that call operators, except getitem."""
     return [node for node in program.graph.nodes if _calls(node, "") and node.target is not operator.getitem]
 
 
 def _folded_into(source: torch.fx.Node, remaining: Container[str | None]) -> torch.fx.Node:
-    """The node of the float program that the quantized `source` stands for: with a batch norm, where it took it in."""
+    """The node of the float program that corresponds to the quantized `source`: its batch norm, where that was
+    folded."""
     users = list(source.users)
     if len(users) == 1 and str(users[0].target).startswith(_BATCH_NORM) and users[0].name not in remaining:
         return users[0]
@@ -157,13 +158,13 @@ def _calls(node: torch.fx.Node, *prefixes: str) -> bool:
 
 
 def _lsb(dequantize: torch.fx.Node) -> float | None:
-    """Scale of a dequantize node, None where it is a tensor: one a channel, or computed while the program runs."""
+    """Scale of a dequantize node, None where it is a tensor: one per channel, or computed while the program runs."""
     scale = dequantize.args[1]
     return float(scale) if isinstance(scale, (int, float)) else None
 
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...] | None:
-    """Sizes, -1 in place of those that vary: each program has symbols of its own for them."""
+    """Sizes, -1 for those that vary: each program has its own symbols for them."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
@@ -176,7 +177,7 @@ def _dtype(node: torch.fx.Node) -> torch.dtype | None:
 
 
 class _Tap:
-    """A program that answers with the results of some of its nodes."""
+    """A program that returns the results of some of its nodes."""
 
     def __init__(self, program: ExportedProgram, names: Container[str]) -> None:
         self._results: dict[str, torch.Tensor] = {}
@@ -187,13 +188,13 @@ class _Tap:
             def run_node(self, node: torch.fx.Node) -> Any:
                 result = super().run_node(node)
                 if node.name in names:
-                    results[node.name] = result.clone()  # an operator in place may change it later
+                    results[node.name] = result.clone()  # an in-place operator may change it later
                 return result
 
         self._interpreter = Interpreter(program.module(check_guards=False))
 
     def __call__(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        """The results by name of the node."""
+        """The results by node name."""
         self._results.clear()
         self._interpreter.run(*(given.to(dtype) for given, dtype in zip(inputs, self._dtypes, strict=True)))
         return self._results

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 IDENTICAL_DB = 200.0
-"""Reported where there is no noise, in place of infinity, which JSON has not: beyond float64's own noise floor."""
+"""Reported where there is no noise, because JSON has no infinity: beyond float64's own noise floor."""
 
 _GRID_TOLERANCE_LSB = 0.01
-"""Values of a 16-bit output, computed in float32, lie this near their step at least: what is nearer is on it."""
+"""A value this close to a step counts as on it: 16-bit outputs are computed in float32."""
 
 
 def sqnr_db(signal_power: float, noise_power: float) -> float:
@@ -36,7 +36,7 @@ def error_lsb(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float)
         lsb: One step, in units of the values.
 
     Returns:
-        float64, same shape: whole numbers where both values lie on steps, and what it is elsewhere.
+        float64, same shape: whole numbers where both values lie on steps.
     """
     steps = np.abs(values.astype(np.float64) - reference.astype(np.float64)) / lsb
     whole = np.round(steps)

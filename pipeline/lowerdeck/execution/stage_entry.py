@@ -26,7 +26,7 @@ def run_stage(
 ) -> None:
     """Run `main` as the stage of this process; raises ImportError where the entry is imported.
 
-    The process ends with 0, with 1 and a message where the user can mend something, with 130 after Ctrl-C, and with a
+    The process ends with 0, with 1 and a message where the user can fix the cause, with 130 after Ctrl-C, and with a
     traceback on an error of the project itself.
 
     Args:

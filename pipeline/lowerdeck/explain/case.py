@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What mends the refusals of one check, which its source or words tell apart."""
+    """What avoids the refusals of one check, which its source or words tell apart."""
 
     pattern: re.Pattern[str]
     """Found in `Case.text`."""

@@ -197,7 +197,7 @@ def _boundary(case: Case) -> str:
     for operators, name in side.items():
         at_boundary = not case.graph.sources(case.node) if name == "inputs" else not case.graph.users(case.node)
         if case.node.operator.startswith(operators) and at_boundary:
-            return f"nothing to mend; `target.options.quantized_{name}: true` has the program's {name} in integers"
+            return f"nothing to fix; `target.options.quantized_{name}: true` has the program's {name} in integers"
     return "nothing to mend: the CPU converts numbers at the edge of a partition; fewer partitions need fewer of these"
 
 

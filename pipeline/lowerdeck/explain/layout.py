@@ -25,7 +25,7 @@ class Layout:
     places: Mapping[str, tuple[float, int]]
     """Box -> (place within its layer, layer)."""
     routes: Mapping[Edge, tuple[tuple[float, int], ...]]
-    """Edge -> places that it passes, from its begin to its end."""
+    """Edge -> places that it passes, from its start to its end."""
 
     @property
     def width(self) -> float:

@@ -1,7 +1,7 @@
 """A delegation plan for Google's Model Explorer, in the form that ExecuTorch's visualize_with_clusters stores.
 
 One graph whose boxes lie in layers `partition NUMBER (TAG)`. ExecuTorch's function needs the package
-ai-edge-model-explorer for writing it, cannot be told reasons, and fails where sizes vary; this needs the plan alone.
+ai-edge-model-explorer for writing it, takes no reasons, and fails where sizes vary; this needs the plan alone.
 ADR 0028 compares the two.
 """
 

@@ -30,7 +30,7 @@ _METRICS = {
     "crossing_bytes": "bytes that cross",
     "transposes_at_boundary": "transposes at a boundary",
 }
-"""Figures of `coverage` and what they are called."""
+"""Metrics of `coverage` and what they are called."""
 
 
 def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> None:

@@ -1,4 +1,4 @@
-"""Step firmware: the converted program -> all that its use in firmware needs, as files by name."""
+"""Step firmware: the converted program -> the files that firmware needs to use it, by name."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def bundle(
 
     Args:
         program: The `.pte`.
-        manifest: What convert wrote about it.
-        vector: Inputs, and what the program answered on this host.
-        target: What it is for.
+        manifest: The manifest that convert wrote.
+        vector: Inputs, and the program's outputs on this host.
+        target: What the program is for.
         placement: Where the array of the C header goes.
         data_files: Content that the program reads from beside it, by file name.
         kernel_selection: C source that names the kernels of the NPU to link, where the converter wrote one.
@@ -60,7 +60,7 @@ def bundle(
 
 
 def _notes(metadata: Mapping[str, Any]) -> list[str]:
-    """What the header says at its head."""
+    """Lines of the comment at the head of the header."""
     program = metadata["program"]
     return [
         *metadata["caveats"],

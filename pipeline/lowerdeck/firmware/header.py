@@ -32,7 +32,7 @@ def c_header(program: bytes, placement: Placement, notes: list[str]) -> str:
     Args:
         program: The `.pte`.
         placement: Name, alignment and section.
-        notes: Lines of the comment at its head. Names in them are free text, and what would end the comment is spaced.
+        notes: Lines of the comment at its head. Names in them are free text, and `*/` in them is broken up.
     """
     name, guard = placement.array_name, f"{placement.array_name.upper()}_H"
     attributes = [f"aligned({placement.alignment_bytes})"]
@@ -47,7 +47,7 @@ def c_header(program: bytes, placement: Placement, notes: list[str]) -> str:
 
 
 def _rows(program: bytes) -> str:
-    """The bytes as hexadecimal numbers; whole strings at a time, as programs have millions of them."""
+    """The bytes as hexadecimal numbers; string operations at once, because programs have millions of bytes."""
     numbers = f"0x{program.hex(' ').replace(' ', ',0x')},"
     width = len("0x00,") * _BYTES_PER_LINE
     return "\n".join(numbers[start : start + width] for start in range(0, len(numbers), width))

@@ -1,4 +1,4 @@
-"""What memory a program needs on the device, as far as the program itself says it."""
+"""The memory that a program needs on the device, as far as the program itself states it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class _Sizes:
 
 
 def method_allocator_bytes(method: Method, pointer_bytes: int) -> int:
-    """Estimate of what loading `method` takes from the method allocator.
+    """Estimate of the bytes that loading `method` takes from the method allocator.
 
     Args:
-        method: As it stands in the `.pte`.
+        method: The method in the `.pte`.
         pointer_bytes: 4 for Cortex-M, 8 for a 64-bit processor.
     """
     sizes = _Sizes(pointer_bytes)
@@ -70,7 +70,7 @@ def method_allocator_bytes(method: Method, pointer_bytes: int) -> int:
 
 
 _MAX_COMPILE_SPECS = 8
-"""Entries of a delegate's compile specs that are reckoned with; the backends here write fewer."""
+"""Assumed number of a delegate's compile specs; the backends here write fewer."""
 
 
 def planned_bytes(method: Method) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""metadata.json: what the README of a bundle says, for programs to read."""
+"""metadata.json: the content of a bundle's README in machine-readable form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCRATCH_SOURCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What the program is for, as the configuration has it."""
+    """The target of the program, from the configuration."""
 
     name: str
     backend: str
@@ -38,13 +38,13 @@ def describe(
     placement: Placement,
     structural: bool,
 ) -> dict[str, Any]:
-    """metadata.json without what it says of the other files.
+    """metadata.json without the hashes of the other files.
 
     Args:
         program: The `.pte`.
-        manifest: What convert wrote about it.
-        vector: Inputs, and what the program answered on this host.
-        target: What it is for.
+        manifest: The manifest that convert wrote.
+        vector: Inputs, and the program's outputs on this host.
+        target: What the program is for.
         placement: Where the array of the C header goes.
         structural: Whether the vector's sample is random.
     """

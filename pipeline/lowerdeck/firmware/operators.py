@@ -11,8 +11,8 @@ from pathlib import Path
 def selected_operators(program: bytes) -> bytes:
     """`selected_operators.yaml` for a `.pte`, by ExecuTorch's own generator (codegen/tools/gen_oplist.py).
 
-    The generator writes the path of the program into the file: here it is its name alone, so that bytes do not depend
-    on the folder.
+    The generator writes the path of the program into the file: here only its name, so that bytes do not depend on the
+    folder.
     """
     from executorch.codegen.tools import gen_oplist
 
@@ -23,7 +23,7 @@ def selected_operators(program: bytes) -> bytes:
             sorted(set(gen_oplist._get_operators(str(path)))),
             listed,
             path.name,
-            # In an order that varies from call to call.
+            # Sorted, because the order varies from call to call.
             {name: sorted(keys) for name, keys in gen_oplist._get_kernel_metadata_for_model(str(path)).items()},
         )
         return listed.read_bytes()

@@ -1,4 +1,4 @@
-"""The README of a bundle: what the firmware engineer has to do, from the facts of this very build."""
+"""The README of a bundle: what the firmware engineer has to do, from the facts of the build."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
     if scratch["largest"] is not None:
         yield f"| scratch of the delegate, from the temporary allocator, 16-byte aligned | {scratch['largest']:,} |"
     yield ""
-    yield f"The method allocator's figure is an {method['source']}."
+    yield f"The method allocator's size is an {method['source']}."
     if scratch["largest"] is not None:
         yield (
             f"Scratch is the largest of the partitions, by {scratch['source']}; what else the driver or kernels take "

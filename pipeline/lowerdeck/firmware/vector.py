@@ -1,4 +1,4 @@
-"""A test vector: a real sample as the program takes it, and what the program answers on this host."""
+"""A test vector: a real sample as the program takes it, and the program's outputs on this host."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lowerdeck.runtime.tensors import strides_of
 
 @dataclass(frozen=True, kw_only=True)
 class TestVector:
-    """Inputs and outputs of one execution, as they lie in the program's memory."""
+    """Inputs and outputs of one execution, in the program's memory layout."""
 
-    __test__ = False  # pytest takes every Test* for a test
+    __test__ = False  # pytest would collect every Test*
 
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
@@ -46,14 +46,14 @@ class TestVector:
 
 
 def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
-    """The first sample that the observers saw, or of the split where the scheme observes nothing.
+    """The first sample that the observers saw, or the first of the split where the scheme observes nothing.
 
     Args:
         split: The calibration split.
         digests: Of the samples that calibrate used, in its order; none where it had nothing to observe.
 
     Raises:
-        LowerdeckError: the split does not hold it any more.
+        LowerdeckError: the split no longer has it.
     """
     if not digests:
         return split[0]
@@ -62,7 +62,7 @@ def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
             return split[index]
     raise LowerdeckError(
         "the calibration split does not hold the first sample that calibrate used; `dvc repro -f calibrate` uses it "
-        "anew"
+        "again"
     )
 
 
@@ -80,7 +80,7 @@ def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256
     inputs = tuple(map(_to_dim_order, program.encode(sample), program.inputs))
     outputs = program.program(inputs)
     if not all(isinstance(output, torch.Tensor) for output in outputs):
-        raise LowerdeckError("the program gives outputs that are no tensors, which a test vector cannot hold")
+        raise LowerdeckError("the program has outputs that are not tensors, which a test vector cannot hold")
     return TestVector(
         inputs=inputs,
         outputs=tuple(map(_to_dim_order, outputs, program.outputs)),
@@ -97,7 +97,7 @@ def bundled_program(program: bytes, vector: TestVector) -> bytes:
 
     case = MethodTestCase(inputs=list(vector.inputs), expected_outputs=list(vector.outputs))
     suites = [MethodTestSuite(method_name="forward", test_cases=[case])]
-    with tempfile.TemporaryDirectory() as folder:  # it takes a file or the object that made it
+    with tempfile.TemporaryDirectory() as folder:  # it takes a file or the object that wrote it
         path = Path(folder, "program.pte")
         path.write_bytes(program)
         bundle = BundledProgram(None, suites, str(path))
@@ -116,7 +116,7 @@ def raw_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _to_dim_order(tensor: torch.Tensor, described: ProgramTensor) -> torch.Tensor:
-    """`tensor` with its dimensions in memory as the program has them."""
+    """`tensor` with its dimensions in the program's memory order."""
     strides = strides_of(tensor.shape, described.dim_order)
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 

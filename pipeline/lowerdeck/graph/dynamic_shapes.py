@@ -1,4 +1,4 @@
-"""Dimensions of inputs whose size varies: how torch.export is told of them, and how a program tells of them again."""
+"""Dimensions of inputs whose size varies: how they are passed to torch.export and read back from a program."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 DynamicShapes = tuple[dict[int, Any], ...] | None
-"""For every input a mapping of dimension -> torch.export.Dim, None where all shapes are fixed."""
+"""For every input a mapping from dimension to torch.export.Dim, None where all shapes are fixed."""
 
 
 def traced_shapes(
     input_shapes: Sequence[Sequence[int]], dimensions: Sequence[DynamicDimension]
 ) -> tuple[list[list[int]], DynamicShapes]:
-    """The shapes to trace a model with, and what torch.export has to know of those that vary.
+    """The shapes to trace a model with, and the dynamic shapes for torch.export.
 
-    Shapes are those configured, except for a dynamic dimension of size 1: torch.export takes a size of 0 or 1 in an
-    example for a constant, so that the next larger size stands there.
+    Shapes are those configured, except that a dynamic dimension of size 1 gets the next larger size: torch.export
+    treats a size of 0 or 1 in an example as a constant.
 
     Args:
         input_shapes: Shape of every input with its batch dimension.
@@ -46,10 +46,10 @@ def traced_shapes(
 
 
 def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) -> str | None:
-    """What `program` says against the smallest, the next and the largest sizes of `dimensions`; None where nothing.
+    """Why `program` rejects the smallest, the next or the largest sizes of `dimensions`; None where it accepts all.
 
-    torch.export does not always notice that a model takes less than it was told, above all with multiples: it narrows
-    the range, or leaves a guard in the program.
+    torch.export does not always notice that a model accepts fewer sizes than declared, especially with multiples: it
+    narrows the range, or leaves a guard in the program.
     """
     import torch
 
@@ -64,13 +64,13 @@ def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) 
         try:
             with torch.no_grad():
                 module(*(torch.zeros(shape) for shape in shapes))
-        except Exception as error:  # guards raise AssertionError, the model's operators whatever they like
+        except Exception as error:  # guards raise AssertionError, the model's operators any exception
             return f"  inputs of shape {', '.join(map(str, shapes))}: {' '.join(str(error).split())}"
     return None
 
 
 def violations(error: BaseException, dimensions: Sequence[DynamicDimension]) -> str | None:
-    """What torch.export says against `dimensions`, entry by entry; None where `error` is about something else."""
+    """torch.export's objections to `dimensions`, entry by entry; None where `error` is about something else."""
     text = str(error)
     if not text.startswith("Constraints violated"):
         return None
@@ -84,10 +84,10 @@ def violations(error: BaseException, dimensions: Sequence[DynamicDimension]) -> 
         equal = re.search(rf"The values of {name} = .* and (\w+) = .* must always be equal", found)
         guards = re.findall(rf"(?m)Not all values of {name} = .*? satisfy the generated guard (.*?)\.?$", found)
         if fixed:
-            lines.append(f"{what}: the model works with {fixed[1]} only; leave it out")
+            lines.append(f"{what}: the model works only with {fixed[1]}; leave it out")
         elif equal:
             other = next(i for i, candidate in enumerate(dimensions) if _symbol_name(candidate) == equal[1])
-            lines.append(f"{what}: has to equal model.dynamic_shapes.{other}; give both the same `name`")
+            lines.append(f"{what}: must equal model.dynamic_shapes.{other}; give both the same `name`")
         elif guards:
             conditions = "; ".join(re.sub(rf"L\['\w+'\]\.{re.escape(size)}", "size", guard) for guard in guards)
             lines.append(f"{what}: not every size fulfils {conditions}{_suggestion(name, suggested)}")
@@ -111,7 +111,7 @@ def _symbol_name(dimension: DynamicDimension) -> str:
 
 
 def dynamic_shapes_of(program: ExportedProgram) -> DynamicShapes:
-    """What `program` was exported with, to export a program made of it with the same; None where all is fixed.
+    """The dynamic shapes that `program` was exported with, for exporting a derived program; None where all are fixed.
 
     A program keeps each size that varies as an expression, `s0` or `4*s0`, with the range of its symbol.
     """
@@ -124,7 +124,7 @@ def dynamic_shapes_of(program: ExportedProgram) -> DynamicShapes:
 
     def dim(size: torch.SymInt) -> Any:
         step, symbol = size.node.expr.as_coeff_Mul()
-        assert isinstance(symbol, sympy.Symbol), f"the size {size} of an input is no multiple of one symbol"
+        assert isinstance(symbol, sympy.Symbol), f"the size {size} of an input is not a multiple of one symbol"
         if symbol not in symbols:
             limits = program.range_constraints[symbol]
             symbols[symbol] = torch.export.Dim(str(symbol), min=int(limits.lower), max=int(limits.upper))

@@ -1,8 +1,8 @@
-"""What a program takes and gives: integers in place of floats at its border, and the description for firmware.
+"""What a program takes and gives: integers in place of floats at its I/O boundary, and the description for firmware.
 
 ExecuTorch's passes (exir.passes.quantize_io_pass) take the outermost quantize and dequantize off a lowered program, as
-NXP's own flow does. They need these nodes outside of delegates, while XNNPACK's partitioner takes them in: so they are
-kept out when partitions are made, for every backend alike.
+NXP's own flow does. They need these nodes outside of delegates, but XNNPACK's partitioner would take them in,
+so they are kept out of partitions for every backend.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PER_TENSOR = "_per_tensor.default"
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationParameters:
-    """How integers stand for floats in one input or output."""
+    """How integers represent floats in one input or output."""
 
     scale: float
     zero_point: int
@@ -38,7 +38,7 @@ class QuantizationParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class IOBoundary:
-    """Inputs and outputs, by index, that a program takes and gives as integers."""
+    """Inputs and outputs, by index, that a program has as integers."""
 
     inputs: Mapping[int, QuantizationParameters]
     outputs: Mapping[int, QuantizationParameters]
@@ -69,14 +69,14 @@ def keep_io_boundary_on_cpu(lowering: Lowering) -> None:
 
 
 def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tuple[EdgeProgramManager, IOBoundary]:
-    """The lowered program without quantization at its border, where `lowering` wants that, and what it was.
+    """The lowered program without quantization at its I/O boundary, where `lowering` wants that, and what it was.
 
-    The program gains ExecuTorch's constant methods `input0_scale`, `input0_zp` ... `output0_dtype`, which firmware can
-    ask for the same metrics.
+    The program gains ExecuTorch's constant methods `input0_scale`, `input0_zp` ... `output0_dtype`, which give firmware
+    the same values.
 
     Raises:
-        LowerdeckError: an input is used in other ways than by one quantization of the whole tensor, or an output is
-            not the result of such a dequantization.
+        LowerdeckError: an input is not used by exactly one quantize node of the whole tensor, or an output is not the
+            result of such a dequantize node.
     """
     from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
 
@@ -91,15 +91,15 @@ def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tup
 
 
 def describe(plan: ExecutionPlan, names: tuple[Sequence[str], Sequence[str]], boundary: IOBoundary) -> tuple[Any, Any]:
-    """ProgramTensors of the inputs and of the outputs of `plan`, the method as it stands in the `.pte`.
+    """ProgramTensors of the inputs and of the outputs of `plan`, the method as in the `.pte`.
 
     Args:
         plan: The method.
         names: Names of inputs and of outputs, see `input_and_output_names`.
-        boundary: Where integers stand for floats.
+        boundary: Which inputs and outputs are integers in place of floats.
 
     Raises:
-        LowerdeckError: an input or output is no tensor.
+        LowerdeckError: an input or output is not a tensor.
     """
 
     def tensors(indices: Sequence[int], called: Sequence[str], parameters: Mapping[int, QuantizationParameters]) -> Any:

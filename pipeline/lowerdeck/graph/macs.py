@@ -1,6 +1,7 @@
 """Multiply-accumulate operations of an operator, from the shapes that it works on.
 
-Counted is what multiplies matrices: convolutions, linear layers, matrix products and attention. One operation is one
+Counted are operators that multiply matrices: convolutions, linear layers, matrix products and attention. One operation
+is one
 multiplication with the addition of its product, half of what torch.utils.flop_counter counts. Biases, activation
 functions, pooling and everything else that works element by element are not counted, and neither is padding left out: a
 kernel that reaches beyond the edge of its input is counted whole, as hardware computes it.
@@ -17,7 +18,7 @@ _Arguments = Sequence[Any]
 
 
 def macs(operator: str, arguments: _Arguments, output: Shape) -> int:
-    """How many an execution takes; 0 for what multiplies no matrices.
+    """MACs of one execution; 0 for an operator that multiplies no matrices.
 
     Args:
         operator: E.g. `aten.convolution.default`, of the ATen or the edge dialect.
@@ -34,13 +35,13 @@ def _convolution(arguments: _Arguments, output: Shape) -> int:
 
 
 def _plain(arguments: _Arguments, output: Shape) -> int:
-    """For every value of the output, a kernel over its group's channels."""
+    """Every output value costs a kernel over its group's channels."""
     weight: Shape = arguments[1]
     return math.prod(output) * math.prod(weight[1:])
 
 
 def _transposed(arguments: _Arguments, output: Shape) -> int:
-    """For every value of the input, a kernel into its group's channels."""
+    """Every input value costs a kernel into its group's channels."""
     given: Shape = arguments[0]
     weight: Shape = arguments[1]
     return math.prod(given) * math.prod(weight[1:])
@@ -49,7 +50,7 @@ def _transposed(arguments: _Arguments, output: Shape) -> int:
 def _product(first: int) -> Callable[[_Arguments, Shape], int]:
     """A product whose left factor [.. x m x k] is argument number `first`: k for every value of the output.
 
-    What is added to the product has the output's shape or is broadcast to it, and counts nothing.
+    What is added to the product has the output's shape or is broadcast to it, and is not counted.
     """
     return lambda arguments, output: math.prod(output) * int(arguments[first][-1])
 

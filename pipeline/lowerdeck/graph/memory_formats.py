@@ -14,9 +14,9 @@ _CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def to_memory_format(inputs: tuple[torch.Tensor, ...], memory_format: MemoryFormat) -> tuple[torch.Tensor, ...]:
-    """`inputs`, those of four dimensions with their channels innermost in memory where that is wanted.
+    """`inputs` in the wanted memory format; channels_last applies to those with four dimensions.
 
-    Shapes [n x c x h x w] and values stay. For `contiguous` the inputs are taken as they are.
+    Shapes [n x c x h x w] and values stay. For `contiguous` the inputs are returned unchanged.
     """
     import torch
 

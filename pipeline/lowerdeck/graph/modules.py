@@ -1,7 +1,7 @@
 """Which part of the model a node of a graph comes from, and globs that choose parts of the model.
 
-Needs neither torch nor the model: every node that torch.export makes remembers in `nn_module_stack` the modules that it
-was traced in, by path and class.
+Needs neither torch nor the model: torch.export records in `nn_module_stack` of every node the modules that it was
+traced in, by path and class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 _REPEATED_CALL = re.compile(r"@\d+(?=\.|$)")
-"""What torch adds to the path of a module that is called again, e.g. `layer@1`."""
+"""What torch appends to the path of a module that is called again, e.g. `layer@1`."""
 
 
 def modules_of(node: torch.fx.Node) -> dict[str, str]:
@@ -51,7 +51,7 @@ def with_outer_modules(path: str, classes: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         path: E.g. `layer3.0.conv1`; "" is the model.
-        classes: Path -> class of modules, "" being given to those that are not among them.
+        classes: Path -> class of modules, "" for those that are not among them.
     """
     parts = path.split(".") if path else []
     outer = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -59,7 +59,7 @@ def with_outer_modules(path: str, classes: Mapping[str, str]) -> dict[str, str]:
 
 
 def known_modules(graph: torch.fx.Graph) -> dict[str, str]:
-    """Path -> class of all modules that any operator of `graph` was traced in."""
+    """Path -> class of all modules that the operators of `graph` were traced in."""
     known: dict[str, str] = {}
     for node in graph.nodes:
         if node.op == "call_function":
@@ -68,11 +68,11 @@ def known_modules(graph: torch.fx.Graph) -> dict[str, str]:
 
 
 def matches(modules: Mapping[str, str], globs: Sequence[str] = (), classes: Sequence[str] = ()) -> bool:
-    """Whether a node of these `modules` lies in a module that one of `globs` or `classes` names.
+    """Whether a node of these `modules` is in a module that one of `globs` or `classes` names.
 
     Args:
-        modules: What `modules_of` says of the node.
-        globs: Patterns of paths, e.g. `layer3` or `layer3.*`; `*` goes across dots.
+        modules: Result of `modules_of` for the node.
+        globs: Patterns of paths, e.g. `layer3` or `layer3.*`; `*` also matches dots.
         classes: Names of classes with as much of their import path as wanted: `torch.nn.Linear` stands for
             `torch.nn.modules.linear.Linear`, and so does `Linear`.
     """
@@ -84,11 +84,11 @@ def matches(modules: Mapping[str, str], globs: Sequence[str] = (), classes: Sequ
 def check_modules_known(
     modules: Mapping[str, str], key: str, globs: Iterable[str] = (), classes: Iterable[str] = ()
 ) -> None:
-    """Raise ConfigurationError for a glob or class that no module of the program has, with those that are near.
+    """Raise ConfigurationError for a glob or class that matches no module of the program, with similar ones.
 
     Args:
-        modules: What `known_modules` says of the program.
-        key: Where the patterns stand in the configuration, for the message.
+        modules: Result of `known_modules` for the program.
+        key: Configuration key of the patterns, for the message.
         globs: Patterns of paths.
         classes: Names of classes.
     """

@@ -1,6 +1,6 @@
 """Where a node of a graph comes from: the float program's node, its observer, its module.
 
-Every node that a pass makes remembers in `from_node` the one that it was made from, and that one its own.
+Every node that a pass makes has in `from_node` the node that it was made from, and that node its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch.fx.traceback import NodeSource
 
-_MODULE_PASS = "ExportedProgram.module()"  # noqa: S105  # what quantize starts from; older nodes are the float program's
+_MODULE_PASS = "ExportedProgram.module()"  # noqa: S105  # quantize starts from it; older nodes are the float program's
 _CONVERSION = "replace_observer_with_quantize_dequantize_node"
 
 
@@ -25,17 +25,17 @@ def float_node(node: torch.fx.Node) -> str | None:
     if not history:
         return None
     oldest = history[-1]
-    # What a pass made up by itself has no older node than the pass.
+    # A node that a pass introduced has no older node than the pass.
     return str(oldest.name) if oldest.pass_name == _MODULE_PASS else None
 
 
 def observer_of(node: torch.fx.Node) -> str | None:
-    """Name of the observer that a quantize or dequantize node stands for, None where its provenance does not say."""
+    """Name of the observer that a quantize or dequantize node replaces, None where its provenance does not say."""
     return next((str(source.name) for source in _history(node) if source.pass_name == _CONVERSION), None)
 
 
 def _history(node: torch.fx.Node) -> Iterator[NodeSource]:
-    """What `node` was made from, the youngest first."""
+    """The nodes that `node` was made from, most recent first."""
     history = node.meta.get("from_node")
     while history:
         yield history[-1]

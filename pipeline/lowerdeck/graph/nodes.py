@@ -15,7 +15,7 @@ STATIC_QUANTIZE, STATIC_DEQUANTIZE = "quantized_decomposed.quantize_per_", "quan
 QUANTIZE, DEQUANTIZE = (STATIC_QUANTIZE, "torchao.quantize_"), (STATIC_DEQUANTIZE, "torchao.dequantize_")
 """Prefixes of the names of all operators that quantize and dequantize."""
 _NUMBER_FORMATS = ("quantized_decomposed.", "torchao.")
-"""Namespaces of operators that quantize and dequantize, or choose the scale for it while the program runs."""
+"""Namespaces of operators that quantize, dequantize, or choose a scale while the program runs."""
 
 
 def operator_name(node: torch.fx.Node) -> str:
@@ -27,7 +27,7 @@ def operator_name(node: torch.fx.Node) -> str:
 
 def is_compute(node: torch.fx.Node) -> bool:
     """Whether `node` computes a tensor: getitem, quantize and dequantize only unpack or change the number format, and
-    where sizes vary some nodes only find out what they are.
+    where sizes vary some nodes only read a size.
     """
     import torch
 
@@ -48,9 +48,10 @@ def original_operators(node: torch.fx.Node) -> frozenset[str]:
 
 
 def is_operator(name: str, pattern: str) -> bool:
-    """Whether `pattern`, e.g. `aten::add`, `aten.add` or `aten.add.Tensor`, names the operator `name`, overload aside.
+    """Whether `pattern`, e.g. `aten::add`, `aten.add` or `aten.add.Tensor`, names the operator `name`, whatever its
+    overload.
 
-    Whole names are compared: `aten::add` is no name of `aten.addmm.default`.
+    Whole names are compared: `aten::add` does not match `aten.addmm.default`.
     """
     wanted = pattern.replace("::", ".")
     return wanted in (name, name.rpartition(".")[0])

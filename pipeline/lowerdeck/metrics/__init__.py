@@ -10,7 +10,7 @@ from lowerdeck.contracts.evaluation import Metric
 
 
 def available() -> tuple[str, ...]:
-    """Names of the metrics that this version has."""
+    """Names of the available metrics."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 

@@ -1,4 +1,4 @@
-"""Error of the delegated program against the quantized one, counted in LSBs: steps of the output's quantization."""
+"""Error of the delegated program relative to the quantized one, in LSBs: steps of the output's quantization."""
 
 from __future__ import annotations
 

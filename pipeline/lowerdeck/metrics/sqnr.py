@@ -9,7 +9,7 @@ from lowerdeck.evaluation.quantization_error import power, sqnr_db
 
 
 def compute(outputs: Outputs) -> dict[str, float]:
-    """`PROGRAM_sqnr_db` against the float program, and `delegated_against_quantized_sqnr_db`."""
+    """`PROGRAM_sqnr_db` relative to the float program, and `delegated_against_quantized_sqnr_db`."""
     logits = {program: values.astype(np.float64) for program, values in outputs.logits.items()}
     metrics = {
         f"{program}_sqnr_db": sqnr_db(power(logits["float"]), power(logits["float"] - values))

@@ -1,6 +1,7 @@
-"""Where models come from: every module here with `Options`, `check` and `build` is a source (contracts.ModelSource).
+"""Where models come from: every module here with `Options`, `check` and `build` is a source.
 
-To add a model of your own, write its network below `networks/` (or in a package named in `plugins` of params.yaml) and
+See contracts.samples.ModelSource. To add your own model, write its network below `networks/` (or in a package named in
+`plugins` of params.yaml) and
 one YAML in conf/model that names it with `source: factory`. To add a new kind of source, add a module here.
 """
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 WRAPPERS = ("module.", "_orig_mod.")
-"""What DataParallel and torch.compile put in front of every name."""
+"""Prefixes that DataParallel and torch.compile put in front of every name."""
 NUM_NAMED = 3
 
 
 def is_path(weights: str) -> bool:
-    """Whether `weights` means a file (it has a separator or a checkpoint's suffix) and not a name of torchvision's."""
+    """Whether `weights` means a file (it has a separator or a checkpoint's suffix) and not a name of torchvision."""
     return "/" in weights or "\\" in weights or weights.endswith(SUFFIXES)
 
 
@@ -48,7 +48,7 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
     Args:
         model: any module; its parameters and buffers are overwritten
         weights: path of a state dict, which may stand under `state_dict` or `model` in the file
-        ignored_prefixes: entries of the file whose names begin so are left out
+        ignored_prefixes: entries of the file whose names begin with one of these are left out
 
     Raises:
         ConfigurationError: names or shapes differ from the model's.
@@ -71,7 +71,7 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         if name in own and value.shape != own[name].shape
     ]
     try:
-        # Not strict here, so that modules can rename what older versions called otherwise; judged right below.
+        # Not strict here, so that modules can rename what older versions called differently; checked right below.
         result = model.load_state_dict(complete, strict=False)
     except RuntimeError as error:
         misshaped = misshaped or [" ".join(str(error).split())]
@@ -84,7 +84,7 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
     """The state dict in a file, on the CPU.
 
     Raises:
-        LowerdeckError: it is damaged, or holds something else than tensors by name.
+        LowerdeckError: it is damaged, or is not a mapping of names to tensors.
     """
     import torch
     from safetensors import SafetensorError
@@ -115,7 +115,7 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
 
 
 def _refused_name(error: pickle.UnpicklingError) -> str:
-    """What of the pickle was refused. The rest of torch's message advises to switch the protection off."""
+    """What torch refused in the pickle. The rest of its message advises switching the protection off."""
     found = re.search(r"GLOBAL (\S+)", str(error))
     return f" (it refers to {found.group(1)})" if found else ""
 
@@ -123,7 +123,7 @@ def _refused_name(error: pickle.UnpicklingError) -> str:
 def _without_wrappers(
     state: Mapping[str, torch.Tensor], model: torch.nn.Module
 ) -> tuple[dict[str, Any] | None, dict[str, torch.Tensor]]:
-    """Layout versions and tensors, without a prefix that all names have in the file and not in the model."""
+    """Layout versions and tensors, without a prefix that all names have in the file but not in the model."""
     metadata: dict[str, Any] | None = getattr(state, "_metadata", None)
     tensors = dict(state)
     for prefix in WRAPPERS:

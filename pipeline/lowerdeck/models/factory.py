@@ -35,7 +35,7 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
     """Raise ConfigurationError for a value that `build` would refuse.
 
     The factory's source text is read. Only where that does not settle the matter (an attribute imported from elsewhere,
-    a decorated function) is the module imported, with what it needs.
+    a decorated function) is the module imported, with its dependencies.
 
     Args:
         options: see Options
@@ -51,7 +51,7 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
 
 
 def build(options: Options, weights: str | None) -> torch.nn.Module:
-    """Call the factory, load the weights; `check` is what decides whether it may be called.
+    """Call the factory and load the weights; `check` decides whether it may be called.
 
     Args:
         options: see Options

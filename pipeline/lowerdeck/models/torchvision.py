@@ -1,6 +1,6 @@
 """Every image classification architecture of torchvision, by its name there.
 
-Weights are null (random, from the caller's torch.manual_seed), the path of a checkpoint, or a name of torchvision's own
+Weights are null (random, from the caller's torch.manual_seed), the path of a checkpoint, or one of torchvision's names
 (`DEFAULT`, `IMAGENET1K_V1`), which it downloads once into torch's cache.
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import torch
 
 NUM_IMAGENET_CLASSES = 1000
-"""Classes of all weights that torchvision publishes for classification."""
+"""Number of classes of all weights that torchvision publishes for classification."""
 AUXILIARY_HEADS: Mapping[str, tuple[str, ...]] = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 """Parts that only training uses, by architecture; the model that is built has none of them."""
 HEADLESS_WEIGHTS = ("IMAGENET1K_FEATURES",)
-"""Weights of torchvision's whose last layers are not filled in: they serve detection."""
+"""Weights of torchvision without the last layers: they are for detection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
 
     Args:
         options: see Options
-        weights: null, a path, or a name of torchvision's
-        plugins: of no account here
+        weights: null, a path, or one of torchvision's names
+        plugins: not used here
     """
     known = architectures()
     if options.architecture not in known:
@@ -100,7 +100,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     arguments: dict[str, Any] = {"num_classes": options.num_classes or NUM_IMAGENET_CLASSES}
     if weights is None or checkpoints.is_path(weights):
         if heads:
-            # Said explicitly, or both architectures warn that this default will change.
+            # Set explicitly, or both architectures warn that this default will change.
             arguments |= {"aux_logits": False, "init_weights": True}
         model: torch.nn.Module = models.get_model(name, weights=None, **arguments)
         if weights is not None:
@@ -147,10 +147,10 @@ def architectures() -> Mapping[str, tuple[str, ...]]:
 
 
 def _builders_below(folder: Path, module: str) -> dict[str, tuple[str, ...]]:
-    """`_builders` of a module and of all that it passes on by `from .name import *`.
+    """`_builders` of a module and of all modules that it re-exports by `from .name import *`.
 
-    torchvision.models passes its classification modules on so, and mobilenet its versions; segmentation, detection and
-    the rest are packages and imported by name.
+    torchvision.models re-exports its classification modules this way, and mobilenet its versions; segmentation,
+    detection and the rest are packages and imported by name.
     """
     tree = _parse(folder / f"{module}.py")
     found = _builders(tree)
@@ -200,7 +200,7 @@ def _parse(path: Path) -> ast.Module:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """torchvision loads its downloads with a plain torch.load, which runs whatever a pickle says; this forbids it."""
+    """torchvision loads its downloads with a plain torch.load, which executes pickles; this forbids it."""
     variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(variable)
     os.environ[variable] = "1"

@@ -1,4 +1,4 @@
-"""How the outputs of a delegated program compare with PyTorch's, in a unit that tells what is near."""
+"""How the outputs of a delegated program compare with PyTorch's, in a unit that suits the element type."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Agreement:
 def agreement(
     expected: Sequence[Any], actual: Sequence[Any], scales: Sequence[float | None], scheme: QuantizationScheme
 ) -> Agreement:
-    """Compare outputs; of several, the one that is farthest off its limit.
+    """Compare outputs; of several, the one that exceeds its limit most counts.
 
     Args:
         expected: of the exported program in PyTorch.
         actual: of the delegated program.
         scales: one step of each output's quantization, None for floats.
-        scheme: decides what is near for floats.
+        scheme: decides the limit for floats.
 
     Raises:
         LowerdeckError: there are more or fewer outputs, or one has another shape.

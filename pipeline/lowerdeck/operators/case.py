@@ -1,4 +1,4 @@
-"""A case: the least module that has one operator in one configuration of its arguments."""
+"""A case: the smallest module with one operator in one configuration of its arguments."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ class Case:
     """One operator with arguments of one kind."""
 
     operator: str
-    """As the claims name it; as the installed version does, where no text has it."""
+    """Its name in the claims, or in the installed version where no documentation has it."""
     what: str = ""
-    """What is peculiar to this case, e.g. `alpha=2`; empty for the plain one."""
+    """What distinguishes this case, e.g. `alpha=2`; empty for the plain one."""
     make: Callable[[], nn.Module]
     """The module with the operator."""
     shapes: Sequence[Shape] = (IMAGE,)
-    """Of its float inputs."""
+    """Shapes of its float inputs."""
     table: str = "partitioner"
-    """Which of the texts' tables it belongs to."""
+    """The documentation's table to which it belongs."""
     violates: str = ""
     """The constraint of the claim that it violates."""
     uses: str = ""
-    """What the text says of every operator and this case tries."""
+    """What the documentation says of every operator, and this case tries."""
     precisions: Sequence[str] | None = None
-    """Those to try; None for those of the claim, and `int8`."""
+    """Precisions to try; None for those of the claim, and `int8`."""
     positive: bool = False
     """Whether the operator takes positive numbers only."""
     has_input_layers: bool = True
-    """In quantized programs a layer computes each input, so that it comes quantized: no quantizer annotates everything
-    by itself. False for operators that are such a layer."""
+    """In quantized programs a layer computes each input, so that the input is quantized: no quantizer annotates every
+    operator alone. False for operators that are such a layer."""
     dynamic: Sequence[DynamicDimension] = ()
-    """Sizes that vary."""
+    """Dimensions whose size varies."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `target.options`, where others than the target's own."""
+    """Entries of `target.options` that differ from the target's own."""
     nodes: str = ""
-    """Glob on edge operators that the case is about; empty for all that come from its module and compute."""
+    """Glob on the edge operators that the case is about; empty for all compute nodes of its module."""
 
     @property
     def label(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
         return f"{self.operator}, {self.what}" if self.what else self.operator
 
 
@@ -65,7 +65,7 @@ class Function(nn.Module):
         self.function = function
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """What the function gives for `inputs`."""
+        """The result of the function for `inputs`."""
         return self.function(*inputs)
 
 
@@ -75,7 +75,7 @@ def function(operator: Callable[..., Any], *arguments: Any, **options: Any) -> C
 
 
 class Program(nn.Module):
-    """A case as a model: feeding layers where wanted, and the operator."""
+    """A case as a model: the layers before the operator, if any, and the operator."""
 
     def __init__(self, case: Case, quantized: bool) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Program(nn.Module):
         self.operator = case.make()
 
     def forward(self, x: torch.Tensor, y: torch.Tensor | None = None, z: torch.Tensor | None = None) -> Any:
-        """Inputs and outputs are those of the operator; a case has one to three inputs."""
+        """Inputs and outputs are those of the operator; there are one to three inputs."""
         given = [value for value in (x, y, z) if value is not None]
         return self.operator(*(input_layer(value) for input_layer, value in zip(self.input_layers, given, strict=True)))
 

@@ -1,4 +1,4 @@
-"""Lowers one case with the project's own steps, executes it on this host, and says what became of the operator."""
+"""Lowers one case with the project's own steps, executes it on this host, and reports what became of the operator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _NUM_SAMPLES = 4
-"""Inputs that calibration sees; the first one is executed too."""
+"""Number of inputs for calibration; the first one is executed too."""
 _INPUT_LAYERS = "feeds"
 """Path of the submodules that compute the inputs."""
 _MOVING = ("XNNConvert", "XNNStaticTranspose", "XNNStaticReshape", "XNNCopy")
@@ -47,20 +47,20 @@ _Result = TypeVar("_Result")
 
 
 class Outcome(StrEnum):
-    """What became of the operator."""
+    """Outcome for the operator."""
 
     DELEGATED = "delegated"
     PARTLY = "partly"
-    """It is several nodes in the edge program, and some of them are delegated."""
+    """It became several nodes in the edge program, and only some are delegated."""
     NOT_DELEGATED = "not delegated"
     VANISHED = "vanished"
-    """Nothing of it is left in the edge program: it computed nothing, or was fused into another operator."""
+    """It is no longer in the edge program: it computed nothing, or was fused into another operator."""
     REFUSED = "refused"
-    """The project refuses the combination: what it has no quantizer for, or what its quantizer annotates nothing of."""
+    """The project refuses the combination: there is no quantizer for it, or the quantizer annotates nothing."""
     ERROR = "error"
-    """Lowering stopped with an exception out of a library."""
+    """Lowering stopped with an exception of a library."""
     OWN_ERROR = "own error"
-    """An exception arose in the project itself: its own fault, and no result."""
+    """An exception arose in the project itself: a bug, not a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +68,13 @@ class Target:
     """A device of conf/target with its converter, as `backends.create` takes them."""
 
     name: str
-    """Of the device; empty for the only one."""
+    """Name of the device; empty for the only one."""
     backend: str
     device: dict[str, Any]
     options: dict[str, Any]
     flavor: Flavor[dict[str, Any]]
     executes: bool = True
-    """Whether what is delegated is compiled and executed as well."""
+    """Whether delegated cases are compiled and executed as well."""
 
     def create(self, options: Mapping[str, Any] | None = None) -> Backend:
         """The backend, with `options` in place of its own of the same names."""
@@ -84,38 +84,38 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """What the installed versions did with a case."""
+    """The result of a case with the installed versions."""
 
     outcome: Outcome
     operators: tuple[str, ...] = ()
-    """Operators of the edge program that the case's operator became."""
+    """Edge operators that the case's operator became."""
     reasons: tuple[tuple[str, Reason], ...] = ()
     """(edge operator, why it is not delegated) for each that is not."""
     is_quantized: bool = False
     """Whether its result is held in integers."""
     arithmetic: str = ""
-    """In which numbers the delegate computes it, where its payload tells."""
+    """The precision in which the delegate computes it, where its payload shows it."""
     executor: str = ""
-    """What executed the program; empty where nothing did."""
+    """Name of the executor; empty where nothing was executed."""
     agreement: Agreement | None = None
     """How the result compares with PyTorch's, where it was executed."""
     problem: str = ""
-    """What stopped lowering, compiling or executing, with the step."""
+    """The error that stopped lowering, compiling or executing, with the step."""
 
 
 class _StoppedError(Exception):
-    """A step stopped with an error that is not the project's own fault."""
+    """A step stopped with an error that is not a bug of the project."""
 
 
 def measure(case: Case, precision: str, target: Target) -> CaseResult:
     """Lower `case` for `target`, and execute it where the operator is delegated.
 
-    An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not,
-    and is told apart by its place.
+    An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not;
+    the traceback shows which it is.
     """
     try:
         return _measured(case, precision, target)
-    except Exception as error:  # the project's own: all others were made results where they arose
+    except Exception as error:  # a bug of the project: all others became results where they arose
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}, {frame.name}"
         return CaseResult(outcome=Outcome.OWN_ERROR, problem=f"{type(error).__name__}: {_one_line(error)} ({place})")
@@ -140,7 +140,7 @@ def _quantized(
     case: Case, scheme: QuantizationScheme, backend: Backend
 ) -> tuple[ExportedProgram, Sequence[QuantizedTensor]]:
     def exported() -> ExportedProgram:
-        # Anew each time, because preparing leaves marks on a program.
+        # Again each time, because preparing leaves marks on a program.
         return export(program(case, quantized=scheme.is_quantized), case.shapes, case.dynamic)
 
     observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
@@ -161,7 +161,7 @@ def _partitioned(quantized: ExportedProgram, backend: Backend) -> tuple[Partitio
 
 
 def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> CaseResult:
-    """What the plan says of the operator's nodes."""
+    """The plan's decisions on the operator's nodes."""
     nodes = [node for node in plan.nodes if _is_tested(node, case)]
     left = [node for node in nodes if node.partition is None]
     if not nodes:
@@ -182,7 +182,7 @@ def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> CaseResult
 def _is_tested(node: PlannedNode, case: Case) -> bool:
     if case.nodes:
         return fnmatchcase(node.operator, case.nodes)
-    # Some passes make nodes that do not know their module; the layers that feed are simple enough not to need them.
+    # Some passes make nodes without a module; the layers before the operator are simple enough not to need such passes.
     return node.compute and node.module.partition(".")[0] != _INPUT_LAYERS
 
 
@@ -199,7 +199,7 @@ def _executed(
     partitioned: Partitioned,
     backend: Backend,
 ) -> CaseResult:
-    """`measured` with what compiling and executing gave."""
+    """`measured` with the results of compiling and executing."""
     facts: dict[str, Any] = {}
     try:
         with TemporaryDirectory() as folder, chdir(folder):
@@ -221,7 +221,7 @@ def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> S
 
 
 def _converted(partitioned: Partitioned, backend: Backend) -> Converted:
-    """Convert in the current folder, with the edge program stored between and the files written that a build has."""
+    """Convert in the current folder, with the same files as a build, and the edge program stored in between."""
     write_edge_program(partitioned.program, partitioned.edge_config)
     with converter_folder() as workdir:
         converted = convert(read_edge_program(), partitioned.plan, backend, workdir.absolute())
@@ -230,7 +230,7 @@ def _converted(partitioned: Partitioned, backend: Backend) -> Converted:
 
 
 def _inputs(case: Case, scheme: QuantizationScheme) -> tuple[torch.Tensor, ...]:
-    """The first sample; where sizes vary it has others than the program was traced with."""
+    """The first sample; where sizes vary, they differ from those of tracing."""
     (inputs,) = samples(case, 1)
     grown = list(inputs)
     for dimension in case.dynamic:
@@ -246,7 +246,7 @@ def _run(inputs: tuple[torch.Tensor, ...]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _arithmetic(converted: Converted, case: Case, scheme: QuantizationScheme) -> str:
-    """In which numbers XNNPACK computes; the others compute in the integers of the quantization alone."""
+    """The precision in which XNNPACK computes; other backends only compute in the integers of the quantization."""
     if set(converted.delegates) != {"XnnpackBackend"}:
         return "int16" if scheme.name == "int16x8" else "int8"
     from lowerdeck.backends.xnnpack.serialized import read_graph
@@ -254,7 +254,7 @@ def _arithmetic(converted: Converted, case: Case, scheme: QuantizationScheme) ->
     found = [operator for part in converted.partitions for operator in read_graph(part.payload).arithmetic]
     fed = len(case.shapes) if case.has_input_layers and scheme.is_quantized else 0
     computing = [operator for operator in found if operator[0] not in _MOVING][fed:]
-    # What only moves values stands for itself where nothing else is left: the last one is followed by conversions.
+    # An operator that only moves values counts where nothing else is left: conversions follow the last one.
     moving = [operator for operator in found if operator[0] != "XNNConvert"][-1:]
     return ", ".join(dict.fromkeys(_number_format(taken, given) for _, taken, given in computing or moving))
 
@@ -266,7 +266,7 @@ def _number_format(taken: str, given: str) -> str:
 
 
 def _attempt(step: str, do: Callable[[], _Result]) -> _Result:
-    """What `do` gives.
+    """The result of `do`.
 
     Raises:
         _StoppedError: it raised, and not because of an error in the project.
@@ -276,7 +276,7 @@ def _attempt(step: str, do: Callable[[], _Result]) -> _Result:
             return do()
     except LowerdeckError as error:
         raise _StoppedError(f"{step}: {_one_line(error)}") from error
-    except Exception as error:  # whatever a library's own code raises; ours is told apart by its place
+    except Exception as error:  # whatever a library's own code raises; ours is recognized by its traceback
         if _raised_here(error):
             raise
         raise _StoppedError(f"{step}: {type(error).__name__}: {_one_line(error)}") from error

@@ -9,7 +9,7 @@ from lowerdeck.operators.measure import Outcome
 from lowerdeck.operators.rows import Claimed, ClaimVerdict, Page, Row
 
 MARKED = (ClaimVerdict.LESS, ClaimVerdict.MORE, ClaimVerdict.FAILS)
-"""Verdicts that contradict the text, or would surprise who trusts it."""
+"""Verdicts that contradict the documentation, or would surprise a reader who trusts it."""
 _TITLES = {"neutron": "Neutron", "ethos_u": "Ethos-U", "xnnpack": "XNNPACK"}
 HEADINGS = ("operator", "precision", "claimed", "measured", "why, or how exact", "verdict")
 
@@ -19,12 +19,12 @@ def columns(row: Row) -> tuple[str, ...]:
     where = f"{row.precision} on {row.device}" if row.device else row.precision
     claimed = f"{row.claimed}: {row.constraint}" if row.constraint else str(row.claimed)
     if row.constraint and row.claimed is Claimed.NOT_DELEGATED:
-        claimed = f"not delegated, for it wants: {row.constraint}"
+        claimed = f"not delegated, because it requires: {row.constraint}"
     return (row.case, where, claimed, _measured(row), _details(row), str(row.verdict))
 
 
 def markdown(page: Page) -> str:
-    """The page that is kept beside the JSON file; the command writes it."""
+    """The page beside the JSON file; the command writes it."""
     title = _TITLES.get(page.backend, page.backend)
     parts = [
         f"# Operators of {title}",

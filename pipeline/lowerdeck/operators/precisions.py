@@ -22,4 +22,4 @@ PRECISIONS: Mapping[str, QuantizationScheme] = MappingProxyType(
     }
 )
 """`int8` has fixed ranges and the weight scales that the backend's vendor recommends; `int8_dynamic` finds the ranges
-of activations while the program runs; `int8_dynamic_int4` has 4-bit weights in groups besides."""
+of activations while the program runs; `int8_dynamic_int4` also has 4-bit weights in groups."""

@@ -1,4 +1,4 @@
-"""The table of a backend: each case in each precision, what the text claims of it and what was measured."""
+"""The table of a backend: each case in each precision, what the documentation claims and what was measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VARYING = ("max_error",)
 
 
 class Claimed(StrEnum):
-    """What the text says of a case."""
+    """What the documentation says of a case."""
 
     DELEGATED = "delegated"
     NOT_DELEGATED = "not delegated"
@@ -37,16 +37,16 @@ class Claimed(StrEnum):
 
 
 class ClaimVerdict(StrEnum):
-    """How measurement and text agree."""
+    """How measurement and documentation agree."""
 
     AS_CLAIMED = "as claimed"
     LESS = "less than claimed"
-    """It is claimed, and is not delegated, or not in these numbers, or does not execute, or gives something else."""
+    """It is claimed, but not delegated, or not in this precision, or does not execute, or gives wrong results."""
     MORE = "more than claimed"
-    """It violates a constraint, and works."""
+    """It violates a constraint, but works."""
     BEYOND = "works, not listed"
     FAILS = "fails"
-    """The text does not have it; the delegate takes it, and it does not execute or gives something else."""
+    """It is not documented; it is delegated, but does not execute or gives wrong results."""
     NOT_LISTED = "not listed"
     NOTHING_LEFT = "nothing left"
     """No node of it is left to delegate."""
@@ -65,7 +65,7 @@ class Row:
     """The constraint that it violates, in words; empty where it violates none."""
     outcome: Outcome
     operators: tuple[str, ...]
-    """What it is in the edge program."""
+    """Its operators in the edge program."""
     quantized: bool
     arithmetic: str
     reasons: tuple[Mapping[str, str], ...]
@@ -79,7 +79,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """What `--only` matches, unlike that of any other row."""
+        """The unique key that `--only` matches."""
         device = f" on {self.device}" if self.device else ""
         return f"{self.table}: {self.case} ({self.precision}){device}"
 
@@ -95,7 +95,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A row that is to be measured."""
+    """A row to be measured."""
 
     case: Case
     precision: str
@@ -118,7 +118,7 @@ def planned(backend: str, only: str = "*") -> list[Planned]:
 
 
 def _precisions(case: Case, tables: Mapping[str, claims.Table]) -> Sequence[str]:
-    """Those that the text claims, and the usual ones."""
+    """Those that the documentation claims, and the default ones."""
     table = tables.get(case.table)
     claim = table.operators.get(case.operator) if table else None
     listed = claim.precisions if claim else ()
@@ -130,7 +130,7 @@ def _key(case: Case, precision: str, target: Target) -> str:
 
 
 def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[str], None]) -> Page:
-    """Measure rows; `advance` is told the key of each one before."""
+    """Measure rows; `advance` receives the key of each before it is measured."""
     tables, installed = claims.read(backend), cases.collection_of(backend).installed()
     rows = []
     for row in planned_rows:
@@ -141,7 +141,7 @@ def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[s
 
 
 def versions(backend: str) -> dict[str, str]:
-    """Of what the result depends on."""
+    """Versions of the packages that the results depend on."""
     converter = cases.collection_of(backend).targets[0].create().converter()
     found = lowering_versions()
     found |= {converter.name: f"{converter.version} (flavor {converter.flavor})"}
@@ -150,7 +150,7 @@ def versions(backend: str) -> dict[str, str]:
 
 def _claimed(row: Planned, tables: Mapping[str, claims.Table], installed: Mapping[str, frozenset[str]]) -> Claimed:
     case, table = row.case, tables.get(row.case.table)
-    if table is None:  # no text lists operators: the installed version's own lists are what it claims
+    if table is None:  # no document lists operators: the installed version's own lists are its claims
         if case.operator in installed[row.target.name]:
             return Claimed.DELEGATED
         elsewhere = any(case.operator in operators for operators in installed.values())
@@ -201,7 +201,8 @@ def _verdict(claimed: Claimed, precision: str, found: CaseResult) -> ClaimVerdic
         return ClaimVerdict.AS_CLAIMED if found.is_quantized else ClaimVerdict.LESS
     is_delegated = found.outcome is Outcome.DELEGATED
     executes = not found.problem and (found.agreement is None or found.agreement.within_limit)
-    # A float precision has the delegate's numbers; a quantized one has integers, of which a text means just these.
+    # A float precision has the delegate's numbers; a quantized one has integers, and the documentation means exactly
+    # these.
     in_precision = not found.arithmetic or found.arithmetic == precision or not precision.startswith("float")
     if precision.startswith("int") and found.arithmetic:
         in_precision = found.arithmetic.startswith("int") and ("dynamic" in precision) == (
@@ -220,7 +221,7 @@ def _verdict(claimed: Claimed, precision: str, found: CaseResult) -> ClaimVerdic
 
 
 def differences(committed: Page, fresh: Page) -> Iterator[str]:
-    """What of `fresh`, which may have some rows only, is otherwise in `committed`."""
+    """Where `fresh`, which may have only some rows, differs from `committed`."""
     before = {row.key: row for row in committed.rows}
     for row in fresh.rows:
         old = before.get(row.key)
@@ -259,7 +260,7 @@ def path(backend: str) -> Path:
 
 
 def read(backend: str) -> Page:
-    """The table that is kept.
+    """The stored table.
 
     Raises:
         LowerdeckError: there is none.
@@ -271,5 +272,5 @@ def read(backend: str) -> Page:
 
 
 def write(page: Page) -> None:
-    """Keep the table; the same rows give the same bytes."""
+    """Store the table; the same rows give the same bytes."""
     write_json(path(page.backend), TypeAdapter(Page).dump_python(page, mode="json"))

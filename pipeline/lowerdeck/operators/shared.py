@@ -1,4 +1,4 @@
-"""What hundreds of small lowerings in one process need not do again and again; results stay the same."""
+"""Saves hundreds of small lowerings in one process from repeating work; results stay the same."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """While open, lowering is quicker in two ways.
+    """While open, lowering is faster in two ways.
 
     - torch.export asks the dispatcher for all composite operators, a second for each lowering: it is asked again only
-      when a namespace of operators has come.
+      when a new namespace of operators was registered.
     - XNNPACKQuantizer traces a dozen patterns of convolutions with batch norm to look for them: it looks only in
       programs that have a batch norm.
     """

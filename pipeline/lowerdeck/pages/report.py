@@ -33,7 +33,7 @@ def render(build: Build) -> str:
         "<main>",
         f'<header><p class="kind">Lowerdeck build report</p><h1>{escape(title)}</h1></header>',
         f'<p class="caveat" role="note">{escape(caveat)}</p>' if caveat else "",
-        section("Figures", _metrics_section(build)),
+        section("Metrics", _metrics_section(build)),
         section(summary.confusion_title(build.metrics), _confusion(build.confusion)) if build.confusion else "",
         section("Classes", _classes(build)) if build.classes else "",
         section("Layers", _layers(build)) if build.layers else "",

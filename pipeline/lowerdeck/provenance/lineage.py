@@ -50,7 +50,7 @@ def artifact_links(config: Config) -> list[dict[str, Any]]:
     if program["sha256"] != manifest["program"]["sha256"]:
         raise LowerdeckError(
             f"{paths.PROGRAM} is not the program that {paths.MANIFEST} describes; `dvc repro -f convert` makes "
-            "both anew"
+            "both again"
         )
     return [
         _weights_link(config, manifest),

@@ -1,8 +1,8 @@
 """Parts of a model with another scheme or none, and chosen observers, over the quantizer of any backend.
 
-A quantizer annotates nodes of a graph with how their inputs and outputs are to be quantized, and leaves alone what is
-annotated already. So nodes are hidden from it by an empty annotation: those that stay float, and those that another
-scheme has. That needs nothing of the backend, and works for NeutronQuantizer too, which has no settings by module.
+A quantizer annotates nodes with how their inputs and outputs are to be quantized, and skips nodes that are annotated
+already. So an empty annotation hides nodes from it: those that stay float, and those that have another scheme. This
+needs no support by the backend, and also works for NeutronQuantizer, which has no settings per module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule, Node
 
 _FOLLOWERS = ("aten.batch_norm.", "aten.relu.", "aten.relu_.", "aten.hardtanh.", "aten.hardtanh_.")
-"""Operators that backends compute together with the one before."""
+"""Operators that backends fuse with the preceding one."""
 
 
 def scheme_quantizer(backend: Backend, scheme: QuantizationScheme) -> Quantizer | None:
@@ -57,7 +57,7 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
         self._whole = whole
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """The backend's own transformation; what it does for quantized nodes only, it does not for float ones."""
+        """The backend's own transformation, without the parts for quantized nodes where nodes stay float."""
         check_patterns_match(model.graph, self._scheme.rules)
         with _hidden(self._float_nodes(model.graph)):
             transformed: GraphModule = self._whole.transform_for_annotation(model)
@@ -73,7 +73,7 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
             self._annotate_only(model, scheme, granularity, nodes)
         with _hidden([*kept, *(node for nodes in groups.values() for node in nodes if not _annotated(node))]):
             self._whole.annotate(model)
-        for (scheme, granularity), nodes in groups.items():  # what takes over the quantization of a neighbour
+        for (scheme, granularity), nodes in groups.items():  # what shares the quantization of a neighbour
             self._annotate_only(model, scheme, granularity, nodes)
         _repair_float_neighbours(graph, kept)
         self._choose_observers(graph)
@@ -84,14 +84,14 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
         self._whole.validate(model)
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """The backend's own last word on observers."""
+        """The backend's own final changes to observers."""
         self._whole.prepare_obs_or_fq_callback(model, edge_or_node_to_obs_or_fq)
 
     def _float_nodes(self, graph: Graph) -> list[Node]:
         return [node for node, rule in rule_of_node(graph, self._scheme.rules).items() if rule.scheme is None]
 
     def _groups(self, graph: Graph) -> dict[tuple[str, str], list[Node]]:
-        """Nodes by the scheme and weight granularity that a rule gives them."""
+        """Nodes by the scheme and weight granularity that a rule assigns to them."""
         groups: dict[tuple[str, str], list[Node]] = {}
         for node, rule in rule_of_node(graph, self._scheme.rules).items():
             if rule.scheme is not None:
@@ -125,10 +125,10 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
 
 
 def rule_of_node(graph: Graph, rules: Collection[ModuleRule]) -> dict[Node, ModuleRule]:
-    """The rule that holds for each node, the last one that matches; nodes without a rule are left out.
+    """The rule that applies to each node, the last one that matches; nodes without a rule are left out.
 
-    A batch norm or an activation function goes with the node before it, which backends compute it with, unless a rule
-    names it itself.
+    A batch norm or an activation function follows the node before it, with which backends fuse it, unless a rule names
+    it.
     """
     found: dict[Node, ModuleRule] = {}
     for node in graph.nodes:
@@ -147,7 +147,7 @@ def rule_of_node(graph: Graph, rules: Collection[ModuleRule]) -> dict[Node, Modu
 def check_patterns_match(graph: Graph, rules: Collection[ModuleRule]) -> None:
     """Raise ConfigurationError where a pattern of `rules` names no module.
 
-    Batch norms are folded into convolutions before: a pattern that names nothing else is refused as well.
+    Batch norms have been folded into convolutions, so a pattern that names nothing else is refused as well.
     """
     known = known_modules(graph)
     for index, rule in enumerate(rules):
@@ -156,19 +156,19 @@ def check_patterns_match(graph: Graph, rules: Collection[ModuleRule]) -> None:
 
 
 def _without_rules(scheme: QuantizationScheme) -> QuantizationScheme:
-    """`scheme` as a backend's own quantizer takes it."""
+    """`scheme` without rules, as a backend's own quantizer takes it."""
     default = ObserverChoice()
     return dataclasses.replace(scheme, rules=(), activation_observer=default, weight_observer=default)
 
 
 class _Hidden(QuantizationAnnotation):  # type: ignore[misc]
-    """Stands where a quantizer must not annotate."""
+    """An empty annotation, which marks nodes that a quantizer must not annotate."""
 
 
 @contextmanager
 def _hidden(nodes: Collection[Node]) -> Iterator[None]:
     for node in nodes:
-        if node.op != "get_attr":  # a weight belongs to whatever takes it
+        if node.op != "get_attr":  # a weight belongs to the node that takes it
             node.meta[Q_ANNOTATION_KEY] = _Hidden(_annotated=True)
     try:
         yield
@@ -228,7 +228,7 @@ def _unshare_with_float(node: Node, activation: QuantizationSpec | None) -> None
 
 
 def _is_observed(edge_or_node: Any) -> bool:
-    """Whether an observer will stand at an edge or behind a node."""
+    """Whether an observer will be put on an edge or behind a node."""
     source, user = edge_or_node if isinstance(edge_or_node, tuple) else (None, edge_or_node)
     annotation = user.meta.get(Q_ANNOTATION_KEY) if isinstance(user, torch.fx.Node) else None
     if annotation is None:
@@ -238,7 +238,7 @@ def _is_observed(edge_or_node: Any) -> bool:
 
 
 def _activation_spec(node: Node) -> QuantizationSpec | None:
-    """How `node` has its output or an input quantized, where that is in advance and not fixed by the operator."""
+    """How `node` has its output or an input quantized, where ranges are fixed in advance and not by the operator."""
     annotation = node.meta[Q_ANNOTATION_KEY]
     inputs = [spec for source, spec in annotation.input_qspec_map.items() if source.op != "get_attr"]
     for spec in (annotation.output_qspec, *inputs):

@@ -27,7 +27,7 @@ class BackendDefault:
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """The range with the least squared error of quantization, searched in a histogram of all values."""
+    """The range with the least squared quantization error, searched in a histogram of all values."""
 
     bins: Annotated[int, Field(ge=2, le=2**20)] = 2048
     """Bins of the histogram."""
@@ -54,15 +54,15 @@ ACTIVATION_OBSERVERS: Mapping[str, type] = {
 }
 """Kind -> its options."""
 WEIGHT_OBSERVERS: Mapping[str, type] = {BACKEND_DEFAULT: BackendDefault, "histogram": Histogram, "min_max": MinMax}
-"""A weight is seen once and does not change, so that a moving average of its range is its range."""
+"""A weight is seen once and does not change, so a moving average of its range is its range."""
 PER_TENSOR_ONLY = ("histogram",)
-"""Kinds that torchao does not have with one range a channel."""
+"""Kinds that torchao does not have per channel."""
 
 
 def observed_by(spec: QuantizationSpec, choice: ObserverChoice) -> QuantizationSpec:
     """`spec` with the observer of `choice` in place of the backend's own.
 
-    What else the backend gave its observer stays: the least scale (`eps`), which kernels may depend on.
+    The backend's other arguments stay: kernels may depend on the least scale (`eps`).
     """
     import dataclasses
 

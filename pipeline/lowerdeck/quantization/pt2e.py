@@ -1,7 +1,8 @@
 """PT2E preparation, and the state of its observers as plain tensors.
 
-A prepared model can be saved neither by torch.export.save nor without pickle. What calibration adds to it is only the
-observers' buffers: they are taken out as tensors, and put into a model that is prepared again in another process.
+A prepared model can be saved neither by torch.export.save nor without pickle. Calibration only adds the observers'
+buffers to it: they are read as tensors, and written into a model that is prepared
+again in another process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     """`program` with the observers that `quantizer` asks for.
 
     Raises:
-        LowerdeckError: the quantizer annotated nothing; converting would give a float program without a word.
+        LowerdeckError: the quantizer annotated nothing; converting would silently give a float program.
     """
     module = program.module(check_guards=False)  # the Arm passes fail on the guard submodule
     assert isinstance(module, torch.fx.GraphModule)
@@ -61,8 +62,8 @@ def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:
 def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> None:
     """Give a freshly prepared model the state that calibration found, and the weights that training has changed.
 
-    The buffers are assigned and not loaded with load_state_dict: that wants the shapes of observers that have seen
-    data, and resets `eps` where the dict lacks version metadata.
+    The buffers are assigned instead of loaded with load_state_dict, which expects the shapes of observers that have
+    seen data and resets `eps` where the dict lacks version metadata.
 
     Raises:
         LowerdeckError: the state belongs to another model, quantizer or version.
@@ -70,7 +71,7 @@ def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> N
     if _layout(prepared) != state.layout:
         raise LowerdeckError(
             "the observers of build/calibrate do not belong to this model and quantizer; `dvc repro -f calibrate` "
-            "makes them anew"
+            "makes them again"
         )
     for name, observer in _observers(prepared):
         for key, _ in list(observer.named_buffers(recurse=False)):
@@ -79,9 +80,9 @@ def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> N
 
 
 def replace_parameters(prepared: torch.fx.GraphModule, values: Mapping[str, torch.Tensor]) -> None:
-    """Give a prepared model parameters of its own, copies of `values` by name: it shares those of its program.
+    """Give a prepared model its own parameters, copies of `values` by name, because it shares those of its program.
 
-    Names that stood for one parameter still do.
+    Names that shared one parameter still do.
     """
     places: dict[int, list[tuple[str, torch.nn.Parameter]]] = {}
     for name, parameter in prepared.named_parameters(remove_duplicate=False):

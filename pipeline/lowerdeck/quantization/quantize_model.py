@@ -1,6 +1,6 @@
 """Step quantize, for schemes that change the model itself before it is traced: half precision, and torchao's quantize_.
 
-PT2E annotates a traced graph and knows neither: they need the modules of the model.
+PT2E annotates a traced graph and supports neither: they need the modules of the model.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def quantize_model(
     """Trace `model` again, as `scheme` represents its weights.
 
     Args:
-        model: As its source builds it; it is changed.
-        program: What export made of it: shapes and memory formats of inputs are taken from here.
+        model: As its source builds it; it is modified.
+        program: The exported program of it: shapes and memory formats of inputs are taken from here.
         scheme: `float16` or `int8_dynamic_int4_weight`.
 
     Returns:
         The ATen program, and all tensors that are integers in it.
 
     Raises:
-        LowerdeckError: the model cannot be traced so, or its linear layers do not divide into groups.
+        LowerdeckError: the model cannot be traced with the scheme, or its linear layers do not divide into groups.
     """
     assert program.example_inputs is not None
     inputs = program.example_inputs[0]
@@ -47,7 +47,7 @@ def quantize_model(
     try:
         with torch.no_grad(), quick_graphs():
             traced = torch.export.export(model.eval(), inputs, dynamic_shapes=dynamic_shapes_of(program))
-    except Exception as error:  # user's code runs while tracing: anything may come out of it
+    except Exception as error:  # tracing runs the user's code, which may raise anything
         raise LowerdeckError(
             f"{type(model).__name__} cannot be exported in {scheme.name} (quantization.scheme): "
             f"{type(error).__name__}: {error}"
@@ -56,7 +56,7 @@ def quantize_model(
 
 
 def _with_grouped_weights(model: nn.Module, scheme: QuantizationScheme) -> nn.Module:
-    """`model` with 4-bit weights in its linear layers, and activations in 8 bits that are quantized as they arise."""
+    """`model` with 4-bit weights in its linear layers, and 8-bit activations that are quantized at run time."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerGroup
     from torchao.utils import unwrap_tensor_subclass
@@ -71,7 +71,7 @@ def _with_grouped_weights(model: nn.Module, scheme: QuantizationScheme) -> nn.Mo
             "does, or name these layers in quantization.keep_float"
         )
     config = Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4,  # type: ignore[attr-defined]  # torch has no stub of it
+        weight_dtype=torch.int4,  # type: ignore[attr-defined]  # torch has no stub for it
         weight_granularity=PerGroup(scheme.group_size),
     )
     quantize_(model, config, filter_fn=lambda module, path: path in chosen)

@@ -27,8 +27,8 @@ def quantized_tensors(
     """All tensors of a quantized program that are held in integers.
 
     Args:
-        program: Fresh from conversion: what is stored and read again no longer knows its observers.
-        ranges: What each observer saw.
+        program: Directly from conversion: a program that was stored and read again no longer names its observers.
+        ranges: Range that each observer saw.
         modules: Path of the module that each observer's tensor belongs to; None where there were no observers.
     """
     found = []
@@ -51,7 +51,7 @@ def quantized_tensors(
         scales, zero_points, quant_min, quant_max, dtype, axis, group_size = described
         source, observer = node.args[0], observer_of(node) or ""
         is_constant = source.op == "placeholder"
-        # Not every quantizer's nodes remember where they come from; what they quantize does.
+        # The nodes of some quantizers have no provenance; what they quantize has.
         origin = None if is_constant else float_node(source) or float_node(source.args[0])
         found.append(
             QuantizedTensor(

@@ -1,6 +1,6 @@
-"""What observers saw, and how much of it the quantization that they decide on clips.
+"""What observers saw, and how much of it the resulting quantization clips.
 
-An observer's own state does not tell: a moving average forgets, a histogram narrows its range on purpose.
+An observer's state does not show it: a moving average forgets, a histogram narrows its range on purpose.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Grid:
     quant_min: int
     quant_max: int
     axis: int | None
-    """Channel axis, None for one scale a tensor."""
+    """Channel axis, None for one scale per tensor."""
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
         """`values` in steps, rounded and not yet clipped; same shape."""
@@ -41,15 +41,15 @@ class Grid:
         return steps
 
     def clipped(self, values: torch.Tensor) -> int:
-        """How many of `values` are rounded to a step that does not exist.
+        """How many of `values` are rounded to a step outside the representable range.
 
-        So a value that lies out of the range by less than half a step is none: it is only rounded, as all others are.
+        A value outside by less than half a step does not count: it is only rounded, as all others are.
         """
         steps = self.rounded(values)
         return int(((steps < self.quant_min) | (steps > self.quant_max)).sum())
 
     def sqnr_db(self, values: torch.Tensor) -> float:
-        """Signal to noise ratio of `values` as the quantization gives them back."""
+        """Signal to noise ratio of `values` after quantization, in dB."""
         shape = [1] * values.ndim
         if self.axis is not None:
             shape[self.axis] = -1
@@ -60,7 +60,7 @@ class Grid:
 
 
 def grid(observer: Any) -> Grid | None:
-    """What `observer` decides on; None where scales are computed while the program runs."""
+    """The quantization that `observer` results in; None where scales are computed while the program runs."""
     if getattr(observer, "is_dynamic", False) or not hasattr(observer, "calculate_qparams"):
         return None
     scale, zero_point = observer.calculate_qparams()
@@ -75,11 +75,11 @@ def grid(observer: Any) -> Grid | None:
 
 
 def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tensor, ...]]) -> dict[str, ObservedRange]:
-    """What a calibrated model's observers of activations saw, by observer.
+    """Ranges that a calibrated model's observers of activations saw, by observer.
 
     Args:
-        prepared: A calibrated model; it is used up, its observers are replaced.
-        samples: What it was calibrated with.
+        prepared: A calibrated model; its observers are replaced, so it cannot be used afterwards.
+        samples: The samples that it was calibrated with.
     """
     tallies: dict[str, _Tally] = {}
     modules = dict(prepared.named_modules(remove_duplicate=False))
@@ -88,7 +88,7 @@ def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tenso
         steps = None if node in fixed else grid(modules[node.target])
         if steps is not None:
             tallies[node.name] = _Tally(steps)
-    for node in observer_nodes(prepared):  # only now: others may derive theirs from those replaced first
+    for node in observer_nodes(prepared):  # only now: other observers may derive their ranges from replaced ones
         prepared.set_submodule(node.target, tallies.get(node.name, torch.nn.Identity()))
     with torch.no_grad():
         for inputs in samples:
@@ -97,7 +97,7 @@ def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tenso
 
 
 def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
-    """What is quantized of weights and biases, by observer, measured on them as they are.
+    """Ranges of the quantized weights and biases, by observer, measured on their values.
 
     Args:
         prepared: A calibrated model.
@@ -120,7 +120,7 @@ def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
 
 
 def observed_modules(prepared: GraphModule) -> dict[str, str]:
-    """Path of the module that each observer's tensor belongs to, by observer: of what computes it, or uses a weight."""
+    """Path of the module that computes each observer's tensor, or uses it where it is a weight, by observer."""
     fixed = constants(prepared)
     found = {}
     for node in observer_nodes(prepared):
@@ -130,7 +130,7 @@ def observed_modules(prepared: GraphModule) -> dict[str, str]:
 
 
 def observer_nodes(prepared: GraphModule) -> Iterator[Any]:
-    """The nodes of a prepared graph that are calls of observers; each is called like the observer."""
+    """The nodes of a prepared graph that call observers; each has the observer's name."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     for node in list(prepared.graph.nodes):
         if node.op == "call_module" and hasattr(modules[node.target], "calculate_qparams"):
@@ -148,7 +148,7 @@ def constants(prepared: GraphModule) -> set[Node]:
 
 
 def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
-    """Values of `constants`; observers hand theirs on as they are."""
+    """Values of `constants`; observers pass theirs on unchanged."""
     interpreter = torch.fx.Interpreter(prepared)
     fixed, values = constants(prepared), interpreter.env
     with torch.no_grad():
@@ -159,7 +159,7 @@ def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
 
 
 class _Tally(torch.nn.Module):
-    """Takes the place of an observer and keeps what comes along."""
+    """Replaces an observer and records the values that pass."""
 
     def __init__(self, steps: Grid) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class _Tally(torch.nn.Module):
         return values
 
     def seen(self) -> ObservedRange:
-        """What came along so far."""
+        """The values seen so far."""
         return ObservedRange(
             minimum=self._minimum,
             maximum=self._maximum,

@@ -1,4 +1,4 @@
-"""Which layers lose accuracy when they alone are quantized, what leaving one float wins, and which to leave float.
+"""Which layers lose accuracy when they alone are quantized, what leaving one float gains, and which to leave float.
 
 Layers are modules that `quantization.keep_float` can name. Everything is measured on one calibrated model whose layers
 are switched (switches.py), so that a measurement costs one pass over the samples and no conversion.
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
-    """What one choice of quantized layers answers."""
+    """The outputs for one choice of quantized layers."""
 
     hits: tuple[bool, ...] | None
-    """Whether each sample is recognized; None where samples have no labels."""
+    """Whether each sample is classified correctly; None where samples have no labels."""
     sqnr_db: float
-    """Signal to quantization noise of the outputs, against the model with every layer float."""
+    """Signal to quantization noise of the outputs, relative to the model with every layer float."""
 
     @property
     def accuracy(self) -> float | None:
@@ -56,7 +56,7 @@ class LayerSensitivity:
     layer: str
     """Path of the module."""
     operators: tuple[str, ...]
-    """Nodes that it stands for, with those computed together with it; more than one module's where it holds others."""
+    """Its nodes and those fused with them; those of several modules where it contains others."""
     alone_quantized: TrialResult
     """Everything else float."""
     alone_float: TrialResult
@@ -74,7 +74,7 @@ class OptOut:
     layers: tuple[str, ...]
     accuracy: float
     reached: bool
-    """Whether the accuracy is the one wanted; otherwise this is the best that was found."""
+    """Whether the wanted accuracy was reached; if not, this is the best that was found."""
 
 
 class Trials:
@@ -85,8 +85,8 @@ class Trials:
     ) -> None:
         """
         Args:
-            prepared: A calibrated model; it is used up.
-            samples: What is measured on; at least one.
+            prepared: A calibrated model; its observers are replaced, so it cannot be used afterwards.
+            samples: The samples to measure on; at least one.
             known: Measurements that were made before, by what was quantized; new ones are added.
         """
         self.model = SwitchedModel(prepared)
@@ -96,7 +96,7 @@ class Trials:
         self.has_labels = all(sample.label is not None for sample in samples)
 
     def measure(self, on: Collection[str]) -> TrialResult:
-        """What the model answers with the tensors `on` quantized."""
+        """The outputs of the model with the tensors `on` quantized."""
         key = hashlib.sha256(" ".join(sorted(on)).encode()).hexdigest()[:16]
         if key not in self._known:
             self._known[key] = self._measured(on)
@@ -121,7 +121,7 @@ class Trials:
 
 
 def sensitivities(trials: Trials) -> Iterator[LayerSensitivity]:
-    """Measure every layer, in the order of the graph; the first one also waits for the whole model's measurements."""
+    """Measure every layer, in the order of the graph; the first one also includes the whole model's measurements."""
     floats, quantized = trials.measure(()), trials.measure(trials.model.switches)
     for layer, operators in trials.model.layers().items():
         alone_quantized = trials.measure(trials.model.switches_for_layer(layer))
@@ -141,7 +141,7 @@ def ranked(layers: Sequence[LayerSensitivity], metric: str) -> list[LayerSensiti
 
     Args:
         layers: In any order.
-        metric: `accuracy`, where equal losses are told apart by SQNR, or `sqnr` alone.
+        metric: `accuracy`, where SQNR decides between equal losses, or `sqnr` alone.
     """
 
     def order(layer: LayerSensitivity) -> tuple[float, float]:
@@ -156,11 +156,12 @@ def search_float_layers(
 ) -> OptOut:
     """A short list of layers to leave float so that the accuracy is `wanted`.
 
-    Layers are added in the order of what each wins alone, those that hold others last, until the accuracy is reached;
-    then each is quantized again that is not needed after all. A greedy search: a shorter list may exist.
+    Layers are added in the order of what each gains alone, those that contain others last, until the accuracy is
+    reached; then those that turn out not to be needed are quantized again. The search is greedy, so a shorter list
+    may exist.
 
     Args:
-        trials: What measures.
+        trials: Does the measuring.
         layers: All layers, measured.
         wanted: Accuracy as a fraction.
         report: Called with every list that was tried.

@@ -1,7 +1,7 @@
 """A calibrated model in which each layer can be quantized or left float, without converting it again.
 
 Every observer becomes a switch: switched on it rounds to the steps that calibration decided on, with the operators of
-a quantized program; switched off it hands values on. Which switches are on follows from which nodes are to stay float,
+a quantized program; switched off it passes values on. Which switches are on follows from which nodes are to stay float,
 as `quantization.keep_float` decides it: a tensor is quantized while any node that is to be quantized asks for it.
 """
 
@@ -29,7 +29,7 @@ _OPERATORS = torch.ops.quantized_decomposed
 
 @dataclass(frozen=True)
 class _QuantizationRequest:
-    """A node that wants a tensor quantized."""
+    """A node that needs a tensor quantized."""
 
     node: str
     floats: frozenset[str]
@@ -37,13 +37,13 @@ class _QuantizationRequest:
 
 
 class SwitchedModel:
-    """A calibrated model with a switch in the place of every observer."""
+    """A calibrated model with a switch in place of every observer."""
 
     def __init__(self, prepared: GraphModule) -> None:
         """`prepared` is calibrated; its observers are replaced.
 
         Raises:
-            LowerdeckError: ranges are found while the program runs, so that there is nothing to switch.
+            LowerdeckError: ranges are found while the program runs, so there is nothing to switch.
         """
         bare = _without_observers(prepared)
         self._rules = {path: _float_nodes(bare, [path]) for path in _annotated_paths(bare)}
@@ -60,8 +60,8 @@ class SwitchedModel:
     def layers(self) -> dict[str, tuple[str, ...]]:
         """Paths of the modules that can be left float by themselves, in graph order, with the nodes that then stay so.
 
-        Modules that only hold what is computed together with the operator before, or that leave every tensor as it was,
-        are none.
+        Modules that only contain what is fused with the preceding operator, or whose choice changes no tensor, are left
+        out.
         """
         found = {}
         for path, nodes in self._rules.items():
@@ -95,7 +95,7 @@ class SwitchedModel:
 
 
 class _Switch(torch.nn.Module):
-    """Rounds to the steps of a quantization, or does not."""
+    """Rounds to the steps of a quantization when it is on."""
 
     def __init__(self, observer: Any, *, is_constant: bool) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def _put_switches(prepared: GraphModule) -> dict[str, _Switch]:
     switches = {
         node.name: _Switch(modules[node.target], is_constant=node in fixed) for node in observer_nodes(prepared)
     }
-    for name, switch in switches.items():  # only now: others may derive theirs from those replaced first
+    for name, switch in switches.items():  # only now: other observers may derive their ranges from replaced ones
         prepared.set_submodule(name, switch)
     return switches
 
@@ -169,7 +169,7 @@ def _float_nodes(bare: Graph, paths: list[str]) -> frozenset[str]:
 
 
 def _requests(observer: Node, bare: Graph) -> list[_QuantizationRequest]:
-    """The nodes whose annotation makes them want the tensor of `observer` quantized."""
+    """The nodes whose annotation needs the tensor of `observer` quantized."""
     nodes = {node.name: node for node in bare.nodes}
     source: Any = observer.args[0]
     direct = source.name in nodes
@@ -181,13 +181,13 @@ def _requests(observer: Node, bare: Graph) -> list[_QuantizationRequest]:
     for user in observer.users:
         wanted = _annotation(nodes[user.name], "input_qspec_map") if user.name in nodes else None
         if wanted and any(node.name == producer.name and spec is not None for node, spec in wanted.items()):
-            # The model's output is given back in floats where a float node computes it.
+            # The model's output stays float where a float node computes it.
             requests.append(_QuantizationRequest(user.name, frozenset([producer.name] if user.op == "output" else [])))
     return requests
 
 
 def _readers_of_input(producer: Node) -> frozenset[str]:
-    """An input of the model stays float where all that reads it does."""
+    """An input of the model stays float where all nodes that read it do."""
     return frozenset(user.name for user in producer.users) if producer.op == "placeholder" else frozenset()
 
 

@@ -1,10 +1,10 @@
 """Quantization-aware training: the model learns with the rounding of its weights and activations in place.
 
-It is part of the stage calibrate, whose result it refines: ranges and weights. Batch norms are folded into convolutions
-before, as for a calibration, so that the graph computes in evaluation mode throughout and is never switched between
+It is part of the stage calibrate, whose result it refines: ranges and weights. Batch norms have been folded into
+convolutions, as for calibration, so the graph computes in evaluation mode throughout and is never switched between
 modes: torchao's switches would replace eps and momentum of batch norms and the rate of dropouts by its own
 (pytorch/ao#2980). Without batch statistics, gradients summed over single samples are those of the batch, and the
-program that was exported for one sample can be trained. ADR 0016 tells more.
+program that was exported for one sample can be trained. See ADR 0016.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ class Recipe:
     """Adam's step size at the start; it falls to zero along half a cosine."""
     batch_size: int
     seed: int
-    """Draws the order of the samples, anew for each epoch."""
+    """Draws the order of the samples, a new one for each epoch."""
 
 
 class Checkpoints(Protocol):
-    """Where training keeps what an interrupted run goes on from."""
+    """Where training keeps the state from which an interrupted run continues."""
 
     def load(self) -> tuple[int, Mapping[str, torch.Tensor]] | None:
-        """Finished epochs and the tensors saved after them; None where there are none of the same training."""
+        """Finished epochs and the tensors saved after them; None where this training has none."""
         ...
 
     def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Keep `tensors` as the state after so many epochs, all of it or nothing."""
+        """Save `tensors` as the state after this many epochs, atomically."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training to be done."""
+    """How to train, on what, and where checkpoints go."""
 
     recipe: Recipe
     split: Split
-    """What to learn from; every sample has a label."""
+    """The samples to learn from; every one has a label."""
     checkpoints: Checkpoints
     """Written after every epoch."""
 
@@ -76,13 +76,13 @@ def train(
 ) -> ObserverState:
     """Calibrate, then train with cross-entropy.
 
-    The result depends on nothing but the arguments: a training that was killed and goes on from its last checkpoint
-    gives the same tensors as one that ran through.
+    The result depends on nothing but the arguments: a training that was killed and continues from its last checkpoint
+    gives the same tensors as an uninterrupted one.
 
     Args:
         program: ATen program of the float model.
         quantizer: The backend's quantizer for training.
-        observed: Inputs of the model that ranges come from, before every epoch and at the end; gone through repeatedly.
+        observed: Inputs of the model that ranges come from, before every epoch and at the end; iterated repeatedly.
         training: How, and on what.
 
     Raises:
@@ -90,7 +90,7 @@ def train(
     """
     prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
     inputs = _InMemoryFormat(observed, memory_format)
-    replace_parameters(prepared, dict(prepared.named_parameters()))  # they are to change here, and not in `program`
+    replace_parameters(prepared, dict(prepared.named_parameters()))  # training must not change those of `program`
     recipe, samples = training.recipe, _InMemoryFormat(training.split, memory_format)
     optimizer = torch.optim.Adam(prepared.parameters(), lr=recipe.learning_rate)
     saved = training.checkpoints.load()
@@ -109,7 +109,7 @@ def train(
 
 @dataclass(frozen=True)
 class _InMemoryFormat:
-    """Inputs or samples, their memory laid out as the program takes it."""
+    """Inputs or samples in the memory format that the program takes."""
 
     source: Any
     memory_format: Any
@@ -128,7 +128,7 @@ class _InMemoryFormat:
 
 
 def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...]]) -> None:
-    """Give activations the ranges that a calibration of the weights as they are now finds, and hold them.
+    """Give activations the ranges that calibration finds with the current weights, and freeze them.
 
     The quantizers' own observers average the least and largest value of each batch. Here a batch is one sample, and
     ranges of the average sample clip every other one.
@@ -161,7 +161,7 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
 
 
 def _fix_range(fake_quantizer: Any, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
-    """Let the observer of `fake_quantizer` have seen exactly the values that these steps represent."""
+    """Set the observer of `fake_quantizer` to the range that these steps represent."""
     inner = fake_quantizer.activation_post_process
     inner.min_val = (scale * (inner.quant_min - zero_point)).reshape(()).to(torch.float32)
     inner.max_val = (scale * (inner.quant_max - zero_point)).reshape(()).to(torch.float32)
@@ -196,12 +196,12 @@ def _train_epoch(
 def _accumulate_gradients(
     prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float
 ) -> tuple[float, bool]:
-    """Add the gradients of one sample; its loss, and whether it is recognized."""
+    """Add the gradients of one sample; returns its loss and whether it is classified correctly."""
     outputs = prepared(*inputs)
     scores = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
     if scores.ndim != 2 or scores.shape[0] != 1 or label >= scores.shape[1]:
         raise LowerdeckError(
-            f"the model answers with shape {list(scores.shape)}, and a training sample has the label {label}: training "
+            f"the model's output has shape {list(scores.shape)}, and a training sample has the label {label}: training "
             "needs class scores [1, classes]; choose a dataset that fits the model, or remove quantization.training"
         )
     loss = torch.nn.functional.cross_entropy(scores, torch.tensor([label]))
@@ -210,7 +210,7 @@ def _accumulate_gradients(
 
 
 def _reobserve_weights(prepared: GraphModule) -> None:
-    """Give weights the ranges that they ended with: observers remember where they have been while they learned."""
+    """Give weights the ranges that they ended with: observers also remember earlier ones."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     values = constant_values(prepared)
     with torch.no_grad():
@@ -222,7 +222,7 @@ def _reobserve_weights(prepared: GraphModule) -> None:
 
 
 def _fake_quantizers(prepared: GraphModule) -> tuple[list[Any], list[Any]]:
-    """What rounds activations, and what rounds weights; each once, however many nodes share it."""
+    """The fake quantizers of activations and those of weights; each once, however many nodes share it."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     fixed = constants(prepared)
     found: tuple[dict[Any, None], dict[Any, None]] = ({}, {})
@@ -233,7 +233,7 @@ def _fake_quantizers(prepared: GraphModule) -> tuple[list[Any], list[Any]]:
 
 
 def _tensors(prepared: GraphModule, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """All that changes while training."""
+    """Parameters that training changes."""
     parameters = dict(prepared.named_parameters())
     named = {**parameters, **dict(prepared.named_buffers())}
     tensors = {_MODEL + name: tensor.detach().clone().contiguous() for name, tensor in named.items()}

@@ -1,7 +1,7 @@
 """Finds the modules of a package that offer one kind of component, without importing them.
 
-A model or dataset source is a module that holds an `Options` class and a function `build` or `load`. Listing them must
-not cost the import of what they need (torch is 1.5 s), so their source text is read instead. Modules beside them that
+A model or dataset source is a module with an `Options` class and a function `build` or `load`. Listing them must not
+import their dependencies (torch takes 1.5 s), so their source text is read instead. Modules beside them that
 lack these names are helpers and not listed.
 """
 
@@ -43,7 +43,7 @@ def load(package: str, name: str, available: tuple[str, ...], kind: str) -> Modu
 
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """` Did you mean X?` for messages, or an empty string when nothing comes near."""
+    """` Did you mean X?` for messages, or an empty string when nothing is close."""
     by_lower = {name.lower(): name for name in allowed}
     near = difflib.get_close_matches(given.lower(), by_lower, n=3)
     return f" Did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""

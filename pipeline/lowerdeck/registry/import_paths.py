@@ -1,7 +1,7 @@
 """Classes and functions that configuration names by import path, `package.module:attribute`.
 
 Naming an import path in a configuration file runs that code. So only a package of the project and those under `plugins`
-in params.yaml may be named: a configuration from elsewhere cannot reach for the rest of what is installed.
+in params.yaml may be named: a configuration from elsewhere cannot reach the other installed packages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def split_import_path(path: str, key: str, example: str) -> tuple[str, str]:
         example: A path that could stand there.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not one.
     """
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", path):
         raise ConfigurationError(f"{key} is {path!r}; it must be package.module:attribute, e.g. {example}")
@@ -33,7 +33,7 @@ def split_import_path(path: str, key: str, example: str) -> tuple[str, str]:
 
 
 def check_permitted(path: str, key: str, own_package: str, plugins: Sequence[str]) -> None:
-    """Raise ConfigurationError where neither the project nor `plugins` opens the module of `path`."""
+    """Raise ConfigurationError unless the module of `path` is the project's or `plugins` allows it."""
     module = path.partition(":")[0]
     if any(module == package or module.startswith(f"{package}.") for package in (own_package, *plugins)):
         return
@@ -45,10 +45,10 @@ def check_permitted(path: str, key: str, own_package: str, plugins: Sequence[str
 
 
 def parameters(path: str, key: str) -> signatures.Parameters | None:
-    """What the class or function at `path` takes, None where Python does not know.
+    """The parameters of the class or function at `path`, None where Python does not know.
 
     Its source text is read. Only where that does not settle the matter (an attribute imported from elsewhere, a
-    decorated function) is the module imported, with what it needs.
+    decorated function) is the module imported, with its dependencies.
 
     Raises:
         ConfigurationError: there is no such module or name, or it cannot be called.

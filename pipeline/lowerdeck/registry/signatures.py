@@ -1,6 +1,6 @@
 """What keyword arguments a class or function takes, read from its source text where that is possible.
 
-Configuration is checked in a process that has not imported torch, and shall not for the sake of a parameter's name.
+Configuration is checked in a process that must not import torch only to learn a parameter's name.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Parameters:
     keywords: tuple[str, ...]
     """Names that it takes."""
     required: tuple[str, ...]
-    """Those of its parameters without a default; a positional-only one can never be given."""
+    """Its parameters without a default; a positional-only one can never be given."""
     any_keyword: bool
     """Whether it has `**kwargs`."""
 
 
 def parameters_of(callable_: Any) -> Parameters | None:
-    """Of an imported callable; None where Python does not know (some built in ones)."""
+    """Of an imported callable; None where Python does not know (some built-in ones)."""
     try:
         signature = inspect.signature(callable_)
     except (TypeError, ValueError):
@@ -49,12 +49,13 @@ def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | 
     """Of a class or function that `module` defines at its top level, without importing anything.
 
     Args:
-        module: Its name with those of its packages.
+        module: Full dotted name.
         attribute: Name of the class or function.
         key: Configuration key that names it, for messages.
 
     Returns:
-        None where the text does not tell: the name is imported or assigned, decorated, or a class without an `__init__`
+        None where the source does not show it: the name is imported or assigned, decorated, or a class without an
+        `__init__`
         of its own.
 
     Raises:
@@ -75,7 +76,7 @@ def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | 
     }
     definition = definitions.get(attribute)
     if isinstance(definition, ast.ClassDef):
-        if definition.keywords:  # a metaclass may have its own idea of a call
+        if definition.keywords:  # a metaclass may define `__call__`
             return None
         methods = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
         init = methods.get("__init__")
@@ -99,7 +100,7 @@ def _parameters(arguments: ast.arguments, *, skip_self: bool) -> Parameters:
 
 
 def source_file(module: str, key: str) -> Path | None:
-    """The module's `.py`, found without importing its parent packages; None where it is no such file.
+    """The module's `.py`, found without importing its parent packages; None where there is no such file.
 
     Raises:
         ConfigurationError: no such module.

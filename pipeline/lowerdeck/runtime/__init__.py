@@ -30,19 +30,20 @@ def open_program(
 
     Args:
         path: The program.
-        manifest: The manifest that convert wrote for it. With it the file must be the very one that was built; without
-            it only damage that shows in the program's structure is noticed, and a program for ExecuTorch's runtime is
-            tried in a process of its own first (about 2 s).
+        manifest: The manifest that convert wrote for it. With it the file must be exactly the one that was built;
+        without
+            it only structural damage is noticed, and a program for ExecuTorch's runtime is first tried in a separate
+            process (about 2 s).
         twins: Folder with the host twins that the manifest names. Programs for Ethos-U, and those that NXP's converter
             made, need both; programs of Neutron's reference flavor and programs without such delegates need neither.
         resolver: Which of LiteRT's kernels execute Neutron's twins: `reference` computes as the operators are
-            specified, `optimized` and `xnnpack` are quicker and may round otherwise. Other programs ignore it.
+            specified, `optimized` and `xnnpack` are faster and may round differently. Other programs ignore it.
         num_threads: Threads of LiteRT's kernels.
-        engine: `interpreter` executes by it what ExecuTorch's runtime could execute too.
+        engine: `interpreter` uses it even for programs that ExecuTorch's runtime could execute.
 
     Raises:
         LowerdeckError: the file cannot be read or was damaged, does not belong to the manifest, or holds a delegate
-            that this host cannot execute; the message says which and how to mend it.
+            that this host cannot execute; the message says which and how to fix it.
     """
     from lowerdeck.formats.pte import read_pte
     from lowerdeck.runtime.program import HostProgram
@@ -63,7 +64,7 @@ def open_program(
     try:
         methods = read_pte(data)
     except ValueError as error:
-        raise LowerdeckError(f"{path} is damaged, or no program of ExecuTorch 1.x: {error}") from error
+        raise LowerdeckError(f"{path} is damaged, or not a program of ExecuTorch 1.x: {error}") from error
     try:
         if engine == "auto" and _runs_natively(methods):
             from lowerdeck.runtime.native import NativeEngine
@@ -75,7 +76,7 @@ def open_program(
 
 
 def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference") -> FloatProgram:
-    """Load a `.pte` for execution on float32 samples, which become what it takes as its manifest says.
+    """Load a `.pte` for execution on float32 samples, which are converted to its inputs as its manifest says.
 
     Args:
         path: The program.
@@ -94,10 +95,10 @@ def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Res
 
 
 def _runs_natively(methods: tuple[Method, ...]) -> bool:
-    """Whether ExecuTorch's runtime has all that the program needs.
+    """Whether ExecuTorch's runtime has everything that the program needs.
 
     Raises:
-        LowerdeckError: it has the delegates, which only it can execute, and lacks operators.
+        LowerdeckError: the runtime lacks operators of a program with delegates that only it can execute.
     """
     from lowerdeck.runtime.native import missing_delegates, missing_operators
 

@@ -1,6 +1,6 @@
-"""Executes programs on float32 samples, whatever element types they were built to take and give.
+"""Executes programs on float32 samples, whatever the element types of their inputs and outputs.
 
-The one place where samples become what a program takes: evaluate and everything else that measures goes through it.
+The only place where samples are converted: evaluate and everything else that measures goes through it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from lowerdeck.runtime.program import HostProgram
 
 
 def to_program(sample: torch.Tensor, tensor: ProgramTensor) -> torch.Tensor:
-    """`sample` as a program takes it in the place of `tensor`.
+    """`sample` converted for the input `tensor` of a program.
 
     Floats become integers as `quantized_decomposed.quantize_per_tensor` makes them: multiplied by the scale's inverse,
-    rounded half to even, moved by the zero point, saturated. Strides are left as they are: HostProgram takes any.
+    rounded half to even, shifted by the zero point, saturated. Strides are kept: HostProgram takes any.
 
     Args:
         sample: float32 [as tensor.shape, or smaller where it is dynamic].
-        tensor: What stands in the program's manifest.
+        tensor: The input in the program's manifest.
 
     Raises:
-        LowerdeckError: the program takes integers there that stand for no floats.
+        LowerdeckError: the program takes integers there without a scale.
     """
     dtype: torch.dtype = getattr(torch, tensor.dtype)
     if tensor.scale is None or tensor.zero_point is None:
         if dtype.is_floating_point != sample.dtype.is_floating_point:
             raise LowerdeckError(
                 f"the program takes {tensor.dtype} as {tensor.name!r} without a scale, and the sample is "
-                f"{str(sample.dtype).removeprefix('torch.')}: nothing says how one becomes the other"
+                f"{str(sample.dtype).removeprefix('torch.')}: the manifest does not say how to convert them"
             )
         return sample.to(dtype)
     shifted = torch.round(sample * (1.0 / tensor.scale)) + tensor.zero_point
@@ -41,7 +41,7 @@ def to_program(sample: torch.Tensor, tensor: ProgramTensor) -> torch.Tensor:
 
 
 def from_program(answer: torch.Tensor, tensor: ProgramTensor) -> torch.Tensor:
-    """What a program gave in the place of `tensor`, as float32 of the same shape."""
+    """The value of the output `tensor` of a program, as float32 of the same shape."""
     if tensor.scale is None or tensor.zero_point is None:
         return answer.to(torch.float32)
     return (answer.to(torch.float32) - tensor.zero_point) * tensor.scale
@@ -54,21 +54,21 @@ class FloatProgram:
         """Wrap `program`.
 
         Args:
-            program: What executes.
-            inputs: What its method `forward` takes, from its manifest.
-            outputs: What it gives.
+            program: The program that executes.
+            inputs: Inputs of its method `forward`, from its manifest.
+            outputs: Its outputs, from the manifest.
         """
         self.program = program
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
 
     @property
     def executor(self) -> str:
-        """What executes it, e.g. `ExecuTorch runtime`."""
+        """Name of the executor, e.g. `ExecuTorch runtime`."""
         return self.program.executor
 
     @property
     def num_processes(self) -> int:
-        """Processes that evaluating it is worth: host twins run in one thread, ExecuTorch's runtime in several."""
+        """Number of processes to evaluate it with: host twins run in one thread, ExecuTorch's runtime in several."""
         return num_processors() if self.program.can_fork else 1
 
     def encode(self, samples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

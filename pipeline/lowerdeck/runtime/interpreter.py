@@ -1,7 +1,7 @@
 """Executes the instructions of an ExecuTorch program: operators by PyTorch, delegates by their host twins.
 
-All that can be decided once is decided when a method is bound: kernels are resolved, memory is allocated, arguments are
-put where their kernel takes them. A call then runs a list of prepared functions.
+Everything that can be decided once is decided when a method is bound: kernels are resolved, memory is allocated,
+arguments are put where their kernel takes them. A call then runs a list of prepared functions.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lowerdeck.runtime.operators import Kernel, resolve, view_shape
 from lowerdeck.runtime.tensors import allocate, resize, strides_of
 
 MAX_INSTRUCTIONS = 10_000_000
-"""ExecuTorch's runtime has the same bound: what exceeds it is taken for an endless loop."""
+"""ExecuTorch's runtime has the same bound; more instructions count as an endless loop."""
 
 Result = TypeVar("Result")
 Step = Callable[[], int | None]
-"""Does one instruction; returns the number of the next one where that is not the one after it."""
+"""Does one instruction; returns the number of the next one if that is not the following one."""
 
 
 StoredTwin = Callable[[str], bytes]
@@ -63,8 +63,8 @@ class Interpreter:
         """Bind all methods.
 
         Args:
-            methods: Of one program.
-            find_twin: Gives the host twin of a delegate, or raises LowerdeckError.
+            methods: Methods of one program.
+            find_twin: Returns the host twin of a delegate, or raises LowerdeckError.
 
         Raises:
             ValueError: an operator is unknown, or the program is inconsistent.
@@ -91,7 +91,8 @@ class BoundMethod:
         self._method = method
         self._twins = twins
         tensors = allocate(method)
-        # A tensor object stays the same while its shape changes, so that whoever holds it (a moved value) sees the
+        # A tensor object stays the same while its shape changes, so that everything that refers to it (a moved value)
+        # sees the
         # change.
         self._specs: dict[int, TensorSpec] = {}
         self._values: list[Any] = []
@@ -152,11 +153,11 @@ class BoundMethod:
 
     def _output(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.clone()  # the memory is used again by the next call
+            return value.clone()  # the next call reuses the memory
         return self._unbox(value)
 
     def _unbox(self, value: Any) -> Any:
-        """A list as its items are now; other values as they are."""
+        """A list with the current values of its items; other values unchanged."""
         if isinstance(value, Boxed):
             return [None if index == -1 else self._values[index] for index in value.items]
         return list(value) if isinstance(value, tuple) else value
@@ -181,7 +182,7 @@ class BoundMethod:
             case JumpFalseCall(condition, destination):
                 return self._bind_jump(condition, destination)
             case FreeCall():
-                return lambda: None  # the memory goes when the tensor is given another shape, or with the program
+                return lambda: None  # the memory is released when the tensor gets another shape, or with the program
         raise AssertionError(instruction)
 
     def _bind_kernel(self, kernel: Kernel, args: Sequence[int]) -> Step:
@@ -191,7 +192,7 @@ class BoundMethod:
             for index in self._items(args[position]):
                 value = self._method.values[index]
                 if not isinstance(value, TensorSpec) or value.is_constant:
-                    raise ValueError(f"writes to value {index}, which is no tensor that can be written")
+                    raise ValueError(f"writes to value {index}, which is not a writable tensor")
         call = self._prepare_call(kernel, args)
         if not kernel.outputs:
             return self._bind_result(call, args[-1])
@@ -213,23 +214,23 @@ class BoundMethod:
         return compute_one
 
     def _items(self, index: int) -> tuple[int, ...]:
-        """The values that a value stands for: itself, or the items of a list."""
+        """The values behind a value: itself, or the items of a list."""
         value = self._method.values[index]
         return value.items if isinstance(value, Boxed) else (index,)
 
     def _bind_results(self, call: Callable[[], Any], targets: Sequence[int]) -> Step:
-        """Several outputs, each a tensor of its own."""
+        """Several outputs, each a separate tensor."""
 
         def compute_several() -> None:
             results = call()
-            # All are computed before any is stored: an output may lie where an input did.
+            # All are computed before any is stored: an output may share memory with an input.
             for target, result in zip(targets, results, strict=True):
                 self._store(self._values[target], result)
 
         return compute_several
 
     def _bind_result(self, call: Callable[[], Any], target: int) -> Step:
-        """A kernel that returns its result as a value: sizes, conditions, and operators in place."""
+        """A kernel that returns its result as a value: sizes, conditions, and in-place operators."""
         values = self._values
 
         def compute_value() -> None:
@@ -238,7 +239,7 @@ class BoundMethod:
         return compute_value
 
     def _prepare_call(self, kernel: Kernel, args: Sequence[int]) -> Callable[[], Any]:
-        """The kernel's function with its arguments in place; those that change are fetched before each call."""
+        """The kernel's function with its arguments bound; those that change are fetched before each call."""
         positional: list[Any] = []
         keyword: dict[str, Any] = {}
         fetched: list[tuple[Any, Any, Any]] = []
@@ -269,13 +270,13 @@ class BoundMethod:
         return fetch_and_call
 
     def _bind_memory_primitive(self, name: str, args: Sequence[int]) -> Step:
-        """The two operators that work on memory itself: et_view and et_copy_index."""
+        """The two operators that work on memory directly: et_view and et_copy_index."""
         values = self._values
         if len(args) != 3 and not (name == _COPY_INDEX and len(args) == 4):
             raise ValueError(f"takes 3 arguments, the program passes {len(args)}")
         tensors = (args[0], args[2]) if name == _VIEW else (args[0], args[1])
         if not all(isinstance(self._method.values[index], TensorSpec) for index in tensors):
-            raise ValueError("is called with a value that is no tensor")
+            raise ValueError("is called with a value that is not a tensor")
 
         def view() -> None:
             source, shape, out = values[args[0]], self._unbox(values[args[1]]), values[args[2]]
@@ -336,7 +337,7 @@ _COPY_INDEX = "executorch_prim::et_copy_index.tensor"
 
 
 def _replaced_values(method: Method, kernels: Sequence[Kernel | None]) -> frozenset[int]:
-    """Values whose object changes during a call: whoever takes them must look them up each time."""
+    """Values whose object changes during a call: they must be looked up at each use."""
     replaced = {index for index in method.inputs if not isinstance(method.values[index], TensorSpec)}
     for chain in method.chains:
         for instruction in chain:

@@ -1,4 +1,4 @@
-"""Keeps what C++ libraries write to standard error, where they say why something failed."""
+"""Captures what C++ libraries write to standard error, which says why something failed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contextlib import contextmanager, redirect_stderr
 def captured_messages(*ignored: str) -> Iterator[list[str]]:
     """Catch what is written to the process's standard error; the list is filled when the block ends.
 
-    ExecuTorch's bindings write to Python's `sys.stderr`, other libraries to the file descriptor, and in a notebook or
-    a test these are two places. What other threads write meanwhile is caught too.
+    ExecuTorch's bindings write to Python's `sys.stderr`, other libraries to the file descriptor, and in a notebook or a
+    test these are two places. Output of other threads is caught too.
 
     Args:
         ignored: Lines that contain one of these are dropped.

@@ -1,7 +1,8 @@
 """ExecuTorch's own runtime: executes programs whose delegates are built into the installed wheel.
 
-The runtime is C++ code that ends its process on some errors. So a file of unknown origin is executed once, on zeros, in
-a process of its own before it is loaded into this one.
+The runtime is C++ code that ends its process on some errors. So a file of unknown origin is first executed once, on
+zeros, in
+a separate process.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _RUNTIME: Any = None
 
 
 def missing_delegates(delegates: Iterable[str]) -> list[str]:
-    """Those of these delegates (backend ids, e.g. `XnnpackBackend`) that the installed runtime does not have."""
+    """The delegates (backend ids, e.g. `XnnpackBackend`) that the installed runtime lacks."""
     return sorted(set(delegates) - set(_runtime()._get_registered_backend_names()))
 
 
 def missing_operators(operators: Iterable[str]) -> list[str]:
-    """Those of these operators (e.g. `aten::add.out`) that the installed runtime does not have."""
+    """The operators (e.g. `aten::add.out`) that the installed runtime lacks."""
     return sorted(set(operators) - set(_runtime()._get_operator_names()))
 
 
@@ -46,16 +47,16 @@ class NativeEngine:
 
         Args:
             data: The `.pte`; its structure has been checked.
-            methods: What it holds.
-            probe: Execute it in a process of its own first; only a file known to be intact can do without.
+            methods: Its methods by name.
+            probe: Execute it in a separate process first; unnecessary only for a file known to be intact.
 
         Raises:
-            LowerdeckError: the runtime refuses the file, with its reason, or does not survive it.
+            LowerdeckError: the runtime refuses the file, with its reason, or crashes.
         """
         if probe:
             _probe(data, methods)
         self._methods = {method.name: method for method in methods}
-        self._bytes = data  # the runtime keeps pointing into it
+        self._bytes = data  # the runtime keeps pointers into it
         try:
             with captured_messages() as messages:
                 self._module = _runtime()._load_for_executorch_from_buffer(data)
@@ -104,7 +105,7 @@ def _probe(data: bytes, methods: Sequence[Method]) -> None:
     except subprocess.TimeoutExpired:
         raise LowerdeckError(
             f"ExecuTorch's runtime did not execute the program once within {PROBE_TIMEOUT_S:g} s in a trial run; the "
-            "file may be damaged. Pass the manifest of its build to do without the trial"
+            "file may be damaged. Pass the manifest of its build to skip the trial"
         ) from None
     if done.returncode != 0:
         tail = _reason(done.stderr.decode(errors="replace").splitlines())
@@ -115,7 +116,7 @@ def _probe(data: bytes, methods: Sequence[Method]) -> None:
 
 
 def _reason(messages: Sequence[str], error: Exception | None = None) -> str:
-    """What the runtime wrote about a failure: its checks, with their places in its source, and the error."""
+    """What the runtime wrote about a failure: its checks, with source lines, and the error."""
     lines = [line.strip() for line in messages if "cpuinfo" not in line and "] arg " not in line]
     return " ".join([*lines[-4:], *([str(error)] if error else [])])
 

@@ -25,7 +25,7 @@ class Kernel:
 
     function: Callable[..., Any]
     num_arguments: int
-    """How many arguments the program passes, results excepted."""
+    """How many arguments the program passes, without results."""
     keywords: tuple[str | None, ...]
     """For every argument its name where `function` takes it by keyword, None where by position."""
     outputs: tuple[int, ...]
@@ -87,7 +87,7 @@ def _from_schema(name: str, schema: torch._C.FunctionSchema) -> Kernel:
 def _functional(packet: Any, schema: torch._C.FunctionSchema, name: str) -> Any:
     """The overload that has the arguments of `schema` without its outputs, and returns the results.
 
-    Where a tensor is made from nothing (`aten::full`), it also has arguments that say what kind of tensor.
+    Where it creates a tensor (`aten::full`), it also has arguments for dtype and layout.
     """
     wanted = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]
     names = {argument_name for argument_name, _ in wanted}
@@ -112,7 +112,7 @@ def _packet(qualified: str) -> Any:
 
 
 def _register_quantized() -> None:
-    """Register quantized_decomposed, functional and out variants; both take milliseconds and are done once."""
+    """Register quantized_decomposed, functional and out variants; both take milliseconds and happen once."""
     import executorch.kernels.quantized  # noqa: F401
     import torch.ao.quantization.fx._decomposed  # noqa: F401
 
@@ -150,11 +150,11 @@ _FAITHFUL: dict[str, Callable[..., Any]] = {
     "quantized_decomposed::dequantize_per_tensor.out": _dequantize,
     "quantized_decomposed::dequantize_per_tensor.Tensor_out": _dequantize,
 }
-"""Operators that PyTorch computes otherwise than ExecuTorch's kernels do."""
+"""Operators that PyTorch computes differently from ExecuTorch's kernels."""
 
 
 def _first(*arguments: Any) -> Any:
-    """The tensor itself: the copy into the output's element type and dimension order is made by whoever stores it."""
+    """The tensor itself: the caller copies it into the output's element type and dimension order."""
     return arguments[0]
 
 
@@ -212,10 +212,10 @@ _SCALAR_PRIMITIVES: dict[str, tuple[Callable[..., Any], int]] = {
 
 
 def view_shape(elements: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """`shape` with its one -1, if any, worked out.
+    """`shape` with its one -1, if any, resolved.
 
     Raises:
-        ValueError: it does not hold `elements` elements.
+        ValueError: it does not have `elements` elements.
     """
     known = math.prod(size for size in shape if size != -1)
     unknown = list(shape).count(-1)

@@ -1,4 +1,4 @@
-"""Calls a function for many items in forked processes: what it works with is there without being sent."""
+"""Calls a function for many items in forked processes, which inherit its data instead of receiving copies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _work: Callable[[Any], Any] | None = None
-"""What the processes of a pool call; they have it from the process that they were forked from."""
+"""The function that the processes of a pool call; they inherit it from the process that they are forked from."""
 
 
 def num_processors() -> int:
@@ -26,7 +26,7 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processe
     """`work(item)` for every item, in their order.
 
     Args:
-        work: Whatever it raises is raised here; its results are sent between processes.
+        work: Its exceptions are raised here; its results are sent between processes.
         items: Sent between processes as well.
         num_processes: With 1 this process does the work itself. Threads of this process do not exist in the others.
     """
@@ -48,7 +48,7 @@ def _call(item: Any) -> Any:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel end this process when the one that waits for it is killed, and Ctrl-C be answered there alone."""
+    """Let the kernel end this process when its parent is killed, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h

@@ -1,4 +1,4 @@
-"""A program that the host can execute: what it takes and gives, and the check of what it is given."""
+"""A program that the host can execute: its inputs and outputs, and the check of arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ValueInfo:
     dim_order: tuple[int, ...] = ()
     """Dimensions from outermost to innermost in the program's memory; inputs may have any strides."""
     is_dynamic: bool = False
-    """Whether smaller shapes are taken (or given) as well."""
+    """Whether smaller shapes are accepted (or returned) as well."""
 
     def __str__(self) -> str:
         if self.kind != "tensor":
@@ -48,11 +48,11 @@ class MethodInfo:
 
 
 class Engine(Protocol):
-    """What executes methods."""
+    """Executes methods."""
 
     description: str
     has_threads: bool
-    """Whether it keeps threads of its own, which a forked process would lack."""
+    """Whether it has its own threads, which a forked process would lack."""
 
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of `method`; `inputs` have been checked."""
@@ -69,7 +69,7 @@ class HostProgram:
     def __init__(self, methods: Sequence[Method], engine: Engine) -> None:
         self.methods: Mapping[str, MethodInfo] = {method.name: method_info(method) for method in methods}
         self.executor = engine.description
-        """What executes it, e.g. `ExecuTorch runtime`."""
+        """Name of the executor, e.g. `ExecuTorch runtime`."""
         self._engine = engine
 
     @property
@@ -148,5 +148,5 @@ def _check_input(info: ValueInfo, given: Any, method: str) -> None:
     if given.dtype != info.dtype or not (info.is_dynamic and fits):
         raise LowerdeckError(
             f"input {info.index} of {method!r} is {info}; got {str(given.dtype).removeprefix('torch.')} "
-            f"{list(given.shape)}. Nothing is converted or reshaped silently: give what the program was exported for"
+            f"{list(given.shape)}. Nothing is converted or reshaped silently: pass what the program was exported for"
         )

@@ -13,7 +13,7 @@ DTYPES: dict[int, torch.dtype] = {
     7: torch.float64, 11: torch.bool, 15: torch.bfloat16, 23: torch.float8_e5m2, 24: torch.float8_e4m3fn,
     25: torch.float8_e5m2fnuz, 26: torch.float8_e4m3fnuz, 27: torch.uint16, 28: torch.uint32, 29: torch.uint64,
 }  # fmt: skip
-"""torch dtype by the schema's ScalarType; the others exist in no program that torch can express."""
+"""torch dtype by the schema's ScalarType; torch cannot express programs with others."""
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
@@ -28,7 +28,7 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def strides_of(shape: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a dense tensor of `shape` whose dimensions lie in memory as `dim_order` says."""
+    """Strides in elements of a dense tensor of `shape` with dimensions in memory in the order `dim_order`."""
     strides, step = [0] * len(shape), 1
     for dim in reversed(dim_order):
         strides[dim] = step
@@ -37,7 +37,7 @@ def strides_of(shape: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...
 
 
 def resize(tensor: torch.Tensor, spec: TensorSpec, shape: Sequence[int]) -> None:
-    """Give `tensor` another shape, in place, so that all who hold it see it; its content is lost.
+    """Give `tensor` another shape in place, visible through every reference; its content is lost.
 
     Raises:
         ValueError: `spec` does not allow the shape.
@@ -66,7 +66,7 @@ def allocate(method: Method) -> list[torch.Tensor | None]:
         ValueError: a tensor cannot be expressed in torch.
         RuntimeError: the host lacks the memory.
     """
-    # Zeros and not whatever lies in memory: the same program must give the same bytes even where it reads too early.
+    # Zeros instead of uninitialized memory: the same program must give the same bytes even if it reads too early.
     arenas = [torch.zeros(size, dtype=torch.uint8) for size in method.arena_bytes]
     tensors: list[torch.Tensor | None] = []
     for spec in method.values:

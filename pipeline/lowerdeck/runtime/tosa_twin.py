@@ -40,7 +40,7 @@ def read_ports(graph: bytes) -> tuple[list[GraphPort], list[GraphPort]]:
     """Inputs and outputs of a TOSA graph, in order.
 
     Raises:
-        ValueError: no TOSA flatbuffer, a damaged one, or one with an unknown element type.
+        ValueError: it is not a TOSA flatbuffer, is damaged, or has an unknown element type.
     """
     regions = list(root(graph, _IDENTIFIER, "a TOSA graph").tables(1))
     blocks = list(regions[0].tables(1)) if regions else []
@@ -80,7 +80,7 @@ class TosaTwin:
             graph: TOSA flatbuffer, known to belong to the delegate's payload.
 
         Raises:
-            ValueError: it is none, or damaged.
+            ValueError: it is not a TOSA flatbuffer, or damaged.
             LowerdeckError: the reference model is not installed.
         """
         try:
@@ -99,7 +99,7 @@ class TosaTwin:
         H, W, C for a channels-last tensor.
 
         Raises:
-            ValueError: their number, shapes or element types do not agree.
+            ValueError: their number, shapes or element types do not match.
         """
         ports = [*self._inputs, *self._outputs]
         if len(ports) != len(arguments):

@@ -50,7 +50,7 @@ class Converted:
     etrecord: bytes | None = None
     """ExecuTorch's ETRecord, where the backend's options ask for it."""
     reports: Mapping[str, bytes] = field(default_factory=dict)
-    """What the converter tells of the whole program, by file name, beside the reports of its partitions."""
+    """What the converter reports about the whole program, by file name, beside the reports of its partitions."""
 
     @property
     def estimates(self) -> dict[str, float]:

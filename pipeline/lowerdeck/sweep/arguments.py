@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "experiment"
 OBJECTIVES = "sweep.objectives"
-"""Figures of metrics.json that a search goes by: no part of any point."""
+"""Metrics of metrics.json that a search optimizes: no part of any point."""
 CHOICES = (*GROUPS, "plugins")
 PARAMS = (*CHOICES, "overrides")
 _SECTIONS = tuple(field.name for field in dataclasses.fields(Config))
@@ -77,7 +77,7 @@ def objectives(typed: Sequence[str], experiment: Mapping[str, Any]) -> list[str]
         return []
     if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):
         raise ConfigurationError(
-            f"{OBJECTIVES}: a list of figures of build/evaluate/metrics.json has to stand here, e.g. "
+            f"{OBJECTIVES}: a list of metrics of build/evaluate/metrics.json has to stand here, e.g. "
             f"[delegated_accuracy,undelegated_macs]; received: {given!r}"
         )
     return given

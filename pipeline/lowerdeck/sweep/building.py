@@ -212,7 +212,7 @@ class PointBuild:
         return made
 
     def _materialize(self, stage: Stage) -> None:
-        """Put the result of `stage` into the workspace, made anew where the store has lost it."""
+        """Put the result of `stage` into the workspace, made again where the store has lost it."""
         if self._materialized is None:
             snapshot.make_workspace(
                 self._workspace, self._shared.project, self._shared.folder.project, _yaml(self._params)
@@ -276,7 +276,7 @@ class PointBuild:
         return self._shared.sweep.tags(self._number, self._typed)
 
     def _metrics(self) -> dict[str, Any]:
-        """Figures that evaluate wrote."""
+        """Metrics that evaluate wrote."""
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             if not self._shared.store.get(self._keys[EVALUATE], folder):  # what was known to be there is damaged

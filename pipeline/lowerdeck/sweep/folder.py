@@ -46,7 +46,7 @@ class Sweep:
     base: dict[str, Any]
     """params.yaml with the choices and values of the named sweep."""
     objectives: list[str]
-    """Figures of metrics.json that a point returns to the sweeper."""
+    """Metrics of metrics.json that a point returns to the sweeper."""
     store: str
     """Location of the store."""
     versions: dict[str, str]
@@ -82,7 +82,7 @@ class PointRecord:
     program_sha256: str = ""
     """Of the `.pte`."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """Figures of metrics.json."""
+    """Metrics of metrics.json."""
     session: str = ""
     """Which start of the sweep it belongs to."""
 

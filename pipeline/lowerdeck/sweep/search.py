@@ -46,14 +46,14 @@ def best(hydra_folder: Path, objectives: Sequence[str]) -> list[Best]:
 
 
 def check_has_objectives(sweep: Sweep) -> None:
-    """Refuse a search that is not told what for.
+    """Refuse a search without objectives.
 
     Raises:
         ConfigurationError: points are chosen by what came of others, but by none of their metrics.
     """
     if sweep.searches and not sweep.objectives:
         raise ConfigurationError(
-            f"{OBJECTIVES} is missing: a search has to know which figures of build/evaluate/metrics.json it goes by, "
+            f"{OBJECTIVES} is missing: a search needs the metrics of build/evaluate/metrics.json that it optimizes, "
             f"e.g. '{OBJECTIVES}=[delegated_accuracy,undelegated_macs]' 'hydra.sweeper.direction=[maximize,minimize]'"
         )
 
@@ -65,7 +65,7 @@ def has_metrics(sweep: Sweep, records: Sequence[PointRecord], session: str) -> b
 
 
 def check_objectives_measured(sweep: Sweep, records: Sequence[PointRecord]) -> None:
-    """Tell of objectives that no point has.
+    """Report objectives that no point has.
 
     Raises:
         LowerdeckError: there is one; names those of the metrics that sound like it.
@@ -77,6 +77,6 @@ def check_objectives_measured(sweep: Sweep, records: Sequence[PointRecord]) -> N
     missing = [name for name in sweep.objectives if name not in known]
     if built and missing:
         raise LowerdeckError(
-            f"{OBJECTIVES}: no point has the figure {missing[0]!r}, so that nothing could be searched for.\n"
+            f"{OBJECTIVES}: no point has the metric {missing[0]!r}, so that nothing could be searched for.\n"
             f"Allowed: {', '.join(known)}.{components.did_you_mean(missing[0], known)}"
         )

@@ -60,7 +60,7 @@ def make_workspace(folder: Path, project: Path, copy: Path, params: str) -> None
     """A folder in which stages run as in the project: with the sweep's code and configuration, and a build/ of its own.
 
     Args:
-        folder: Made anew.
+        folder: Emptied first.
         project: Gives what the sweep has no copy of, such as data.
         copy: The sweep's copy.
         params: Text of params.yaml.

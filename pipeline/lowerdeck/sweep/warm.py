@@ -85,7 +85,6 @@ LOWERING = WarmProcess(
         *(
             "lowerdeck.steps.evaluate",
             "lowerdeck.evaluation.layerwise_sqnr",
-            "lowerdeck.figures",
             "lowerdeck.evaluation.gates",
             "lowerdeck.firmware.vector",
         ),

@@ -15,9 +15,9 @@ _SQLITE = "sqlite:///"
 
 
 def tracking_uri(config: TrackingConfig) -> str:
-    """The database or server to use, a local database with its absolute path.
+    """The database or server to use; a local database has its absolute path.
 
-    MLFLOW_TRACKING_URI takes precedence over the configuration. Relative paths count from the project's folder.
+    MLFLOW_TRACKING_URI takes precedence over the configuration. Relative paths start at the project's folder.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or config.uri
     path, question_mark, query = uri.removeprefix(_SQLITE).partition("?")
@@ -27,9 +27,9 @@ def tracking_uri(config: TrackingConfig) -> str:
 
 
 def artifact_location(config: TrackingConfig) -> str | None:
-    """Where a new experiment of a local database keeps its files, None for MLflow's default.
+    """Where a new experiment of a local database stores its files, None for MLflow's default.
 
-    Absolute, because MLflow would have files of a relative one lie wherever a command was started.
+    Absolute, because MLflow resolves a relative one in the folder where each command is started.
     """
     location = config.artifact_location
     if location is None or "://" in location:
@@ -60,16 +60,16 @@ def unavailable_message(uri: str, reason: str) -> str:
     kind = "server" if is_server(uri) else "database"
     return (
         f"the MLflow {kind} {redact_credentials(uri)} (from {source}) cannot be used: {textwrap.shorten(reason, 300)}\n"
-        f"Everything built so far is kept. Start the {kind} or mend its address, and the next `dvc repro` runs only "
-        "this stage; `tracking: none` in params.yaml goes without."
+        f"Everything built so far is kept. Start the {kind} or fix its address, and the next `dvc repro` runs only "
+        "this stage; `tracking: none` in params.yaml turns tracking off."
     )
 
 
 def _project_folder() -> Path:
-    """The folder that relative paths count from.
+    """The folder at which relative paths start.
 
     `dvc exp run --queue` and `--temp` build in a copy below .dvc/tmp/exps that is deleted afterwards, and sweeps in
-    sweeps/ID/work: what is recorded there belongs to the project that the copy is of.
+    sweeps/ID/work: what is recorded there belongs to the project that was copied.
     """
     here = Path.cwd()
     for folder in here.parents:

@@ -1,4 +1,4 @@
-"""What the run of a build says: parameters, metrics, tags, description and datasets, as plain values."""
+"""The content of a build's run: parameters, metrics, tags, description and datasets, as plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lowerdeck.report import summary
 from lowerdeck.tracking.address import redact_credentials, tracking_uri
 
 UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
-"""The tag that builds share which differ in their converter flavor alone."""
+"""The tag shared by builds that differ only in their converter flavor."""
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
 MAX_KEY_CHARACTERS = 250
@@ -29,7 +29,7 @@ MAX_DIGEST_CHARACTERS = 36
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """All that a run holds beside its files; keys and values are such that MLflow takes them."""
+    """Everything in a run except its files, with keys and values that MLflow accepts."""
 
     run_name: str
     params: Mapping[str, str]
@@ -40,11 +40,11 @@ class Content:
 
 
 def content(config: Config, lineage: Mapping[str, Any]) -> Content:
-    """What the run of the build in build/ says.
+    """The content of the run of the build in build/.
 
     Args:
         config: Resolved configuration.
-        lineage: As `lineage.trace` gives it.
+        lineage: Result of `lineage.trace`.
     """
     measured, manifest = read_json(paths.METRICS), read_json(paths.MANIFEST)
     configuration = dataclasses.asdict(config)
@@ -66,7 +66,7 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
 
 
 def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """A configuration flat, as a run's parameters say it, and the keys of what is too long for MLflow."""
+    """A flat configuration as a run's parameters, and the keys of values that are too long for MLflow."""
     params, cut = {}, []
     for dotted, value in _flat(configuration):
         key, text = _key(dotted), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -86,7 +86,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _key(dotted: str) -> str:
-    """`dotted` with what MLflow does not take in a key replaced; it stays different from every other key."""
+    """`dotted` without characters that MLflow does not accept in a key; keys stay distinct."""
     key = re.sub(r"[^A-Za-z0-9_. -]", "_", dotted)
     if key == dotted and len(key) <= MAX_KEY_CHARACTERS:
         return key
@@ -123,7 +123,7 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
 
 
 def _gates(config: Config, measured: Mapping[str, Any]) -> dict[str, str]:
-    """Whether the chosen gates hold, and what is said about each that does not."""
+    """Whether the build passes its gates, and the message of each that fails."""
     bounds = gates.bounds(config.gates)
     if all(bound is None for bound in bounds.values()):
         return {"gates": "none"}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_ANNOTATED = 20
-"""With more classes the numbers would overlap."""
+"""With more classes than this the numbers would overlap."""
 _MAX_BARS = 60
 
 
@@ -40,7 +40,7 @@ def confusion_png(confusion: Confusion, title: str) -> bytes:
 
 
 def layers_png(layers: Sequence[LayerMetrics]) -> bytes:
-    """The signal to noise ratio of layers as bars, the worst on top; of many layers the worst alone."""
+    """The signal to noise ratio of layers as bars, the worst on top; of many layers only the worst."""
     from matplotlib.figure import Figure
 
     shown = layers[:_MAX_BARS]
@@ -56,6 +56,6 @@ def layers_png(layers: Sequence[LayerMetrics]) -> bytes:
 
 def _png(figure: Figure) -> bytes:
     content = io.BytesIO()
-    # Without pyplot no display is looked for. The version of matplotlib is left out: it is none of the metrics.
+    # pyplot would look for a display. The version of matplotlib is left out, so that bytes depend on the metrics alone.
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()

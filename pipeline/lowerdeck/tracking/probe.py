@@ -1,4 +1,5 @@
-"""Whether an MLflow database or server answers at all, found out within seconds: MLflow itself tries on for minutes."""
+"""Whether an MLflow database or server answers at all, found out within seconds: MLflow itself keeps trying for
+minutes."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def probe(uri: str) -> None:
         except (OSError, sqlite3.Error) as error:  # those of requests are OSErrors
             failures.append(_reason(error))
 
-    # In a thread, because looking up a host's name and an answer that trickles obey no timeout; it does not outlive us.
+    # In a daemon thread, because looking up a host name and a slowly arriving answer ignore the timeout.
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S + 2)
@@ -58,7 +59,7 @@ def _ask_server(uri: str) -> None:
     try:
         answer = requests.get(f"{uri.rstrip('/')}/health", timeout=TIMEOUT_S, allow_redirects=False)
     except requests.exceptions.SSLError:
-        return  # it is there, and MLflow has settings of its own for certificates
+        return  # it is there, and MLflow has its own settings for certificates
     if answer.status_code >= 500:
         raise OSError(f"it answers with HTTP status {answer.status_code}")
 
@@ -71,7 +72,7 @@ def _connect(uri: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What is wrong in a few words: HTTP libraries wrap an error in layers that each repeat the one below."""
+    """What is wrong in a few words: HTTP libraries nest errors in layers that each repeat the inner one."""
     while True:
         inner = getattr(error, "reason", None) or next(iter(error.args), None)
         if not isinstance(inner, BaseException):

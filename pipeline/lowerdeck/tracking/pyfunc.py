@@ -1,7 +1,7 @@
 """A registered program, executed on the host: MLflow runs this file when it loads one (models from code).
 
-It lies beside the program in the registered model, with the package `pipeline` as it was when the program was
-registered, so that a process needs nothing of the project to load it. Nothing is pickled.
+It is stored beside the program in the registered model, with a copy of the package `lowerdeck`, so that a process needs
+nothing of the project to load it. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class RegisteredProgram(PythonModel):
     def predict(
         self,
         context: PythonModelContext,
-        model_input: np.ndarray,  # type: ignore[type-arg]  # a mapping too, yet of any other hint MLflow warns
+        model_input: np.ndarray,  # type: ignore[type-arg]  # a mapping too, but MLflow warns about any other hint
         params: dict[str, Any] | None = None,
     ) -> dict[str, Array]:
         """Execute the program once.
 
         Args:
-            context: Not needed any more.
+            context: Not used here.
             model_input: Arrays by the names of inputs, in their order, or one for a program with a single input; with
                 the element types and shapes of the signature.
             params: There are none.
 
         Returns:
-            Outputs by name, as the program gives them: integers where it was built to give integers.
+            Outputs by name, unconverted: integers where the program was built to return integers.
 
         Raises:
             LowerdeckError: the arrays do not fit the program.

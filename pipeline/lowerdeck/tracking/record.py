@@ -1,4 +1,4 @@
-"""One MLflow run for a build: made the first time, brought up to date every other time."""
+"""One MLflow run for a build: created the first time, updated every other time."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 WRITTEN_TAG = "lowerdeck.written"
-"""Metrics and tags that this stage wrote: what others add to a run by hand is left alone."""
+"""Metrics and tags that this stage wrote: what users add to a run by hand is kept."""
 _MAX_PER_BATCH = 100
-"""Parameters, tags or metrics a call: MLflow takes no more parameters or tags at once."""
+"""Parameters, tags or metrics per call: MLflow accepts no more at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +43,15 @@ class RecordResult:
 
 
 def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] | None = None) -> RecordResult:
-    """Record the build in build/ in the run of its key; a point of a sweep in a run of its own, which names the sweep.
+    """Record the build in build/ in the run of its key; a point of a sweep has its own run, which names the sweep.
 
-    A run that could not be completed is marked as failed, and the next call completes it. A run whose build does not
-    keep its gates is marked as failed too; its tag `gates.failed` says why.
+    A run that could not be completed is marked as failed, and the next call completes it. A run whose build fails its
+    gates is marked as failed too; its tag `gates.failed` says why.
 
     Args:
         config: Resolved configuration.
         lineage: As `lineage.trace` gives it.
-        pages: Texts by file name that the run shall hold beside the files of the build.
+        pages: Texts by file name that are added to the files of the build.
 
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
@@ -68,7 +68,7 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
 
 @contextmanager
 def _set_final_status(client: MlflowClient, run: Run, status: str) -> Iterator[None]:
-    """Leave the run with `status` when the block ends well, as failed otherwise."""
+    """Give the run `status` when the block succeeds, else mark it as failed."""
     from mlflow.exceptions import MlflowException
 
     run_id = run.info.run_id
@@ -76,14 +76,14 @@ def _set_final_status(client: MlflowClient, run: Run, status: str) -> Iterator[N
     try:
         yield
     except BaseException:
-        with suppress(MlflowException, OSError):  # what failed first is the message; the server may be gone by now
+        with suppress(MlflowException, OSError):  # report the first failure; the server may be gone by now
             client.set_terminated(run_id, "FAILED")
         raise
     client.set_terminated(run_id, status)
 
 
 def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
-    """Bring parameters, metrics, tags and datasets of `run` up to date; what is there already stays as it is."""
+    """Update parameters, metrics, tags and datasets of `run`; what is already there is kept."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
     run_id, before = run.info.run_id, _previously_written(run)
@@ -102,7 +102,7 @@ def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
         ],
     )
     written = json.dumps({"metrics": sorted(wanted.metrics), "tags": sorted(wanted.tags)})
-    # Last, so that a run that was given up before still tells what the completed one before it held.
+    # Last, so that an update that fails before leaves the list of the last completed one.
     tags = [RunTag(key, value) for key, value in wanted.tags.items()]
     tags += [RunTag(WRITTEN_TAG, written)] if len(written) <= MAX_TAG_CHARACTERS else []
     for start in range(0, len(tags), _MAX_PER_BATCH):
@@ -113,7 +113,7 @@ def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
 
 
 def _previously_written(run: Run) -> dict[str, list[str]]:
-    """Keys of the metrics and tags that this stage wrote into `run` before."""
+    """Keys of the metrics and tags that this stage wrote into `run` earlier."""
     before: dict[str, list[str]] = json.loads(run.data.tags.get(WRITTEN_TAG, "{}"))
     return {"metrics": before.get("metrics", []), "tags": before.get("tags", [])}
 
@@ -121,8 +121,8 @@ def _previously_written(run: Run) -> dict[str, list[str]]:
 def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float], written: list[str]) -> list[Metric]:
     """The metrics to log so that the latest value of each is the wanted one.
 
-    MLflow keeps every value that differs, and takes the one with the highest step, timestamp and then value for the
-    latest: a changed value gets a later timestamp. A metric cannot be taken back: one that is no longer measured
+    MLflow keeps every value, and the latest is the one with the highest step, timestamp and then value: a changed value
+    gets a later timestamp. A metric cannot be taken back: one that is no longer measured
     becomes NaN.
     """
     from mlflow.entities import Metric
@@ -164,7 +164,7 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pa
 
 
 def _plots(folder: Path) -> list[Path]:
-    """Pictures of the build's tables in `folder`; none of a table that is empty."""
+    """Plots of the build's tables in `folder`; none for an empty table."""
     from lowerdeck.tracking.plots import confusion_png, layers_png
 
     pictures = {}

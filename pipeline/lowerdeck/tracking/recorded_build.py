@@ -1,4 +1,4 @@
-"""A build as its MLflow run tells it: the configuration, the metrics and the lineage, read back and checked."""
+"""A build as its MLflow run has it: configuration, metrics and lineage, read back and checked."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MAX_LISTED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedBuild:
-    """What a build was made of and what came of it."""
+    """The configuration, metrics and lineage of a recorded build."""
 
     run: RecordedRun
     config: Config
     lineage: Mapping[str, Any]
-    """As `lineage.trace` gave it."""
+    """Result of `lineage.trace`."""
 
     @property
     def links(self) -> dict[str, Mapping[str, Any]]:
@@ -56,14 +56,14 @@ def tracking_config() -> TrackingConfig:
 
 
 def find_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
-    """The one run that `selector` names.
+    """The only run that `selector` names.
 
     Args:
         tracking: Where builds are recorded.
         selector: As for `find_runs`.
 
     Raises:
-        LowerdeckError: it names none, or several; says which there are.
+        LowerdeckError: it names none, or several; lists them.
     """
     found = find_runs(tracking, selector=selector)
     if len(found) == 1:
@@ -84,7 +84,7 @@ def read(tracking: TrackingConfig, run: RecordedRun) -> RecordedBuild:
     """What `run` recorded.
 
     Raises:
-        LowerdeckError: the run holds no whole build, or one of a version of the project that was configured otherwise.
+        LowerdeckError: the run has no complete build, or one of a version of the project with another configuration.
     """
     lineage = read_json(tracking, run, paths.LINEAGE.name)
     text = read_artifact(tracking, run.run_id, paths.CONFIG.name).decode()
@@ -93,7 +93,7 @@ def read(tracking: TrackingConfig, run: RecordedRun) -> RecordedBuild:
     except ConfigurationError as error:
         raise LowerdeckError(
             f"run {run.run_id[:12]} was configured for another version of the project"
-            f"{_commit(run)}, and its configuration is none of this one:\n{error}"
+            f"{_commit(run)}, and its configuration is not valid here:\n{error}"
         ) from None
     return RecordedBuild(run=run, config=config, lineage=lineage)
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
 MODEL_FOLDER = "model"
-"""Where the model lies among the artifacts of its run."""
+"""Path of the model among the artifacts of its run."""
 PROGRAM_TAG = "lowerdeck.program_sha256"
 _ALWAYS_REQUIRED = ("executorch", "mlflow", "numpy", "torch")
 _REQUIRED_BY_DELEGATE = {"NeutronBackend": ("ai-edge-litert", "flatbuffers"), "EthosUBackend": ("tosa-tools",)}
-"""What executes the host twins of a delegate."""
+"""Packages that execute the host twins of a delegate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Registered:
 
     version: str
     new: bool
-    """Whether it was made now; a build is registered once under one name."""
+    """Whether it is new; a build is registered once under one name."""
 
 
 def register(config: TrackingConfig, name: str, run_id: str, build_key: str, alias: str | None = None) -> Registered:
@@ -43,10 +43,10 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
 
     Args:
         config: Where builds are recorded.
-        name: Of the registered model, made where there is none yet.
+        name: Name of the registered model, which is created where there is none yet.
         run_id: The run that recorded the program: the version refers to it, and its artifacts hold the model.
-        build_key: Of that build.
-        alias: What the version is called besides, e.g. `candidate`; another version loses that alias.
+        build_key: Key of that build.
+        alias: Another name of the version, e.g. `candidate`; any other version loses that alias.
 
     Raises:
         LowerdeckError: MLflow cannot be reached or refuses the name or the alias, or the program cannot be registered.
@@ -94,9 +94,9 @@ def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
     """Write the program in build/convert as a model that mlflow.pyfunc.load_model loads.
 
     Args:
-        folder: Made by this.
+        folder: Folder to create.
         run_id: The run that recorded it.
-        manifest: Of the program.
+        manifest: The program's manifest.
 
     Raises:
         LowerdeckError: a file is missing, or the program has an element type that MLflow lacks.
@@ -115,7 +115,7 @@ def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
         if not path.exists():
             raise LowerdeckError(f"{path} is missing; `dvc repro convert` makes it")
     described = signature(manifest)
-    with warnings.catch_warnings(action="ignore"):  # it would have an example, from which to guess the signature
+    with warnings.catch_warnings(action="ignore"):  # MLflow wants an example, to infer the signature from
         mlflow.pyfunc.save_model(
             path=str(folder),
             mlflow_model=Model(artifact_path=MODEL_FOLDER, run_id=run_id),
@@ -129,7 +129,7 @@ def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
 
 
 def requirements(manifest: Mapping[str, Any]) -> list[str]:
-    """What has to be installed to execute the program of `manifest`, at the versions that are installed here."""
+    """The packages needed to execute the program of `manifest`, at the versions that are installed here."""
     names = set(_ALWAYS_REQUIRED).union(*(_REQUIRED_BY_DELEGATE.get(name, ()) for name in manifest["delegates"]))
-    # What follows `+` says how a package was built, and no index has it under that name.
+    # The part after `+` says how a package was built; no package index has it under that name.
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in sorted(names)]

@@ -1,4 +1,4 @@
-"""The builds that were recorded: found by id, name, sweep or MLflow's filters, each with all that its run says."""
+"""Recorded builds, found by id, name, sweep or MLflow filter, each with the content of its run."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
 KIND_TAG = "lowerdeck.kind"
-"""Says what a run holds that is no build."""
+"""Tag that says what a run contains if it is not a build."""
 SWEEP_ID_TAG, SWEEP_NAME_TAG = "sweep.id", "sweep.name"
 MIN_PREFIX = 4
-"""Characters of an id that are taken for its beginning."""
+"""Least number of characters that count as the beginning of an id."""
 _MAX_PER_PAGE = 250
-"""MLflow gives at most 1,000; its own objects of one page are all that has to be held beside what was read."""
+"""Page size; MLflow allows at most 1,000. Only one page of its objects is in memory at a time."""
 _MAX_LISTED = 8
 _COMPARES = re.compile(r"[=<>]|\b(I?LIKE|IN|IS)\b")
-"""What an MLflow filter has and the name of a run or sweep has not."""
+"""Characters that an MLflow filter has, and the name of a run or sweep does not."""
 _ID_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run of MLflow, as far as builds are judged by it."""
+    """A run of MLflow, as far as builds need it."""
 
     run_id: str
     name: str
     status: str
-    """MLflow's word: FINISHED, FAILED, RUNNING, KILLED or SCHEDULED."""
+    """MLflow's status: FINISHED, FAILED, RUNNING, KILLED or SCHEDULED."""
     start_time_ms: int
     """Since 1970, UTC."""
     params: Mapping[str, str]
@@ -51,7 +51,7 @@ class RecordedRun:
     """The latest value of each; NaN where it is no longer measured."""
     tags: Mapping[str, str]
     artifact_uri: str = ""
-    """Where its files lie."""
+    """Location of its files."""
 
 
 def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedRun]:
@@ -66,7 +66,7 @@ def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedR
         At least one run where there is a selector. A name may be that of several runs: all of them.
 
     Raises:
-        LowerdeckError: nothing was recorded, nothing fits, an id's beginning fits several, or MLflow refuses.
+        LowerdeckError: nothing was recorded, nothing matches, a prefix matches several ids, or MLflow refuses.
     """
     with _experiment(config) as (store, experiment_id):
         if selector is None:
@@ -81,7 +81,7 @@ def sweeps_named(selector: str, runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def latest_sweep(config: TrackingConfig) -> str | None:
-    """The id of the sweep whose point was started last, None where no sweep was recorded.
+    """The id of the sweep with the most recent point, None where no sweep was recorded.
 
     Raises:
         LowerdeckError: nothing was recorded, or MLflow refuses.
@@ -102,7 +102,7 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
         path: Relative to the run's files, with `/`.
 
     Raises:
-        LowerdeckError: the run has no such file; names those that are called nearly so.
+        LowerdeckError: the run has no such file; lists those with similar names.
     """
     with opened(config) as store:
         folder = path.rpartition("/")[0]
@@ -212,12 +212,13 @@ def _not_found_message(store: Store, experiment_id: str, selector: str, experime
 
 
 def _search(store: Store, experiment_id: str, filter_string: str = "") -> list[RecordedRun]:
-    """Builds that MLflow finds, page by page; runs that hold something else are left out."""
+    """Builds that MLflow finds, page by page; other kinds of runs are left out."""
     found: list[RecordedRun] = []
     token: str | None = None
     while True:
-        # A page is some ten thousand objects that all stay until it is read: looking for garbage among them again and
-        # again takes twice as long as reading them.
+        # A page is some ten thousand objects that all live until it is read: collecting garbage among them takes twice
+        # as
+        # long as reading them.
         with _without_garbage_collection():
             page = store.client.search_runs(
                 [experiment_id],
@@ -234,7 +235,7 @@ def _search(store: Store, experiment_id: str, filter_string: str = "") -> list[R
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """No search for cyclic garbage within the block."""
+    """Turn off the collection of cyclic garbage within the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

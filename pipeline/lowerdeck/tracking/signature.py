@@ -1,4 +1,4 @@
-"""What a program takes and gives, in MLflow's words."""
+"""The inputs and outputs of a program as an MLflow signature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANY_SIZE = -1
 
 
 def names(tensors: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
-    """What inputs or outputs are called: as in the manifest, or `KIND_0`, `KIND_1` ... where two have the same name.
+    """Names of inputs or outputs: as in the manifest, or `KIND_0`, `KIND_1` ... where two have the same name.
 
     Args:
         tensors: `inputs` or `outputs` of a manifest.
@@ -29,10 +29,10 @@ def names(tensors: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
 def signature(manifest: Mapping[str, Any]) -> ModelSignature:
     """Element types and shapes of a program's tensors; -1 in all dimensions of one whose size may vary.
 
-    A single input has no name, so that an array can be given for it; several are given by name.
+    A single input has no name, so that an array can be passed for it; several are passed by name.
 
     Raises:
-        LowerdeckError: a tensor is of an element type that NumPy lacks, or the program takes or gives nothing.
+        LowerdeckError: a tensor is of an element type that NumPy lacks, or the program has no inputs or no outputs.
     """
     from mlflow.models import ModelSignature
 
@@ -53,7 +53,7 @@ def _schema(tensors: Sequence[Mapping[str, Any]], kind: str, *, unnamed: bool) -
         dtype = _dtype(tensor["dtype"])
         if dtype is None:
             raise LowerdeckError(
-                f"the {kind} {name} of the program is {tensor['dtype']}, which NumPy lacks, and MLflow with it"
+                f"the {kind} {name} of the program is {tensor['dtype']}, which NumPy and therefore MLflow lack"
             )
         shape = tuple(ANY_SIZE if tensor["is_dynamic"] else size for size in tensor["shape"])
         specs.append(TensorSpec(dtype, shape, None if unnamed else name))

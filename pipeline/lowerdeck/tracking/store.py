@@ -1,4 +1,4 @@
-"""The MLflow database or server, and in it the experiment and the one run of a build."""
+"""The MLflow database or server with the experiment and the run of a build."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
 BUILD_KEY_TAG = "lowerdeck.build_key"
-"""The tag by which a build finds its run again."""
+"""The tag by which the run of a build is found again."""
 SWEEP_TAGS = ("sweep.id", "sweep.overrides")
-"""The tags by which a point of a sweep finds its run again."""
+"""The tags by which the run of a point of a sweep is found again."""
 LOCK_TIMEOUT_S = 60.0
 
-# Few words, and seconds where one call to a server that stops answering takes four minutes by MLflow's own defaults.
-# What the user has set stays.
+# Less output, and limits of seconds: with MLflow's defaults a call to a server that stops answering takes four minutes.
+# Settings of the user are kept.
 _ENVIRONMENT = {
     **TRACKING.environment,
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -57,7 +57,7 @@ class Store:
 
 @contextmanager
 def opened(config: TrackingConfig) -> Iterator[Store]:
-    """The store that `config` and the environment name, made where it is a local database that does not exist yet.
+    """The store that `config` and the environment name, created where it is a local database that does not exist yet.
 
     Raises:
         LowerdeckError: it cannot be reached or refuses; this holds for what MLflow raises inside the block, too.
@@ -79,9 +79,10 @@ def opened(config: TrackingConfig) -> Iterator[Store]:
 
 
 def database_identity(config: TrackingConfig) -> str:
-    """What tells a local database from another that takes its place after it was removed; a server by its address.
+    """Identifies a local database even if another replaces it after removal; a server by its address.
 
-    A local database that does not exist yet is made. One that does is read without MLflow, whose import takes seconds.
+    A local database that does not exist yet is made. An existing one is read without MLflow, whose import takes
+    seconds.
     """
     uri = tracking_uri(config)
     database = database_file(uri)
@@ -98,7 +99,7 @@ def database_identity(config: TrackingConfig) -> str:
 
 @contextmanager
 def extended_upload_timeout() -> Iterator[None]:
-    """Give a server the time that large files need; only calls that should be answered at once have to be quick."""
+    """Give a server the time that large files need; the short limits are for calls that should return at once."""
     name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
     before = os.environ[name]
     if before == _ENVIRONMENT[name]:
@@ -113,7 +114,7 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
     """The experiment `name`, None where there is none yet.
 
     Raises:
-        LowerdeckError: it was deleted, so that it can neither be used nor made anew.
+        LowerdeckError: it was deleted, so it can neither be used nor created again.
     """
     experiment = store.client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "active":
@@ -126,7 +127,7 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
 
 
 def find_or_create_experiment(store: Store, config: TrackingConfig) -> str:
-    """The id of the configured experiment; who calls this holds the lock.
+    """The id of the configured experiment; the caller holds the lock.
 
     Raises:
         LowerdeckError: the experiment was deleted.
@@ -141,7 +142,7 @@ def find_or_create_experiment(store: Store, config: TrackingConfig) -> str:
 def find_or_create_run(
     store: Store, config: TrackingConfig, key: str, name: str, sweep_tags: Mapping[str, str]
 ) -> tuple[Run, bool]:
-    """The run of the build `key`, and whether it is new; MLFLOW_RUN_ID has no say in it.
+    """The run of the build `key`, and whether it is new; MLFLOW_RUN_ID is ignored.
 
     Two processes with the same key get the same run: looking and creating happen under one lock.
 
@@ -150,8 +151,9 @@ def find_or_create_run(
         config: Names the experiment.
         key: Build key.
         name: Of a new run.
-        sweep_tags: Tags of a point of a sweep, empty for a build. A point has a run of its own, also where a build or
-            another sweep made the very same: who looks for the points of a sweep finds all of them.
+        sweep_tags: Tags of a point of a sweep, empty for a build. A point has its own run, even where a build or
+        another
+            sweep made the same, so that all points of a sweep are found.
     """
     with lock(store.uri):
         experiment_id = find_or_create_experiment(store, config)
@@ -166,7 +168,7 @@ def find_or_create_run(
 
 @contextmanager
 def lock(uri: str) -> Iterator[None]:
-    """Keep out other processes: all that share a database file; for a server, those of this user on this machine."""
+    """Lock out other processes: all that share a database file; for a server, those of this user on this machine."""
     from filelock import FileLock, Timeout
 
     database = database_file(uri)
@@ -181,8 +183,8 @@ def lock(uri: str) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise LowerdeckError(
-            f"another process has held {path} for {LOCK_TIMEOUT_S:.0f} s; when it has ended, `dvc repro` records this "
-            "build"
+            f"another process has locked {path} for {LOCK_TIMEOUT_S:.0f} s; when it has ended, `dvc repro` records "
+            "this build"
         ) from None
     try:
         yield

@@ -14,7 +14,7 @@ from lowerdeck.tracking.store import find_experiment, opened
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
-# One worker and no job runner: the pages are there in seconds, in a sixth of the memory.
+# One worker and no job runner: the pages are ready in seconds, with a sixth of the memory.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 _VIEW = "?workflowType=machine_learning"
 """Opens the table of runs; MLflow would open the pages for language models."""
@@ -36,13 +36,13 @@ class Location:
         return is_server(self.uri)
 
     def address(self, host: str, port: int) -> str:
-        """Address of the experiment's page; `host` and `port` count where there is no server yet."""
+        """Address of the experiment's page; `host` and `port` apply where there is no server yet."""
         base = self.uri.rstrip("/") if self.has_server else f"http://{host}:{port}"
         return f"{base}/#/experiments/{self.experiment_id}/runs{_VIEW}"
 
     @property
     def run_pages(self) -> str | None:
-        """What the addresses of the pages of runs begin with, before their ids; None where no server has such pages."""
+        """Prefix of the addresses of runs, up to their ids; None where no server has such pages."""
         return (
             f"{redact_credentials(self.uri).rstrip('/')}/#/experiments/{self.experiment_id}/runs/"
             if self.has_server
@@ -74,8 +74,8 @@ def locate(config: TrackingConfig) -> Location:
 
 
 def serve(location: Location, host: str, port: int) -> NoReturn:
-    """Become MLflow's web server, which ends with Ctrl-C."""
+    """Replace this process with MLflow's web server, which ends with Ctrl-C."""
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", location.uri, "--workers", "1"]
     command += ["--host", host, "--port", str(port)]
-    # In this process's place rather than below it, so that whatever ends this command ends the server.
+    # Replaced rather than started as a child, so that whatever ends this command ends the server.
     os.execve(command[0], command, os.environ | _ENVIRONMENT)  # noqa: S606

@@ -109,5 +109,5 @@ def test_the_content_of_files_is_part_of_the_configuration(composed: Compose, tm
 
 
 def test_a_fingerprint_cannot_be_given(composed: Compose) -> None:
-    with pytest.raises(ConfigurationError, match=r"target\.fingerprint: cannot be given"):
+    with pytest.raises(ConfigurationError, match=r"target\.fingerprint: cannot be set"):
         composed({}, overrides={"target": {"fingerprint": "0"}})

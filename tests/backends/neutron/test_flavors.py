@@ -150,7 +150,7 @@ def test_a_plan_is_not_converted_by_another_release(
     assert str(caught.value) == (
         "the program was partitioned for eiq_neutron_sdk 3.0.0 of flavor tried and would be converted by "
         "eiq_neutron_sdk 3.1.3 of flavor tried, which states other properties of the target; `dvc repro -f partition` "
-        "plans it anew"
+        "plans it again"
     )
 
 

@@ -189,7 +189,7 @@ def test_entries_that_come_and_go_are_told(capsys: pytest.CaptureFixture[str]) -
     capsys.readouterr()
     assert ledger("diff", "HEAD") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"new: tiny: {ENTRY}_per_tensor", f"not there any more: tiny: {ENTRY}"]
+    assert lines == [f"new: tiny: {ENTRY}_per_tensor", f"removed: tiny: {ENTRY}"]
     commit()
     assert ledger("diff", "HEAD") == 0
     assert capsys.readouterr().out == "nothing differs from HEAD\n"
@@ -199,9 +199,9 @@ def test_entries_that_come_and_go_are_told(capsys: pytest.CaptureFixture[str]) -
     ("break_it", "message"),
     [
         (lambda: None, "no-such-revision"),
-        (lambda: TINY.write_text("model: tiny\n"), "docs/ledger/tiny.yaml is no file of the ledger"),
+        (lambda: TINY.write_text("model: tiny\n"), "docs/ledger/tiny.yaml is not a file of the ledger"),
         (lambda: TINY.write_text(TINY.read_text().replace("metrics:", "metric:")), "did you mean 'metrics'?"),
-        (lambda: (LEDGER / "tolerances.yaml").unlink(), "tolerances.yaml, which says how figures are judged"),
+        (lambda: (LEDGER / "tolerances.yaml").unlink(), "tolerances.yaml, which says how metrics are judged"),
     ],
     ids=["revision", "file", "key", "tolerances"],
 )

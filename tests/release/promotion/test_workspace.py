@@ -154,10 +154,10 @@ def test_edits_that_are_in_no_commit_are_not_overwritten(
     edited = PARAMS.replace("tracking: local", "tracking: none")
     (recorded.project.root / "params.yaml").write_text(edited)
     assert recorded.promote_here(recorded.run_id[:8], "--no-build") == 1
-    assert "params.yaml has changes that are in no commit" in capsys.readouterr().err
+    assert "params.yaml has uncommitted changes" in capsys.readouterr().err
     assert recorded.params() == edited
     assert recorded.promote_here(recorded.run_id[:8], "--no-build", "--force") == 0
-    assert f"has to have SHA-256 {recorded.program_sha256}" in capsys.readouterr().out
+    assert f"must have SHA-256 {recorded.program_sha256}" in capsys.readouterr().out
     assert "tracking: none" in recorded.params()  # where builds are recorded is no part of them
     assert "num_calibration_samples: 4" in recorded.params()
 
@@ -180,7 +180,7 @@ def test_data_that_is_gone_is_told(recorded: Recorded, capsys: pytest.CaptureFix
     finally:
         data.with_name("elsewhere").rename(data)
     error = capsys.readouterr().err
-    assert "cannot be composed from params.yaml and conf/ as they are here" in error
+    assert "cannot be composed from params.yaml and conf/ here" in error
     assert "data/prepare" in error
     assert recorded.params() == PARAMS
 
@@ -229,7 +229,7 @@ def test_another_program_is_told_with_what_went_into_it_otherwise(recorded: Reco
     same = {"version of torch", "dataset", "calibration samples", "weights", "exported", "plan", "converter version"}
     assert {name for name in rows if rows[name].strip() == "same"} >= same
     assert {name for name in rows if "differs" in rows[name]} == {"observers", "quantized", "program"}
-    assert "another program than the run's" in done.stderr
+    assert "not the program of the run" in done.stderr
     assert "int8_per_tensor" in recorded.params()  # it stays as it was written
 
 

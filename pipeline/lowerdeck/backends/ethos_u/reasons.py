@@ -1,7 +1,7 @@
 """Why Arm's partitioner left a node on the CPU, kept while it decides.
 
 Three things take a node from the NPU: a check of the chain that `tosa_support_factory` makes, most of which tell a
-reporter why; what becomes of partitions afterwards, with quantize and dequantize nodes taken off their borders and
+reporter why; what becomes of partitions afterwards, with quantize and dequantize nodes taken off their boundaries and
 whole partitions rejected; and the partitioning itself, which says nothing. The chain and the reporter are stood in for
 by ones that remember; what a check compared is read from its source at the line where it reported (ADR 0027).
 """
@@ -54,7 +54,7 @@ _ExplainUserCheck = Callable[[OperatorSupportBase], Reason | None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Report:
-    """What a check told of a node."""
+    """What a check reported about a node."""
 
     node: torch.fx.Node
     message: str
@@ -224,7 +224,7 @@ class RejectionRecorder:
                     outside = [other.name for other in neighbours if other.meta.get(DELEGATION_TAG) != tag]
                     self._rejections[node] = Reason(
                         code=ReasonCode.BOUNDARY,
-                        message=f"only converts numbers at the border of a partition, beside {outside[0]}",
+                        message=f"only converts numbers at the boundary of a partition, beside {outside[0]}",
                         check=_BOUNDARY_CHECK,
                         node=outside[0],
                     )
@@ -284,7 +284,7 @@ def _reason(rejection: Rejection, check: str, message: str) -> Reason:
 
 def _float_input_reason(message: str, source: torch.fx.Node) -> Reason:
     """Of a node that does not convert numbers and gets floats from outside of its partition."""
-    is_shared = source.target in DQ_OPS  # taken off the border, because a node outside wants its result as well
+    is_shared = source.target in DQ_OPS  # taken off the boundary, because a node outside wants its result as well
     code = ReasonCode.BOUNDARY if is_shared else ReasonCode.NOT_QUANTIZED
     return Reason(code=code, message=message, check=_BOUNDARY_CHECK, node=source.name)
 

@@ -1,4 +1,4 @@
-"""Systems and memory modes that Vela knows: the sections of the vela.ini that comes with it, or of one's own.
+"""Systems and memory modes that Vela knows: the sections of the vela.ini that comes with it, or of your own.
 
 Vela says what is wrong with such a file when it compiles, at the end of a build. Here the same is found before.
 """

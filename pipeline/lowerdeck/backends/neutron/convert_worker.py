@@ -18,7 +18,7 @@ and, for convert, `model.tflite`. The current folder is the converter's own, for
 `converted.tflite` and, last, `result.json` into JOB_FOLDER: {"ok": true, ...} or {"ok": false, "kind": one of
 ERROR_KINDS, "error": text}. No `result.json` means that the converter ended the process.
 
-How the releases differ is told in docs/flavors.md: names of the module and its function, how targets are listed, where
+docs/flavors.md describes how the releases differ: names of the module and its function, how targets are listed, where
 their properties stand, and which options there are.
 """
 

@@ -134,7 +134,7 @@ def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescriptio
     """Ask the SDK of `flavor` for its version, its targets and the properties of `target`.
 
     Raises:
-        LowerdeckError: the SDK is not installed, lacks the target or fails; the message says how to mend it.
+        LowerdeckError: the SDK is not installed, lacks the target or fails; the message says how to fix it.
     """
     job = _job(flavor, "describe") | {"target": target}
     if flavor.host_only:  # Python of this project, which can neither crash nor hang

@@ -69,7 +69,7 @@ def probe(flavor: Flavor[FlavorOptions]) -> FlavorReport:
     """Ask a converter for its version and its targets.
 
     Raises:
-        LowerdeckError: it is not installed or fails; says what is missing and how to mend it.
+        LowerdeckError: it is not installed or fails; says what is missing and how to fix it.
     """
     chosen = converter_flavor(flavor)
     found = describe(chosen)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def create_partitioner(device: Device, options: Options, weights: Mapping[str, torch.Tensor]) -> NeutronPartitioner:
-    """NeutronPartitioner, told to keep on the CPU what `options` exclude.
+    """NeutronPartitioner, which keeps on the CPU what `options` exclude.
 
     Args:
         device: The NPU.

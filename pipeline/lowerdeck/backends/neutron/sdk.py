@@ -46,7 +46,7 @@ def provide_sdk(flavor: ConverterFlavor) -> None:
     flavor's targets; conversion then needs `converting`.
 
     Raises:
-        LowerdeckError: the flavor cannot be used; says how to mend it.
+        LowerdeckError: the flavor cannot be used; says how to fix it.
     """
     package = _package(flavor)
     sys.modules[INSTALLED_SDK] = package

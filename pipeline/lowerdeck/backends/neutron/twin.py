@@ -23,7 +23,7 @@ from lowerdeck.runtime.tensors import dtype_of
 
 DELEGATE_ID = "NeutronBackend"
 RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "BUILTIN"}
-"""LiteRT's kernels by the name under which Lowerdeck offers them, with LiteRT's name of the operator resolver."""
+"""LiteRT's operator resolvers by the names that Lowerdeck gives them."""
 
 _CHANNELS_LAST = 1
 _ALIGNMENT = 16
@@ -52,14 +52,14 @@ class PayloadHeader:
     outputs: tuple[tuple[int, bool], ...]
     """For every Neutron output: which delegate output, and whether the model gives it channels-last."""
     size_bytes: int
-    """Bytes of the header with its padding: the microcode begins there."""
+    """Bytes of the header with its padding: the offset of the microcode."""
 
 
 def read_header(payload: bytes | memoryview) -> PayloadHeader:
     """The header of a Neutron payload.
 
     Raises:
-        ValueError: the bytes are none, or of a version that is unknown.
+        ValueError: the bytes are not a header, or one of an unknown version.
     """
     if len(payload) < 3:
         raise ValueError(f"a Neutron payload begins with 3 counts, got {len(payload)} bytes")
@@ -117,10 +117,10 @@ class NeutronTwin:
         """Load the model.
 
         Args:
-            payload: Of the delegate; gives the header.
+            payload: The delegate's payload; its header is read.
             model: LiteRT flatbuffer, known to belong to the payload.
             resolver: A key of RESOLVERS.
-            num_threads: For LiteRT's kernels; those of the reference resolver use one.
+            num_threads: Threads of LiteRT's kernels; those of the reference resolver use one.
 
         Raises:
             ValueError: the header is damaged.
@@ -136,7 +136,7 @@ class NeutronTwin:
         """Bind the model's inputs and outputs to the delegate call's arguments.
 
         Raises:
-            ValueError: their numbers, shapes or element types do not agree.
+            ValueError: their numbers, shapes or element types do not match.
         """
         inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()
         header = self._header
@@ -189,7 +189,7 @@ def _port(
     shape = tuple(spec.sizes[dim] for dim in permutation) if permutation else spec.sizes
     given = tuple(int(size) for size in detail["shape"])
     dtype = torch.from_numpy(np.empty(0, dtype=detail["dtype"])).dtype
-    # A tensor may gain or lose dimensions of size 1 on the way to LiteRT; what changes otherwise is another tensor.
+    # A tensor may gain or lose dimensions of size 1 on the way to LiteRT; any other difference means another tensor.
     if [size for size in given if size != 1] != [size for size in shape if size != 1] or dtype != dtype_of(spec):
         raise ValueError(
             f"its twin has {dtype} {list(given)} for argument {argument}, the program passes {dtype_of(spec)} "

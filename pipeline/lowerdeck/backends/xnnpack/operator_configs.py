@@ -1,7 +1,7 @@
 """Names of XnnpackPartitioner's operator configs in ExecuTorch 1.5.1, for checks that must not import it.
 
 A config is a class of executorch.backends.xnnpack.partition.config that says when one operator is delegated, and with
-which neighbours. A test holds these names against the installed version.
+which neighbours. A test compares these names with the installed version.
 """
 
 from __future__ import annotations

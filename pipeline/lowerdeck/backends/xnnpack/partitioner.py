@@ -85,7 +85,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
 
 
 def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
-    """Refuse an option that nothing in an edge program answers to.
+    """Refuse an option that applies to nothing in an edge program.
 
     Raises:
         LowerdeckError: naming the option.

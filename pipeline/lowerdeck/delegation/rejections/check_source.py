@@ -1,4 +1,4 @@
-"""Where the source of a backend's check tells what brought it to a line."""
+"""Reads from the source of a backend's check which condition led to a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import CodeType
 
 _Block = tuple[ast.stmt | None, ast.stmt, Sequence[ast.stmt]]
-"""What a block belongs to, the statement in it that contains a line, the block."""
+"""The statement that a block belongs to, the statement in it that contains a line, and the block."""
 
 
 @functools.cache
@@ -31,9 +31,9 @@ def function_of(code: CodeType) -> ast.FunctionDef | None:
 
 
 def deciding_expression(code: CodeType, line: int, *, answer: bool = False) -> tuple[ast.expr, bool] | None:
-    """The condition that brought `code` to `line`, and whether it holds; None where none did.
+    """The condition that led `code` to `line`, and its value; None where none did.
 
-    Where `line` returns what an expression gives, that one, which gives `answer`.
+    Where `line` returns an expression, that expression, with the value `answer`.
     """
     blocks = _blocks_at(code, line)
     statement = blocks[-1][1] if blocks else None
@@ -42,7 +42,7 @@ def deciding_expression(code: CodeType, line: int, *, answer: bool = False) -> t
     for owner, inner, block in reversed(blocks):
         for earlier in reversed([each for each in block if each.lineno < inner.lineno]):
             if isinstance(earlier, ast.If) and _returns_opposite(earlier, answer):
-                return earlier.test, False  # it would have left with the other answer
+                return earlier.test, False  # it would have returned the opposite
         if isinstance(owner, ast.If):
             return owner.test, block is owner.body
     return None
@@ -56,7 +56,7 @@ def _returns_opposite(statement: ast.If, answer: bool) -> bool:
 
 
 def message_expressions_at(code: CodeType, line: int) -> list[ast.expr]:
-    """What the message that is made at `line` of `code` has in it."""
+    """The expressions in the message that is built at `line` of `code`."""
     blocks = _blocks_at(code, line)
     return [node.value for node in ast.walk(blocks[-1][1]) if isinstance(node, ast.FormattedValue)] if blocks else []
 
@@ -79,7 +79,7 @@ def _blocks(body: list[ast.stmt] | Sequence[ast.stmt], line: int, owner: ast.stm
 
 
 def comment_at(code: CodeType, line: int) -> str:
-    """The comment that stands above `line` of `code`, within the `if` around it."""
+    """The comment above `line` of `code`, within the `if` around it."""
     owners = [owner for owner, _, _ in _blocks_at(code, line) if isinstance(owner, ast.If)]
     if not owners:
         return ""

@@ -1,7 +1,8 @@
-"""Takes the conditions of a function apart, to find the part that decided.
+"""Splits the conditions of a function, to find the part that decided.
 
 The source of the line at which a function stopped, or of the `if` around it, is the condition. Evaluated piece by piece
-with the variables of the function it shows which part of it decided; a call of another function is followed into that.
+with the variables of the function, it shows which part decided; calls of other functions are
+followed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lowerdeck.delegation.rejections.check_source import deciding_expression, fu
 from lowerdeck.delegation.rejections.values import UNKNOWN, values_in
 
 _MAX_CALL_DEPTH = 8
-"""Calls that are followed at most, each within the one before."""
+"""Greatest depth to which nested calls are followed."""
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.UnaryOp)
 _INVERTED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
@@ -44,7 +45,7 @@ _EVALUATION_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What a piece of a condition may raise that is evaluated by itself: the whole was not evaluated up to there."""
+"""Exceptions that a piece of a condition may raise when it is evaluated alone: the check may not have reached it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,9 @@ class Condition:
     """A condition in a check that could not be taken apart further."""
 
     text: str
-    """As it holds, in the backend's own source: `stride_h > kernel_h`."""
+    """The condition that is true, in the backend's own source: `stride_h > kernel_h`."""
     function: str
-    """The function that it stands in."""
+    """The function that contains it."""
     names: frozenset[str]
     """Identifiers in it, and the functions that led to it."""
     values: Mapping[str, object]
@@ -72,14 +73,14 @@ class ReturnSite:
 
 
 def deciding_conditions(site: ReturnSite) -> Iterator[Condition]:
-    """The conditions by which the function of `site` got there, or by which what it returned there is False."""
+    """The conditions that led the function of `site` there, or that made its result False."""
     found = deciding_expression(site.code, site.line)
     if found is not None:
         yield from _conditions_within(*found, site)
 
 
 def message_values(site: ReturnSite) -> dict[str, object]:
-    """What the message that is made at the line of `site` has in it, by name."""
+    """The values in the message that is built at the line of `site`, by name."""
     parts = message_expressions_at(site.code, site.line)
     values = [values_in(part, partial(_evaluate, variables=site.variables)) for part in parts]
     return {name: value for each in values for name, value in each.items()}
@@ -101,7 +102,7 @@ def _conditions_within(expression: ast.expr, expected: bool, site: ReturnSite) -
             assigned = _assigned(name, site)
             if assigned is not None and _evaluate_bool(assigned, site.variables) is expected:
                 yield from _conditions_within(assigned, expected, replace(site, line=assigned.lineno))
-            else:  # it was set to no condition, or what that was computed from has changed
+            else:  # it was not set to a condition, or the variables in that have changed
                 yield _condition(expression, expected, site)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
             yield from _conditions_within(body if _evaluate_bool(test, site.variables) else otherwise, expected, site)
@@ -113,7 +114,7 @@ def _conditions_within(expression: ast.expr, expected: bool, site: ReturnSite) -
 
 
 def _deciding_operands(expression: ast.BoolOp, expected: bool, site: ReturnSite) -> Sequence[ast.expr]:
-    """All operands, or where one is enough the first that is so."""
+    """All operands, or the first that decides where one is enough."""
     if isinstance(expression.op, ast.And) is expected:
         return expression.values
     return [operand for operand in expression.values if _evaluate_bool(operand, site.variables) is expected][:1]
@@ -122,7 +123,7 @@ def _deciding_operands(expression: ast.BoolOp, expected: bool, site: ReturnSite)
 def _conditions_of_items(
     call: ast.Call, each: ast.GeneratorExp, expected: bool, site: ReturnSite
 ) -> Iterator[Condition]:
-    """The parts of what any() or all() asks of the first item that decided, where one did."""
+    """The parts of the predicate of any() or all() for the first item that decided, if one did."""
     assert isinstance(call.func, ast.Name)
     iterated_values = values_in(each.generators[0].iter, partial(_evaluate, variables=site.variables))
     items = list(_items(each.generators, site.variables))
@@ -139,7 +140,7 @@ def _conditions_of_items(
 
 
 def _conditions_of_call(call: ast.Call, expected: bool, site: ReturnSite) -> Iterator[Condition]:
-    """The conditions in the function that `call` calls, where that is Python that answers by conditions of its own."""
+    """The conditions in the function that `call` calls, where that is Python code with conditions of its own."""
     code = code_of(_evaluate(call.func, site.variables))
     if code is None or function_of(code) is None or code.co_qualname in site.path:
         return
@@ -175,7 +176,7 @@ def _text(expression: ast.expr, holds: bool) -> str:
 
 
 def _assigned(name: str, site: ReturnSite) -> ast.expr | None:
-    """The condition that the variable `name` was last set to before the line of `site`, where it was set to one."""
+    """The condition that the variable `name` was last set to before the line of `site`, if it was set to one."""
     function = function_of(site.code)
     found: ast.expr | None = None
     for statement in ast.walk(function) if function else ():
@@ -192,7 +193,7 @@ def _assigned(name: str, site: ReturnSite) -> ast.expr | None:
 
 
 def _items(generators: Sequence[ast.comprehension], variables: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The variables of a generator expression, one item after the other."""
+    """The variables of a generator expression, item by item."""
     if not generators:
         yield variables
         return
@@ -222,7 +223,7 @@ def _evaluate_bool(expression: ast.expr, variables: Mapping[str, Any]) -> bool |
 
 
 def _evaluate(expression: ast.expr, variables: Mapping[str, Any]) -> Any:
-    """What a piece of the backend's own source gives with these variables, or UNKNOWN."""
+    """The value of a piece of the backend's own source with these variables, or UNKNOWN."""
     try:
         compiled = compile(ast.Expression(body=expression), "<condition>", "eval")
         return eval(compiled, dict(variables))  # noqa: S307  installed source, which has just been run as it stands
@@ -231,7 +232,7 @@ def _evaluate(expression: ast.expr, variables: Mapping[str, Any]) -> Any:
 
 
 def call_profiled(call: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[int, dict[str, Any]] | None]:
-    """What `call` answers, and the line and variables at which the first call of `code` in it returned."""
+    """The result of `call`, and the line and variables at which its first call of `code` returned."""
     returned_at: list[tuple[int, dict[str, Any]]] = []
     open_calls = 0
 
@@ -253,7 +254,7 @@ def call_profiled(call: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[i
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """All that a name means where `frame` stands."""
+    """All names that are visible at `frame`."""
     return {**frame.f_globals, **frame.f_locals}
 
 

@@ -1,9 +1,10 @@
-"""Which condition of a backend's check said no, and with which values, where the check itself only answers False.
+"""Which condition of a backend's check refused a node, and with which values, where the check itself only returns
+False.
 
 A check that is asked under a profiler shows the line at which it returned and its variables there. The source of that
-line, or of the `if` around it, is the condition; evaluated piece by piece with those variables it shows which part of
-it decided, and a part that is a call of one more function of the backend is followed into that. No converter and no
-check has to be known by name for that, and no text is read that the backend prints. ADR 0027 has the reasons.
+line, or of the `if` around it, is the condition; evaluated piece by piece with those variables, it shows which part of
+it decided, and calls of other functions of the backend are followed. This needs no list of converters or checks, and
+reads no text that the backend prints. ADR 0027 has the reasons.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ _DYNAMIC = re.compile(r"(?i).*(symbolic|symint|symbool|well_defined_shape|unreso
 _STATIC = re.compile(r".*static.*")
 _NUMBER_FORMAT = re.compile(r"(?i).*(quant|q_?params|dtype|int8|int32|int64|zero_point).*|.*_(zp|types?)")
 _SHAPE = re.compile(r".*(shape|rank|broadcast).*|(.*_)?channels|(input|output|batch|flat_input|flat_output)_size|size")
-"""What the identifiers of a condition are called that is about one thing or another, in all of the backends' checks."""
+"""Identifiers in the conditions of all backends' checks, by what such a condition is about."""
 _SYMBOL = re.compile(r"(^|[^\w.])[su]\d+($|[^\w.])")
 _DTYPES = re.compile(r"(u?int|float|bfloat|complex)\d+\w*|bool")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """Why a check said no."""
+    """Why a check refused a node."""
 
     function: str
     """The function that was asked, e.g. `ConvolutionConverter._is_supported_on_target`."""
     conditions: tuple[Condition, ...]
-    """All of them together decided; empty where the source says nothing."""
+    """The conditions that together decided; empty where the source does not show any."""
     comment: str = ""
-    """What the backend's source says beside it, empty where it says nothing."""
+    """The comment in the backend's source beside it, empty where there is none."""
     message_values: Mapping[str, object] = field(default_factory=dict)
-    """What the message has in it that the check made, where it made one."""
+    """The values in the check's message, if it built one."""
 
     @property
     def message(self) -> str:
@@ -59,7 +60,7 @@ class Rejection:
 
     @property
     def values(self) -> dict[str, object]:
-        """What the check told and what all conditions compared, by name."""
+        """What the check reported and what all conditions compared, by name."""
         compared = {name: value for condition in self.conditions for name, value in condition.values.items()}
         return {**self.message_values, **compared}
 
@@ -69,7 +70,7 @@ class Rejection:
         return frozenset().union(*(condition.names for condition in self.conditions))
 
     def reason(self, check: str, otherwise: ReasonCode) -> Reason:
-        """This as the reason of a node: the code by what was compared, `otherwise` where that does not tell.
+        """This as the reason of a node: the code follows from what was compared, or is `otherwise`.
 
         Args:
             check: What to name as the check.
@@ -98,11 +99,11 @@ class Rejection:
 
 
 def explain_rejection(check: Callable[..., object], *arguments: Any) -> Rejection | None:
-    """Ask `check` and say why it answers no; None where it does not.
+    """Run `check` and say why it refuses; None if it does not.
 
     Args:
-        check: A function or method of a backend, which only looks at its arguments.
-        arguments: What to call it with.
+        check: A function or method of a backend without side effects.
+        arguments: Arguments of the call.
     """
     code = code_of(check)
     assert code is not None, f"{check!r} is not written in Python"
@@ -116,7 +117,7 @@ def explain_rejection(check: Callable[..., object], *arguments: Any) -> Rejectio
 
 
 def explain_rejection_at(frame: FrameType) -> Rejection:
-    """What led a check to the line at which `frame` stands, where it reports that it says no."""
+    """What led a check to the line of `frame`, where it reports a refusal."""
     site = ReturnSite(code=frame.f_code, line=frame.f_lineno, variables=variables_of(frame), path=())
     return replace(_explain(site), message_values=message_values(site))
 

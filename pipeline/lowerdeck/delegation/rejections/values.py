@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 _MAX_ITEMS = 16
-"""Items of a list that is worth keeping."""
+"""Longest list that is kept."""
 UNKNOWN = object()
-"""In place of a value that could not be found out, or that a plan cannot store."""
+"""Stands for a value that could not be determined, or that a plan cannot store."""
 _PREDICATES = ("all", "any", "hasattr", "isinstance", "list", "tuple")
-"""Builtins whose arguments say more than what they give."""
+"""Builtins whose arguments say more than their results."""
 
 _NAMESPACES = ("exir_ops", "np", "torch")
 """Roots of names that mean the same everywhere."""
@@ -41,7 +41,7 @@ def values_in(condition: ast.expr, value_of: Callable[[ast.expr], Any]) -> dict[
 
 
 def plain(value: Any) -> object:
-    """`value` as numbers, texts and lists of them; UNKNOWN where it is nothing of the kind."""
+    """`value` as numbers, strings and lists of them; UNKNOWN where it is none of these."""
     match value:
         case torch.SymInt():
             return str(value)
@@ -94,7 +94,7 @@ def _root(expression: ast.expr) -> str:
 
 
 def _in_call(call: ast.Call) -> Iterator[ast.expr]:
-    """What a call gives, and the variables that it is given; not the constants that only choose among them."""
+    """The result of a call and its variable arguments; not the constants that only choose among them."""
     if isinstance(call.func, ast.Name) and call.func.id in _PREDICATES:
         for argument in call.args:
             yield from _compared(argument)
@@ -106,7 +106,7 @@ def _in_call(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _name(part: ast.expr, value_of: Callable[[ast.expr], Any]) -> str:
-    """What to call `part`: an argument of an operator by its name in the operator's schema."""
+    """The name of `part`: an argument of an operator has its name in the operator's schema."""
     match part:
         case ast.Subscript(value=ast.Attribute(value=owner, attr="args"), slice=ast.Constant(value=int(index))):
             node = value_of(owner)

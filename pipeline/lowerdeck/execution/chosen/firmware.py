@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def firmware_target() -> Target:
-    """What firmware is told about the chosen target."""
+    """What the firmware bundle says about the chosen target."""
     from lowerdeck.config.schema import TargetConfig
     from lowerdeck.firmware import Target
 

@@ -1,1 +1,1 @@
-"""What mends the refusals of single checks, a module a backend; the checks are those of ExecuTorch 1.5.1."""
+"""What avoids the refusals of single checks, one module per backend; the checks are those of ExecuTorch 1.5.1."""

@@ -1,1 +1,1 @@
-"""Plain networks: nn.Modules that know nothing of configuration. `source: factory` names them by import path."""
+"""Plain networks: nn.Modules that do not depend on the configuration. `source: factory` names them by import path."""

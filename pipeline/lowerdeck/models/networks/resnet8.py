@@ -2,7 +2,7 @@
 
 Topology after the benchmark's reference model (Banbury et al., "MLPerf Tiny Benchmark", NeurIPS 2021 Datasets and
 Benchmarks; mlcommons/tiny, benchmark/training/image_classification), which is ResNet v1 (He et al., 2016) with one
-block in each of three stacks. Written anew in PyTorch; two details differ from the Keras reference: the shortcut
+block in each of three stacks. Rewritten in PyTorch; two details differ from the Keras reference: the shortcut
 convolutions carry a batch norm as in He et al., and there is no softmax, because quantization and metrics want logits.
 """
 
@@ -43,7 +43,7 @@ class ResNet8(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: the identity, or a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions with a shortcut: the identity, or a 1x1 convolution where the shape changes."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class ResidualBlock(nn.Module):
                 nn.Conv2d(in_channels, out_channels, kernel_size=1, stride=stride, bias=False),
                 nn.BatchNorm2d(out_channels),
             )
-        # A module of its own for this second ReLU: quantizers take one module used twice for one shared observer.
+        # A module of its own for this second ReLU: quantizers give one module used twice a shared observer.
         self.relu = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The cases of each backend: a module here is called like it, with its `CASES`, `TARGETS` and `installed`."""
+"""The cases of each backend: the module of the same name has `CASES`, `TARGETS` and `installed`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowerdeck.operators.measure import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """What is measured of one backend."""
+    """The cases and targets that are measured for one backend."""
 
     cases: Sequence[Case]
     targets: Sequence[Target]

@@ -25,7 +25,7 @@ def _target(accelerator: str, system_config: str, memory_mode: str, *, executes:
     )
 
 
-# What is delegated is decided without Vela; one of the two shows that it compiles and what it computes.
+# Delegation is decided without Vela; one of the two targets is also compiled and executed.
 TARGETS = (
     _target("ethos-u55-128", "Ethos_U55_High_End_Embedded", "Shared_Sram", executes=False),
     _target("ethos-u85-256", "Ethos_U85_SYS_DRAM_Mid", "Sram_Only", executes=True),
@@ -44,7 +44,7 @@ def _plain(operator: str, called: Callable[..., Any], *arguments: Any, **options
 
 
 def _among_others(operator: str, called: Callable[..., Any], what: str = "", **more: Any) -> Case:
-    """An operator that needs others around it: booleans, indices or constants."""
+    """An operator that needs other operators around it: booleans, indices or constants."""
     name = operator if operator.startswith("dim_order_ops.") else f"aten.{operator}"
     return _case(operator, function(called), what, nodes=name, **more)
 
@@ -75,7 +75,7 @@ class _Indexed(nn.Module):
         self.register_buffer("indices", indices)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What is called with `x` and the indices."""
+        """The function that is called with `x` and the indices."""
         return self.called(x, self.indices)
 
 
@@ -310,7 +310,7 @@ _NOT_LISTED = (
     _plain("topk.default", lambda x: torch.topk(x, 2, 1)[0]),
     _case("scaled_dot_product_attention", function(F.scaled_dot_product_attention), shapes=(IMAGE, IMAGE, IMAGE)),
 )
-"""What networks have and the lists lack: some of it is taken apart before it is quantized."""
+"""Operators that networks have and the lists lack: some are decomposed before quantization."""
 
 CASES: Sequence[Case] = (
     *_LAYERS,
@@ -324,11 +324,11 @@ CASES: Sequence[Case] = (
     *_NOT_LISTED,
 )
 _NO_OPERATORS = ("getitem", "quantized_decomposed.")
-"""What the lists have beside operators that compute."""
+"""Entries of the lists that do not compute."""
 
 
 def installed() -> dict[str, frozenset[str]]:
-    """The edge operators of the installed version's positive lists, without those that Ethos-U55 has not."""
+    """The edge operators of the installed version's positive lists, without those that Ethos-U55 lacks."""
     from executorch.backends.arm.ethosu import EthosUCompileSpec
     from executorch.backends.arm.operator_support import tosa_supported_operators
     from executorch.backends.arm.operator_support.ethos_u55_support import EthosU55NotSupported
@@ -347,7 +347,7 @@ def installed() -> dict[str, frozenset[str]]:
 
 
 def _name(operator: Any) -> str:
-    """E.g. `aten.abs.default`; edge operators wrap those of ATen. Without a dot for what is no operator."""
+    """E.g. `aten.abs.default`; edge operators wrap those of ATen. Without a dot for what is not an operator."""
     wrapped = getattr(operator, "_op", None)
     found = wrapped if hasattr(wrapped, "_schema") else operator
     return str(found) if hasattr(found, "_schema") else str(getattr(found, "__name__", found))

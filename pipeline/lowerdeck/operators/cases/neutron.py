@@ -30,7 +30,7 @@ _NINE: Shape = (1, 3, 1, 3)
 
 
 class _Addmm(nn.Module):
-    """addmm as such: nn.Linear is aten.linear in an exported program."""
+    """addmm itself: nn.Linear is aten.linear in an exported program."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ _NOT_LISTED = (
     _plain("upsample_bilinear2d.vec", F.interpolate, scale_factor=2.0, mode="bilinear"),
     _plain("upsample_nearest2d.vec", F.interpolate, scale_factor=2.0),
 )
-"""What networks have and the text does not list, delegated or not."""
+"""Operators that networks have and the documentation does not list, delegated or not."""
 
 _QUANTIZED = (
     _plain("abs.default", torch.abs),
@@ -241,7 +241,7 @@ CASES = (*_LISTED, *_NOT_LISTED, *(dataclasses.replace(case, table="quantizer") 
 
 def installed() -> dict[str, frozenset[str]]:
     """The edge operators that NeutronPartitioner has a converter for."""
-    TARGETS[0].create().quantizer(PRECISIONS["int8"])  # makes the backend importable, which wants the SDK
+    TARGETS[0].create().quantizer(PRECISIONS["int8"])  # makes the backend importable, which needs the SDK
     from executorch.backends.nxp.neutron_partitioner import supported_ops
 
     return {"": frozenset(str(operator._op) for operator in supported_ops)}

@@ -45,7 +45,7 @@ def _with_varying_batch(case: Case) -> Case:
     dimensions = tuple(
         DynamicDimension(input=index, dim=0, min=1, max=8, name="batch") for index in range(len(case.shapes))
     )
-    # torch.export takes a size of 1 for a constant, so that programs are traced with 2.
+    # torch.export treats a size of 1 as a constant, so programs are traced with 2.
     shapes = tuple((2, *shape[1:]) for shape in case.shapes)
     violates = "dynamic" if case.operator in ("slice_copy", "upsample_bilinear2d") else ""
     return dataclasses.replace(
@@ -105,7 +105,7 @@ _LISTED: Sequence[Case] = (
     _plain("upsample_bilinear2d", F.interpolate, scale_factor=2.0, mode="bilinear"),
     _case("_to_dim_order_copy", function(lambda x: x.to(memory_format=torch.channels_last))),
 )
-"""Operators of the text, with what its constraints want."""
+"""Operators of the documentation, with cases for its constraints."""
 
 _VARIANTS: Sequence[Case] = (
     _case("add", function(torch.add, alpha=2), "alpha=2", shapes=_PAIR, violates="alpha"),
@@ -297,7 +297,7 @@ _NOT_LISTED = (
     _plain("erf", torch.erf),
     _plain("silu", F.silu),
 )
-"""What networks have and the text does not list, delegated or not."""
+"""Operators that networks have and the documentation does not list, delegated or not."""
 
 CASES = (
     *_LISTED,

@@ -49,7 +49,7 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         "</ul>",
         _controls(comparison),
         section("Trade-offs", _legend(comparison, by), _plots(comparison, look)),
-        section("Each build across its parameters and figures", _parallel(comparison, look)),
+        section("Each build across its parameters and metrics", _parallel(comparison, look)),
         section("Builds", builds_table(comparison, look, _links(comparison, folder))),
         section("By flavor", flavor_tables(comparison, look)),
         section("What each option changed", effects_tables(comparison)),
@@ -135,7 +135,7 @@ def _plots(comparison: Comparison, look: Look) -> str:
                     f"{scatter(comparison.builds, x, y, look)}</figure>"
                 )
     if not plot_figures:
-        return "<p>There is no figure beside accuracy in which the builds differ.</p>"
+        return "<p>Accuracy is the only metric in which the builds differ.</p>"
     more = (
         f'<p class="hint">{len(plot_figures) - MAX_PLOTS} more plots are left out.</p>'
         if len(plot_figures) > MAX_PLOTS
@@ -143,7 +143,7 @@ def _plots(comparison: Comparison, look: Look) -> str:
     )
     hint = (
         '<p class="hint">Vertical bars: 95 % intervals. The dashed line joins the builds that no other beats in the '
-        "two figures of the plot. Point at a mark for the build, click to keep it.</p>"
+        "two metrics of the plot. Point at a mark for the build, click to keep it.</p>"
     )
     return f'{hint}<div class="plots">{"".join(plot_figures[:MAX_PLOTS])}</div>{more}'
 
@@ -161,7 +161,7 @@ def _parallel(comparison: Comparison, look: Look) -> str:
     chosen = [column for column in shown_columns(comparison) if comparison.varies(column)]
     if len(comparison.builds) < 2 or len(comparison.parameters) + len(chosen) < 2:
         return "<p>The builds differ in too little for this.</p>"
-    hint = '<p class="hint">The better end of a figure is at the top. Pareto-optimal builds are drawn strong.</p>'
+    hint = '<p class="hint">The better end of a metric is at the top. Pareto-optimal builds are drawn strong.</p>'
     return f'{hint}<div class="scroll">{parallel(comparison.builds, comparison.parameters, chosen, look)}</div>'
 
 
@@ -195,7 +195,7 @@ def _shared(comparison: Comparison) -> str:
         (numbers.title(column), f"{numbers.number(column, column.value(comparison.builds[0]))} {numbers.unit(column)}")
         for column in _common_value(comparison)
     ]
-    table_html = f"<h3>Figures</h3>{table((), columns, 'pairs')}" if columns else ""
+    table_html = f"<h3>Metrics</h3>{table((), columns, 'pairs')}" if columns else ""
     follows = [
         (parameter.key, ", ".join(parameter.follows)) for parameter in comparison.parameters if parameter.follows
     ]

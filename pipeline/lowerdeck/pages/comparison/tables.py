@@ -41,7 +41,7 @@ def builds_table(comparison: Comparison, look: Look, links: Mapping[str, Sequenc
     hint = (
         f'<p class="hint">{SIGNS[Mark.BEST]} best of a column; {SIGNS[Mark.TIED]} not distinguishable from the best, '
         "by a paired test where both were recorded sample by sample, else by 95 % intervals that overlap. Each column "
-        "holds one kind of figure by one author.</p>"
+        "holds one kind of metric by one author.</p>"
     )
     return hint + _table("".join(heads), rows, "builds") + '<button type="button" id="more" hidden></button>'
 
@@ -89,7 +89,7 @@ def effects_tables(comparison: Comparison) -> str:
         by_parameter.setdefault(effect.parameter, []).append(effect)
     hint = (
         '<p class="hint">Means over pairs of builds that differ in this one parameter. In brackets: the 95 % interval '
-        "for accuracies, and the range over the pairs for other figures. ▲ better, ▼ worse, ≈ within noise.</p>"
+        "for accuracies, and the range over the pairs for other metrics. ▲ better, ▼ worse, ≈ within noise.</p>"
     )
     parts = [hint]
     for parameter, group in by_parameter.items():

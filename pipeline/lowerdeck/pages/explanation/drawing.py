@@ -84,7 +84,7 @@ def _box(box: Box, layout: Layout, index_of: Mapping[str, int], number_of: Mappi
 
 
 def _truncate(text: str, most: int) -> str:
-    """As many characters as there is room for: of a path the end tells more, of other texts the begin."""
+    """As many characters as there is room for: the end of a path, the start of other texts."""
     if len(text) <= most:
         return text
     return f"{text[: most - 1]}…" if " " in text else f"…{text[1 - most :]}"

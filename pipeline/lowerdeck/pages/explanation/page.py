@@ -57,7 +57,7 @@ def _tiles(plan: DelegationPlan) -> str:
         (
             "boundary crossings",
             f"{metrics['crossings']:,}",
-            f"{metrics['crossing_bytes']:,} bytes an inference, {metrics['transposes_at_boundary']} transposes",
+            f"{metrics['crossing_bytes']:,} bytes per inference, {metrics['transposes_at_boundary']} transposes",
         ),
     ]
     drawn = "".join(
@@ -160,7 +160,7 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         ("excluded by", node.excluded_by or ""),
         ("module", node.module or "unknown"),
         ("source", node.source or "unknown"),
-        ("MACs an inference", f"{node.macs:,}"),
+        ("MACs per inference", f"{node.macs:,}"),
         ("quantized", "yes" if node.is_quantized else "no"),
         ("computes", "yes" if node.compute else "no, it moves or converts numbers"),
     ]

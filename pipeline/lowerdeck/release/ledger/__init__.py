@@ -1,1 +1,1 @@
-"""What builds are worth, kept in docs/ledger beside the code, so that a change of it is seen like one of the code."""
+"""The metrics of chosen builds, kept in docs/ledger beside the code, so that a change shows up in a review."""

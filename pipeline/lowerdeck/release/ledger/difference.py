@@ -1,4 +1,4 @@
-"""Two states of the ledger held against each other: what got worse by more than is tolerated."""
+"""Compares two states of the ledger: what got worse by more than its tolerance."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.release.ledger.entries import Entry, Ledger
 
 INPUT_HASHES = ("dataset", "weights")
-"""Hashes of what is given to a build: where one differs, metrics are those of another model or other samples."""
+"""Hashes of the inputs of a build: where one differs, the metrics belong to another model or other samples."""
 
 
 class ChangeVerdict(StrEnum):
-    """What a change of a metric is."""
+    """Verdict on a change of a metric."""
 
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
@@ -32,19 +32,19 @@ class ChangeVerdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """How a metric is judged. Of both bounds the wider one counts."""
+    """How a metric is judged. The wider of both bounds applies."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     better: Literal["higher", "lower"]
     """Which way is better."""
     absolute: NonNegative = 0.0
-    """How much worse is taken, in the metric's own unit."""
+    """Tolerated deterioration in the metric's own unit."""
     relative: NonNegative = 0.0
-    """How much worse is taken, as a fraction of what it was."""
+    """Tolerated deterioration as a fraction of the earlier value."""
 
     def verdict(self, before: float, now: float) -> ChangeVerdict:
-        """What a change from `before` to `now` is."""
+        """The verdict on a change from `before` to `now`."""
         gain = now - before if self.better == "higher" else before - now
         if abs(gain) <= max(self.absolute, self.relative * abs(before)) + _rounding(before, now):
             return ChangeVerdict.TOLERATED
@@ -52,13 +52,13 @@ class Tolerance:
 
 
 def _rounding(before: float, now: float) -> float:
-    """What subtracting may leave: 0.9 - 0.895 is a little more than 0.005."""
+    """Allowance for rounding: 0.9 - 0.895 is slightly more than 0.005."""
     return 1e-9 * max(abs(before), abs(now))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerChange:
-    """One metric of one entry that is not what it was."""
+    """One metric of one entry that has changed."""
 
     model: str
     entry: str
@@ -66,7 +66,7 @@ class LedgerChange:
     verdict: ChangeVerdict
     before: float
     now: float | None
-    """None where it is not measured any more."""
+    """None where it is no longer measured."""
     interval_before: tuple[float, float] | None = None
     interval_now: tuple[float, float] | None = None
 
@@ -77,11 +77,11 @@ class LedgerDifference:
 
     changes: Sequence[LedgerChange]
     new: Sequence[str]
-    """Entries that were not there, with their models."""
+    """New entries, with their models."""
     missing: Sequence[str]
-    """Entries that are not there any more."""
+    """Entries that have been removed."""
     changed_inputs: Mapping[str, Sequence[str]]
-    """Entries that were made of other things, and what: ingredients, and packages with both versions."""
+    """Entries built from other inputs, and which: ingredients, and packages with both versions."""
 
     def of(self, verdict: ChangeVerdict) -> list[LedgerChange]:
         """The changes with a verdict."""
@@ -89,21 +89,21 @@ class LedgerDifference:
 
 
 def read_tolerances(path: Path) -> dict[str, Tolerance]:
-    """Names of metrics, or globs on them, with their tolerances, in the file's order; the first that fits holds.
+    """Names of metrics, or globs on them, with their tolerances, in the file's order; the first that matches applies.
 
     Raises:
-        LowerdeckError: the file is missing or cannot be read, or a tolerance is none.
+        LowerdeckError: the file is missing or cannot be read, or a tolerance is invalid.
     """
     import yaml
 
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LowerdeckError(f"{path}, which says how figures are judged, cannot be read: {error.strerror}") from None
+        raise LowerdeckError(f"{path}, which says how metrics are judged, cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise LowerdeckError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise LowerdeckError(f"{path} has to hold a mapping of figures to their tolerances")
+        raise LowerdeckError(f"{path} must be a mapping of metrics to their tolerances")
     tolerances: dict[str, Tolerance] = {}
     problems: list[Problem] = []
     for name, value in values.items():
@@ -140,7 +140,7 @@ def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolera
         tolerance = _tolerance_of(metric, tolerances)
         if tolerance is None:
             verdict = ChangeVerdict.CHANGED
-        elif now is None:  # what was measured and is not any more may have got worse unseen
+        elif now is None:  # a metric that is no longer measured may have got worse unnoticed
             verdict = ChangeVerdict.REGRESSION
         else:
             verdict = tolerance.verdict(before, now)

@@ -1,4 +1,4 @@
-"""Entries of the ledger: one for every target, flavor and quantization of a model, in one YAML file a model."""
+"""Entries of the ledger: one for every target, flavor and quantization of a model, in one YAML file per model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lowerdeck.report import summary
 TOLERANCES_NAME = "tolerances.yaml"
 """The one file in the folder that holds no entries."""
 _SIGNIFICANT_DIGITS = 6
-"""Of metrics that are no counts: further digits differ between machines."""
-_HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md says what stands here.\n"
+"""Significant digits of metrics that are not counts: further digits differ between machines."""
+_HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md describes the fields.\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +37,21 @@ class Entry:
     quantization: str
     dataset: str
     caveat: str | None = None
-    """What the converter says of its programs, e.g. that they run on the host only."""
+    """The converter's note on its programs, e.g. that they run on the host only."""
     metrics: dict[str, int | float]
-    """What metrics.json measures, counts and estimates."""
+    """The measured, counted and estimated metrics of metrics.json."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % intervals of those metrics that are shares of samples."""
+    """95 % intervals of the metrics that are shares of samples."""
     not_measured: dict[str, str] = field(default_factory=dict)
-    """Figures that stand for nothing, and why."""
+    """Metrics that mean nothing, and why."""
     hashes: dict[str, str]
-    """SHA-256 of what the build was made of and what came of it: the links of its lineage, and its key."""
+    """SHA-256 of the build's inputs and results: the links of its lineage, and its key."""
     versions: dict[str, str]
     """Of packages and of the converter."""
 
     @property
     def name(self) -> str:
-        """What the entry is called within its model."""
+        """Name of the entry within its model."""
         return f"{self.target} / {self.flavor} / {self.quantization}"
 
 
@@ -64,8 +64,8 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
 
     Args:
         config: Its resolved configuration.
-        metrics: As metrics.json holds them.
-        lineage: As lineage.json holds it.
+        metrics: The content of metrics.json.
+        lineage: The content of lineage.json.
 
     Raises:
         LowerdeckError: configuration and lineage are those of different builds.
@@ -74,7 +74,7 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
     converter = links["program"]["converter"]
     if build_key(config, {"converter": converter, "versions": lineage["versions"]}) != lineage["build_key"]:
         raise LowerdeckError(
-            "configuration and lineage are those of different builds: the last build did not come to its end. "
+            "configuration and lineage are those of different builds: the last build was not completed. "
             "`dvc repro` completes it"
         )
     flat = dict(_flat(metrics))
@@ -115,7 +115,7 @@ def _rounded(value: Any) -> int | float:
 
 @dataclass(frozen=True, kw_only=True)
 class Updated:
-    """What `update` did to the ledger, by names of entries with their models."""
+    """What `update` changed in the ledger, by names of entries with their models."""
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -126,7 +126,7 @@ def update(folder: Path, builds: Iterable[tuple[str, Entry]]) -> Updated:
     """Put entries into the ledger in `folder`; those of other targets, flavors and quantizations stay.
 
     Args:
-        folder: Of the ledger.
+        folder: Folder of the ledger.
         builds: Models' names and entries.
 
     Raises:
@@ -177,7 +177,7 @@ def parsed(texts: Mapping[str, str]) -> Ledger:
             model, stored = str(values["model"]), dict(values["entries"])
         except (yaml.YAMLError, TypeError, KeyError, ValueError) as error:
             raise LowerdeckError(
-                f"{name} is no file of the ledger: {error}; bring it back with `git checkout`"
+                f"{name} is not a file of the ledger: {error}; restore it with `git checkout`"
             ) from None
         ledger[model] = {}
         for key, entry in stored.items():
@@ -209,7 +209,7 @@ def rendered(model: str, entries: Mapping[str, Entry]) -> str:
 
 
 def file_name(model: str) -> str:
-    """The file of the ledger that holds a model; characters that paths give a meaning to are replaced."""
+    """The file of the ledger for a model; characters with a meaning in paths are replaced."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", model).lstrip(".") + ".yaml"
     if name == TOLERANCES_NAME:
         raise LowerdeckError(f"a model cannot be called {model!r} in the ledger: {name} holds tolerances")

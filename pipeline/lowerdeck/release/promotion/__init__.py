@@ -1,1 +1,1 @@
-"""Back from a recorded build to params.yaml: what `lowerdeck promote` does."""
+"""From a recorded build back to params.yaml: what `lowerdeck promote` does."""

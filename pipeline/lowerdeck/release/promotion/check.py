@@ -1,4 +1,4 @@
-"""Whether what was built is what was recorded, and if not, what went into it otherwise."""
+"""Compares the program that was built with the recorded one and, where they differ, what went into both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONVERTER_FIELDS = ("name", "version", "flavor")
 
 @dataclass(frozen=True, kw_only=True)
 class FingerprintComparison:
-    """One thing that went into a program, or was made on the way to it."""
+    """An input of a program, or an intermediate result."""
 
     name: str
     recorded: str
@@ -32,12 +32,12 @@ class FingerprintComparison:
 
     @property
     def differs(self) -> bool:
-        """Whether it is another one now."""
+        """Whether it has changed."""
         return self.recorded != self.here
 
 
 def version_differences(recorded: RecordedBuild) -> list[RecordedDifference]:
-    """Packages of another version than when `recorded` was built."""
+    """Packages whose version differs from that when `recorded` was built."""
     installed = {name: importlib.metadata.version(name) for name in recorded.lineage["versions"]}
     return [
         RecordedDifference(key=f"version of {name}", recorded=version, here=installed[name])
@@ -47,7 +47,7 @@ def version_differences(recorded: RecordedBuild) -> list[RecordedDifference]:
 
 
 def format_difference(difference: RecordedDifference) -> str:
-    """A difference for the terminal, with what it comes from."""
+    """A difference for the terminal, with its source."""
     key, recorded, here = difference.key, difference.recorded, difference.here
     if difference.is_new:
         return f"{key}: new since it was recorded, here {here!r}"
@@ -58,7 +58,7 @@ def format_difference(difference: RecordedDifference) -> str:
 
 
 def compare_fingerprints(recorded: RecordedBuild, config: Config) -> Iterator[FingerprintComparison]:
-    """What the recorded program and the one in build/ were made of, in the order of making.
+    """The inputs and intermediate results of the recorded program and of the one in build/, in build order.
 
     Args:
         recorded: The recorded build.

@@ -1,6 +1,6 @@
 """The inverse of compose: a resolved configuration -> the params.yaml from which compose makes it.
 
-compose itself is the judge of what an override is needed for: nothing here knows a default.
+compose itself decides which overrides are needed: nothing here knows a default.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
 
 NOT_OF_A_BUILD = ("tracking",)
-"""Sections that say nothing of what is built: params.yaml keeps its own choice."""
+"""Sections that do not affect what is built: params.yaml keeps its own choice."""
 FINGERPRINTED = ("model", "dataset", "target")
 """Sections whose `fingerprint` compose computes from data, weights and code."""
 _MERGED_DEPTH = 2
-"""Levels below a section that overrides are merged in; a value of an option is replaced whole."""
+"""Levels below a section in which overrides are merged; the value of an option is replaced as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What params.yaml has to say."""
+    """The content of params.yaml."""
 
     choices: Mapping[str, str]
     """The option of every group."""
@@ -35,13 +35,13 @@ class Selection:
     """By section, key and option."""
 
     def params(self) -> dict[str, Any]:
-        """The same as params.yaml holds it."""
+        """The same in the form of params.yaml."""
         return {**self.choices, "plugins": list(self.plugins), "overrides": self.overrides}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedDifference:
-    """A value that compose gives otherwise than it was recorded."""
+    """A value that compose gives differently than it was recorded."""
 
     key: str
     recorded: Any = None
@@ -52,7 +52,7 @@ class RecordedDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """A selection, what compose makes of it, and where that differs from what was wanted."""
+    """A selection, the configuration that compose makes from it, and how that differs from the wanted one."""
 
     selection: Selection
     config: Config
@@ -67,7 +67,7 @@ class _Override:
     """Section, key and, in a mapping, option."""
     value: Any
     is_certain: bool
-    """Whether conf/ says something else; where it says nothing, the value may be the default."""
+    """Whether conf/ sets another value; where it sets none, the value may be the default."""
     is_asked_for: bool = False
     """Whether conf/ leaves it to the user (`???`)."""
 
@@ -77,8 +77,8 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
 
     Args:
         wanted: A resolved configuration.
-        params: What params.yaml says now: it decides between options that need as many overrides, and keeps its
-            choice for sections that say nothing of what is built.
+        params: The current params.yaml: it decides between options that need equally many overrides, and keeps its
+            choice for sections that do not affect what is built.
         conf_dir: The folder conf.
 
     Raises:
@@ -97,7 +97,7 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
     for group, options in candidates.items():
         option, needed = _chosen(group, options, values[group], first[group], conf_dir)
         if group == "flavor" and option == values["target"]["default_flavor"] and option != params.get(group):
-            option = "default"  # stands for the same
+            option = "default"  # means the same
         choices[group] = option
         overrides += needed
     kept = {section: (params.get("overrides") or {}).get(section) for section in NOT_OF_A_BUILD}
@@ -118,7 +118,7 @@ def differences(recorded: Config, here: Config) -> Iterator[RecordedDifference]:
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    """`config` as YAML has it: what compose holds as a tuple was recorded as a list."""
+    """`config` as YAML has it: tuples of compose were recorded as lists."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return values
 
@@ -137,7 +137,7 @@ def _differing(recorded: Mapping[str, Any], here: Mapping[str, Any], prefix: str
 
 
 def _candidates(group: str, values: Mapping[str, Any], params: Mapping[str, Any], conf_dir: Path) -> list[str]:
-    """The options of `group`: the one that is called as wanted, the one of params.yaml, then the others."""
+    """The options of `group`: the one with the wanted name, the one of params.yaml, then the others."""
     names = [option for option in options_of(group, conf_dir) if (group, option) != ("flavor", "default")]
     return sorted(names, key=lambda option: (option != values[group]["name"], option != params.get(group), option))
 
@@ -145,7 +145,8 @@ def _candidates(group: str, values: Mapping[str, Any], params: Mapping[str, Any]
 def _chosen(
     group: str, options: Sequence[str], wanted: Mapping[str, Any], first: Mapping[str, Any], conf_dir: Path
 ) -> tuple[str, list[_Override]]:
-    """The first of `options` that needs the fewest overrides, and these; `first` is what the first one says."""
+    """The first of `options` that needs the fewest overrides, and these; `first` is the configuration of the first
+    one."""
     best: tuple[tuple[int, int], str, list[_Override]] | None = None
     for index, option in enumerate(options):
         base = first if index == 0 else conf_values({group: option}, conf_dir)[group]
@@ -162,7 +163,7 @@ def _chosen(
 def _overrides(
     keys: tuple[str, ...], base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH
 ) -> Iterator[_Override]:
-    """What has to be said, or perhaps has to, so that `base` becomes `wanted`."""
+    """The overrides that are needed, or may be needed, to turn `base` into `wanted`."""
     for name, value in wanted.items():
         given = base.get(name)
         if depth > 1 and isinstance(value, Mapping) and (isinstance(given, Mapping) or name not in base):
@@ -174,7 +175,7 @@ def _overrides(
 
 
 def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH) -> int:
-    """How many values of `base` no override takes away: those of keys that `wanted` has not."""
+    """How many values of `base` no override can remove: those of keys that `wanted` lacks."""
     count = 0
     for name, given in base.items():
         if name not in wanted:
@@ -185,12 +186,12 @@ def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _ME
 
 
 def _fewest(overrides: Sequence[_Override], wanted: Config, composed: Any) -> tuple[list[_Override], Config]:
-    """Those of `overrides` without which compose would give something else, and what it gives with them."""
+    """The `overrides` without which compose would give another configuration, and the configuration with them."""
     certain = [override for override in overrides if override.is_certain]
     try:
         config = composed(certain)
     except ConfigurationError:
-        pass  # values that may be defaults are not: without them the rest is refused
+        pass  # values that might be defaults are not: without them compose refuses the rest
     else:
         keys = {difference.key for difference in differences(wanted, config)}
         needed = [override for override in overrides if override.is_certain or _is_among(override, keys)]
@@ -217,13 +218,13 @@ def _resolved_by(overrides: Sequence[_Override], needed: Sequence[_Override], wa
 
 
 def _is_among(override: _Override, keys: set[str]) -> bool:
-    """Whether one of the dotted `keys` is that of `override`, or lies below it."""
+    """Whether one of the dotted `keys` is that of `override` or below it."""
     own = ".".join(override.keys)
     return any(key == own or key.startswith(f"{own}.") for key in keys)
 
 
 def _nested(overrides: Sequence[_Override], base: Mapping[str, Any]) -> dict[str, Any]:
-    """`overrides` as params.yaml holds them, beside what `base` has."""
+    """`overrides` in the form of params.yaml, added to those of `base`."""
     nested: dict[str, Any] = dict(base)
     for override in overrides:
         place = nested

@@ -10,20 +10,20 @@ from pathlib import Path
 from lowerdeck.contracts.errors import LowerdeckError
 
 CHECKED_STAGE = "convert"
-"""The stage that makes the `.pte`; what comes after it says how good it is."""
+"""The stage that makes the `.pte`; later stages only measure it."""
 
 
 def check_committed(path: Path) -> None:
-    """Raise LowerdeckError unless git has `path` as it is, so that it can be brought back."""
+    """Raise LowerdeckError unless git has `path` unchanged, so that it can be restored."""
     try:
         shown = subprocess.run(["git", "show", f"HEAD:./{path.as_posix()}"], capture_output=True, check=False)
     except OSError:
-        raise LowerdeckError(f"git is not installed, so nothing keeps {path} as it is; --force overwrites it") from None
+        raise LowerdeckError(f"git is not installed, so {path} could not be restored; --force overwrites it") from None
     if shown.returncode != 0:
-        raise LowerdeckError(f"{path} is in no commit, so nothing keeps it as it is; commit it, or use --force")
+        raise LowerdeckError(f"{path} is in no commit, so it could not be restored; commit it, or use --force")
     if shown.stdout != path.read_bytes():
         raise LowerdeckError(
-            f"{path} has changes that are in no commit; commit or stash them (`git diff {path}` shows them), or use "
+            f"{path} has uncommitted changes; commit or stash them (`git diff {path}` shows them), or use "
             "--force to overwrite them"
         )
 
@@ -32,10 +32,10 @@ def build() -> None:
     """Let DVC build what params.yaml says, through convert.
 
     Raises:
-        LowerdeckError: a stage failed; DVC has said why.
+        LowerdeckError: a stage failed; DVC has printed why.
     """
     environment = dict(os.environ)
-    # Stages are started as `python`: it has to be this interpreter, in an environment that is not activated too.
+    # Stages run `python`, which must be this interpreter even where the environment is not activated.
     environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     sys.stdout.flush()
     command = [sys.executable, "-m", "dvc", "repro", CHECKED_STAGE]
@@ -43,5 +43,5 @@ def build() -> None:
     if done.returncode != 0:
         raise LowerdeckError(
             f"`dvc repro {CHECKED_STAGE}` failed, see above. params.yaml says what was promoted; `git checkout "
-            "params.yaml` brings back what it said"
+            "params.yaml` restores what it said"
         )

@@ -114,7 +114,9 @@ class Store:
             try:
                 for number, file in enumerate(files):
                     if not self._fetch(file, partial / str(number)):
-                        self._log(f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made anew")
+                        self._log(
+                            f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made again"
+                        )
                         return False
                 for number, file in enumerate(files):
                     place = folder / file.path
@@ -207,7 +209,7 @@ class Store:
         try:
             return entry_files(content)
         except ValueError:
-            self._log(f"the store {self.location} has a damaged entry for {key[:12]}; it is made anew")
+            self._log(f"the store {self.location} has a damaged entry for {key[:12]}; it is made again")
             return None
 
     def _size(self, sha256: str) -> int | None:
@@ -226,7 +228,7 @@ class Store:
         if self._remote is None or not self._remote.fetch(object_name(file.sha256), place):
             return False
         if _digest(place) != file.sha256:
-            self._remote.remove(object_name(file.sha256))  # or put, which goes by the size, would leave it
+            self._remote.remove(object_name(file.sha256))  # or put, which compares sizes, would leave it
             return False
         with self._partial() as partial:
             shutil.copyfile(place, partial)

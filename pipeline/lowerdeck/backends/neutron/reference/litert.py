@@ -84,7 +84,7 @@ class Graph:
     """The one subgraph of a LiteRT model."""
 
     operators: tuple[str, ...]
-    """Operator names in execution order; a custom operator goes by its custom code."""
+    """Operator names in execution order; a custom operator has its custom code as name."""
     inputs: tuple[int, ...]
     """Tensor indices of the graph's inputs."""
     outputs: tuple[int, ...]

@@ -22,7 +22,7 @@ class NeutronTarget:
 # i.MX RT700 has a Neutron N3-64 without subsystem (Neutron-C). numMacs is 8 because the backend's documentation wants
 # channels in multiples of 8; it is the only one of the three metrics that ExecuTorch 1.5.1 reads (a convolution needs
 # kernel height x width x input channels rounded up to numMacs <= 65535). No source for units and pipes was found: one
-# unit of 8 pipes is an inference from the name, taking the 64 of N3-64 as multiply-accumulates in a cycle, 1 x 8 x 8.
+# unit of 8 pipes is inferred from the name, taking the 64 of N3-64 as multiply-accumulates in a cycle, 1 x 8 x 8.
 # NXP's own target object may hold other metrics.
 _TARGETS = (NeutronTarget(name="imxrt700", subsystem=False, numUnits=1, numPipes=8, numMacs=8, hwVersion=2),)
 
