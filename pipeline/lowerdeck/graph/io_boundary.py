@@ -192,8 +192,8 @@ def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationPara
         if not _is_per_tensor(node, STATIC_DEQUANTIZE):
             raise LowerdeckError(
                 f"output {index} cannot be given as integers (quantized_outputs): it comes from "
-                f"{_describe_node(node)}, and not from a static dequantization of the whole tensor outside of delegates. "
-                "Quantize what computes it, or set target.options.quantized_outputs to false"
+                f"{_describe_node(node)}, and not from a static dequantization of the whole tensor outside of "
+                "delegates. Quantize what computes it, or set target.options.quantized_outputs to false"
             )
         found[index] = _quantization_parameters(node)
     return found
