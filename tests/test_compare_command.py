@@ -189,7 +189,7 @@ def test_sorting_and_its_mistakes(capsys):
         (["--sort", "quantised_accuracy"], "Did you mean quantized_accuracy"),
         (["--sort", "size:down"], "allowed: size:asc, size:desc"),
         (["--objectives", "compute_nodes"], "compute_nodes:max or compute_nodes:min"),
-        (["--objectives", " , "], "names no figure"),
+        (["--objectives", " , "], "names no metric"),
         (["--json", "-", "--csv", "-"], "cannot both be printed"),
         (["nothing_of_this_name"], "is called 'nothing_of_this_name'"),
         (["git:nothing"], "git knows no commit"),

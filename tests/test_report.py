@@ -75,7 +75,7 @@ class TestTerminal:
         assert table["delegated nodes"] == "2 of 3 in 1 partition"
         assert table["delegated MACs"] == "75.0 % of 4,000"
         assert "delegated parameters" not in table  # the model has none
-        assert table["crossings"] == "2 tensors, 1,536 bytes (1.5 KiB) an inference"
+        assert table["crossings"] == "2 tensors, 1,536 bytes (1.5 KiB) per inference"
         assert table["transposes"] == "0 at the boundary, 2 inserted in delegates"
         assert table["left on the CPU"] == "1 neighbour, 1 no converter"
         assert table["size"] == "2,048 bytes (2.0 KiB)"

@@ -196,7 +196,7 @@ def test_what_is_no_finite_number_is_no_figure():
 def test_builds_without_figures_stand_apart():
     lost = build("lost", state=State.FAILED)
     assert [found.label for found in compare([build("a", 1), lost]).not_comparable] == ["lost"]
-    with pytest.raises(LowerdeckError, match="none of the 1 builds has figures: lost failed"):
+    with pytest.raises(LowerdeckError, match="none of the 1 builds has metrics: lost failed"):
         compare([lost])
 
 
@@ -229,7 +229,7 @@ def test_nothing_is_best_where_all_builds_miss_their_gates():
 
 def test_sentences_let_other_figures_decide_where_accuracy_cannot():
     text = " ".join(choice.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
-    assert "of no build can be told from the highest" in text
+    assert "of no build can be distinguished from the highest" in text
     assert "b has the lowest size, 200 bytes" in text
     assert "1 of these is so by a difference within noise alone" in text
 

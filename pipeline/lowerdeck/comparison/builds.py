@@ -1,4 +1,4 @@
-"""One build as it is compared, whether a run of MLflow or a git revision tells of it."""
+"""One build as it is compared, from an MLflow run or from a git revision."""
 
 from __future__ import annotations
 

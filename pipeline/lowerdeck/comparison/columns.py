@@ -1,4 +1,4 @@
-"""Figures as columns. A column holds metrics of one kind by one author: other metrics are not ranked with them."""
+"""Metrics as columns. A column holds metrics of one kind by one author: other metrics are not ranked with them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _FIRST = (
     "estimated_flash_bytes",
     "estimated_dram_bytes",
 )
-"""Figures that tables begin with, in their order."""
+"""Metrics that tables start with, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Object
     objectives = [_objective(part.strip(), columns) for part in text.split(",") if part.strip()]
     if not objectives:
         raise LowerdeckError(
-            "--objectives names no figure; e.g. --objectives accuracy:max,undelegated_macs:min,size:min"
+            "--objectives names no metric; e.g. --objectives accuracy:max,undelegated_macs:min,size:min"
         )
     return objectives
 
@@ -80,7 +80,7 @@ def known_metric(name: str, columns: Sequence[Column]) -> str:
         {column.metric for column in columns} | {alias for alias in ALIASES if resolve_columns(alias, columns)}
     )
     raise LowerdeckError(
-        f"no build has the figure {name!r}.{components.did_you_mean(name, known)}\n    allowed: {', '.join(known)}"
+        f"no build has the metric {name!r}.{components.did_you_mean(name, known)}\n    allowed: {', '.join(known)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Builds from what tells of them: runs of MLflow, git revisions, and the workspace itself."""
+"""Reads builds from MLflow runs, git revisions and the workspace."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def from_revision(revision: str) -> ComparedBuild:
     if missing:
         raise LowerdeckError(
             f"the git revision {revision!r} holds no build: {' and '.join(missing)} is not committed there. `dvc "
-            "repro` builds, and `git add build dvc.lock` with a commit keeps the build's figures"
+            "repro` builds, and `git add build dvc.lock` with a commit keeps the build's metrics"
         )
     return _from_files(revision, {path: text for path, text in found.items() if text is not None})
 
@@ -175,7 +175,7 @@ def _converter(lineage: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _samples(lineage: Mapping[str, Any], config: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Digest of the evaluation samples; without a lineage what can be said of them."""
+    """Digest of the evaluation samples; without a lineage, what identifies them otherwise."""
     for link in lineage.get("links", ()):
         if link["name"] == "dataset":
             return str(link["evaluation"]["sha256"])

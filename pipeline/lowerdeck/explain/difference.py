@@ -98,7 +98,7 @@ def difference(before: DelegationPlan, after: DelegationPlan) -> PlanDifference:
     """Hold `after` against `before`.
 
     Nodes are the same that have the same name, operator and module. Names count the nodes of an operator, so one node
-    more at the begin of a program shifts those of the others: what is left is matched by module and operator, in the
+    more at the start of a program shifts those of the others: what is left is matched by module and operator, in the
     order of the program, and at last by name and operator where a plan does not know the module.
     """
     left, right = list(before.nodes), list(after.nodes)

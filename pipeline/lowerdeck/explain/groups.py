@@ -1,4 +1,4 @@
-"""What stays on the CPU, put together by why it does: the dearest reasons first."""
+"""What stays on the CPU, grouped by reason: the costliest reasons first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Row:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulate operations of all of them, an inference."""
+        """Multiply-accumulate operations of all of them, per inference."""
         return sum(node.macs for node in self.nodes)
 
     @property
@@ -68,7 +68,7 @@ class Group:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulate operations of all of them, an inference."""
+        """Multiply-accumulate operations of all of them, per inference."""
         return sum(row.macs for row in self.rows)
 
     @property

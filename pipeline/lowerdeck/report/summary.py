@@ -1,4 +1,4 @@
-"""What is said about a build: the terminal, the report and MLflow take it from here and so say the same.
+"""What describes a build: the terminal, the report and MLflow take it from here, so that all three agree.
 
 Metrics are those of metrics.json; the manifest is that of the converted program.
 """
@@ -107,7 +107,7 @@ def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     ):
         if metrics[total]:
             table.append((what, f"{100 * metrics[share]:.1f} % of {metrics[total]:,}"))
-    table.append(("crossings", f"{metrics['crossings']:,} tensors, {size(metrics['crossing_bytes'])} an inference"))
+    table.append(("crossings", f"{metrics['crossings']:,} tensors, {size(metrics['crossing_bytes'])} per inference"))
     at_boundary, inserted = metrics["transposes_at_boundary"], metrics.get("transposes_inserted")
     if at_boundary or inserted:
         inside = "" if inserted is None else f", {inserted} inserted in delegates"

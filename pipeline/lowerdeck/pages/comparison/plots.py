@@ -28,7 +28,7 @@ _MARGIN = 0.06
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How builds are told apart in all plots."""
+    """How builds are distinguished in all plots."""
 
     rows: Mapping[str, int]
     """Number of the row that a build has in the page's table, by label."""

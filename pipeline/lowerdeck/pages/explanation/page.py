@@ -56,7 +56,7 @@ def _tiles(plan: DelegationPlan) -> list[tuple[str, str, str]]:
         (
             "boundary crossings",
             f"{metrics['crossings']:,}",
-            f"{metrics['crossing_bytes']:,} bytes an inference, {metrics['transposes_at_boundary']} transposes",
+            f"{metrics['crossing_bytes']:,} bytes per inference, {metrics['transposes_at_boundary']} transposes",
         ),
     ]
 
@@ -103,14 +103,14 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         ("operator", node.operator),
         ("runs in", node.partition or "the CPU"),
         ("reason", "" if reason is None else f"{reason.code.value}: {MEANINGS[reason.code]}"),
-        ("in the backend's words", "" if reason is None else reason.message),
-        ("said by", "" if reason is None else reason.check),
+        ("backend message", "" if reason is None else reason.message),
+        ("check", "" if reason is None else reason.check),
         ("values", "" if reason is None else ", ".join(f"{name}={value}" for name, value in reason.values.items())),
         ("decided by", "" if reason is None else reason.node),
         ("excluded by", node.excluded_by or ""),
         ("module", node.module or "unknown"),
         ("source", node.source or "unknown"),
-        ("MACs an inference", f"{node.macs:,}"),
+        ("MACs per inference", f"{node.macs:,}"),
         ("quantized", "yes" if node.is_quantized else "no"),
         ("computes", "yes" if node.compute else "no, it moves or converts numbers"),
     ]

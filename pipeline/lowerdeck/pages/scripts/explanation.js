@@ -32,7 +32,7 @@ function zoom(value) {
   document.getElementById('scale').textContent = Math.round(100 * scale) + ' %';
 }
 
-// As small as the window asks for, as long as it can be read.
+// Shrinks the drawing to the window, as long as it stays readable.
 function fit() {
   zoom(Math.min(1, Math.max(0.6, (canvas.clientWidth - 4) / shown.dataset.width)));
   const first = shown.querySelector('.box');
