@@ -245,7 +245,7 @@ def test_nothing_is_best_where_all_builds_miss_their_gates() -> None:
 
 def test_sentences_let_other_figures_decide_where_accuracy_cannot() -> None:
     text = " ".join(choice.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
-    assert "of no build can be told from the highest" in text
+    assert "of no build can be distinguished from the highest" in text
     assert "b has the lowest size, 200 bytes" in text
     assert "1 of these is so by a difference within noise alone" in text
 

@@ -1,4 +1,4 @@
-"""One build as it is compared, read from an MLflow run or a git revision."""
+"""One build as it is compared, from an MLflow run or from a git revision."""
 
 from __future__ import annotations
 

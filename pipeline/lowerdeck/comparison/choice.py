@@ -13,7 +13,7 @@ from lowerdeck.comparison.pareto import Objective, Standing
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
-    """How many builds are worth a look, and what is gained where the best accuracy cannot be told from others."""
+    """How many builds are worth a look, and what is gained where several accuracies are within noise of the best."""
     found = list(comparison.standings.values())
     names = " and ".join(_objective_text(comparison, objective) for objective in comparison.objectives)
     total = "1 build" if len(comparison.builds) == 1 else f"{len(comparison.builds)} builds"
@@ -40,15 +40,15 @@ def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]
     if not marked:
         alike = have
         yield (
-            f"The {metric_title} of no build can be told from the highest, {value} (95 %: {ends}): let other metrics "
-            "decide."
+            f"The {metric_title} of no build can be distinguished from the highest, {value} (95 %: {ends}): let "
+            "other metrics decide."
         )
     else:
         alike = [build for build in have if build.label in marked]
         if len(alike) == 1 or marked[leader.label] is Mark.BEST:
             yield f"The best {metric_title} is {value} (95 %: {ends}): {leader.label}."
             return
-        yield f"{len(alike)} builds cannot be told from the best {metric_title}, {value} (95 %: {ends})."
+        yield f"{len(alike)} builds cannot be distinguished from the best {metric_title}, {value} (95 %: {ends})."
     for other in comparison.objective_columns:
         if other is not column and (winners := _leaders(other, alike)):
             amount = f"{numbers.number(other, other.value(winners[0]))} {numbers.unit(other)}".strip()

@@ -58,7 +58,7 @@ _FIRST = (
     "estimated_flash_bytes",
     "estimated_dram_bytes",
 )
-"""Metrics that tables begin with, in their order."""
+"""Metrics that tables start with, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ class Comparison:
         return [column for column in self.columns if column.metric in chosen]
 
     def source_label(self, column: Column) -> str:
-        """Who a column is from, where that has to be said: samples only where there are several sets of them."""
+        """The author of a column, where it has to be named: samples only where there are several sets of them."""
         several = len({other.source for other in self.columns if other.kind is Kind.MEASURED}) > 1
         return numbers.source(column) if several or column.kind is not Kind.MEASURED else ""
 

@@ -1,4 +1,4 @@
-"""Which values of a column are the best, and which cannot be told from it."""
+"""Which values of a column are the best, and which cannot be distinguished from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lowerdeck.comparison.columns import Column, Direction
 
 
 class Mark(StrEnum):
-    """What is said of a value."""
+    """How a value is marked."""
 
     BEST = "best"
     TIED = "not distinguishable from the best"
@@ -52,7 +52,7 @@ def best(column: Column, builds: Sequence[ComparedBuild]) -> ComparedBuild | Non
 def marks(column: Column, builds: Sequence[ComparedBuild], paired: Mapping[str, bool]) -> dict[str, Mark]:
     """Label -> mark, for the best values of a column and those that are within noise of the best.
 
-    Where nothing in the column can be told from the best, nothing is marked: it decides nothing.
+    Where nothing in the column can be distinguished from the best, nothing is marked: it decides nothing.
     """
     leader = best(column, builds)
     if leader is None:

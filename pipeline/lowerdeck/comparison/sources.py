@@ -1,4 +1,4 @@
-"""Where builds are read from: MLflow runs, git revisions, and the workspace itself."""
+"""Reads builds from MLflow runs, git revisions and the workspace."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _converter(lineage: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _samples(lineage: Mapping[str, Any], config: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Digest of the evaluation samples; without a lineage what can be said of them."""
+    """Digest of the evaluation samples; without a lineage, what identifies them otherwise."""
     for link in lineage.get("links", ()):
         if link["name"] == "dataset":
             return str(link["evaluation"]["sha256"])

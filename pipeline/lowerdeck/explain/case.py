@@ -22,7 +22,7 @@ class Case:
 
     @property
     def text(self) -> str:
-        """What said no, and its words."""
+        """The check that refused the node, and its message."""
         return f"{self.reason.check} {self.reason.message}"
 
     @property

@@ -1,4 +1,4 @@
-"""What stays on the CPU, grouped by reason, most MACs first."""
+"""What stays on the CPU, grouped by reason: the costliest reasons first."""
 
 from __future__ import annotations
 

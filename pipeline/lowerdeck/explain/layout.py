@@ -25,7 +25,7 @@ class Layout:
     places: Mapping[str, tuple[float, int]]
     """Box -> (place within its layer, layer)."""
     routes: Mapping[Edge, tuple[tuple[float, int], ...]]
-    """Edge -> places that it passes, from its start to its end."""
+    """Edge -> places that it passes, from start to end."""
 
     @property
     def width(self) -> float:
@@ -82,9 +82,9 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
 
 def _chain(edge: Edge, layers: Mapping[str, int]) -> list[str]:
     """The ends of an edge and between them a name for every layer that it passes."""
-    begin, end = edge
-    passing = [f"{begin}\0{end}\0{layer}" for layer in range(layers[begin] + 1, layers[end])]
-    return [begin, *passing, end]
+    start, end = edge
+    passing = [f"{start}\0{end}\0{layer}" for layer in range(layers[start] + 1, layers[end])]
+    return [start, *passing, end]
 
 
 def _neighbours(edges: Sequence[Edge], end: int) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """A delegation plan for Google's Model Explorer, in the form that ExecuTorch's visualize_with_clusters stores.
 
 One graph whose boxes lie in layers `partition NUMBER (TAG)`. ExecuTorch's function needs the package
-ai-edge-model-explorer for writing it, takes no reasons, and fails where sizes vary; this needs the plan alone.
+ai-edge-model-explorer for writing it, has no place for reasons, and fails where sizes vary; this needs the plan alone.
 ADR 0028 compares the two.
 """
 
@@ -67,7 +67,7 @@ def _node(graph: PlanGraph, node: PlannedNode, number_of: dict[str, int]) -> dic
         ("quantized", "yes" if node.is_quantized else "no"),
         ("runs in", node.partition or "CPU"),
         ("reason", "" if reason is None else str(reason)),
-        ("said by", "" if reason is None else reason.check),
+        ("check", "" if reason is None else reason.check),
         ("hint", hint(node, graph)),
     ]
     stays = node.partition is None and node.compute

@@ -202,7 +202,7 @@ def _heading(console: Console, title: str, number: int) -> None:
 
 
 def format_reason(reason: Reason) -> str:
-    """The backend's message, what said them, and the values that the message leave out."""
+    """The backend's message, the check that gave it, and the values that the message leaves out."""
     left_out = [
         f"{name}={value}"
         for name, value in reason.values.items()

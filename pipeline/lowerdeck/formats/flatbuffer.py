@@ -1,7 +1,7 @@
 """Reads flatbuffers without trusting them.
 
 The generated classes of ExecuTorch and TOSA follow whatever offset stands in the file, and importing ExecuTorch's takes
-four seconds. This reader checks every offset against the file, so that a damaged file gives a ValueError.
+four seconds. This reader checks every offset against the file, so that a damaged file raises ValueError.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def root(data: bytes | memoryview, identifier: bytes, what: str) -> Table:
     Args:
         data: The flatbuffer; bytes may follow it.
         identifier: The 4 bytes of its schema's file identifier, which stand at bytes 4 to 8.
-        what: What the bytes ought to be, for messages, e.g. `an ExecuTorch program`.
+        what: What the bytes should be, for messages, e.g. `an ExecuTorch program`.
 
     Raises:
         ValueError: the identifier is another one, or the root lies outside of `data`.

@@ -1,8 +1,8 @@
 """The contents of a `.pte`: methods, values, instructions, delegates and segments, checked against the file.
 
-Read by the schema of ExecuTorch 1.5.1 (file identifier ET12). ExecuTorch's own reader needs executorch.exir, four
-seconds of imports, and believes the file; this one takes milliseconds and checks every offset and every index, so that
-neither the interpreter nor ExecuTorch's runtime is handed a damaged program.
+Read by the schema of ExecuTorch 1.5.1 (file identifier ET12). ExecuTorch's own reader needs executorch.exir, which
+takes four seconds to import, and trusts the file; this one takes milliseconds and checks every offset and every index,
+so that neither the interpreter nor ExecuTorch's runtime gets a damaged program (docs/adr/0036-reading-pte.md).
 """
 
 from __future__ import annotations

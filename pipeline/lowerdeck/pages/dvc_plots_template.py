@@ -1,4 +1,4 @@
-"""An HTML template for `dvc plots show` that holds Vega itself, so that plots work where there is no network.
+"""An HTML template for `dvc plots show` that contains Vega, so that plots work where there is no network.
 
 DVC's own page loads Vega from a content delivery network. The scripts come out of the package vl-convert-python and
 stay on this machine: the template is generated, and git-ignored together with the rest of .dvc/tmp.

@@ -1,4 +1,4 @@
-"""What is said about a build: the terminal, the report and MLflow take it from here and so say the same.
+"""What describes a build: the terminal, the report and MLflow take it from here, so that all three agree.
 
 Metrics are those of metrics.json; the manifest is that of the converted program.
 """

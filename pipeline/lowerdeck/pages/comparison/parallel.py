@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any
 
 from lowerdeck.comparison import numbers
 from lowerdeck.comparison.builds import ComparedBuild
@@ -16,7 +16,6 @@ MAX_AXES = 12
 MAX_LABELS = 14
 """Values of a parameter that are written beside its axis; of more, every so many."""
 _STEP, _HEIGHT, _TOP, _BOTTOM, _LEFT, _RIGHT = 150, 380, 58, 24, 30, 150
-_LABEL_CHARACTERS = 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +30,32 @@ class _Scale:
 
 def parallel(
     builds: Sequence[ComparedBuild], parameters: Sequence[Parameter], columns: Sequence[Column], look: Look
-) -> str:
+) -> dict[str, Any]:
     """Axes for parameters and then for metrics; more than fit are left out, parameters first to stay."""
     scales = [_of_parameter(parameter) for parameter in parameters[: MAX_AXES - min(len(columns), 4)]]
     scales += [_of_column(column, builds) for column in columns[: MAX_AXES - len(scales)]]
-    width = _LEFT + _STEP * (len(scales) - 1) + _RIGHT
-    lines = [_line(build, row, scales, look) for row, build in enumerate(builds)]
     # Pareto-optimal builds are drawn last, on top of the others.
     order = sorted(range(len(builds)), key=lambda row: builds[row].label in look.standings)
-    body = "".join(lines[row] for row in order) + "".join(_axis(scale, number) for number, scale in enumerate(scales))
-    name = "parallel many" if len(builds) > MANY else "parallel"
-    return (
-        f'<svg class="{name}" viewBox="0 0 {width} {_HEIGHT}" style="min-width:{width}px" role="img" '
-        f'aria-label="Parallel coordinates">{body}</svg>'
-    )
+    return {
+        "is_crowded": len(builds) > MANY,
+        "width": _LEFT + _STEP * (len(scales) - 1) + _RIGHT,
+        "height": _HEIGHT,
+        "top": _TOP,
+        "bottom": _HEIGHT - _BOTTOM,
+        "lines": [
+            {
+                "color": look.colors[builds[row].label],
+                "style": look.style(builds[row]),
+                "row": look.rows[builds[row].label],
+                "path": _path([scale.crossings[row] for scale in scales]),
+            }
+            for row in order
+        ],
+        "axes": [
+            {"x": _LEFT + number * _STEP, "title": scale.title, "subtitle": scale.subtitle, "labels": scale.labels}
+            for number, scale in enumerate(scales)
+        ],
+    }
 
 
 def _of_parameter(parameter: Parameter) -> _Scale:
@@ -89,30 +100,11 @@ def _at(share: float) -> float:
     return _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
 
 
-def _line(build: ComparedBuild, row: int, scales: Sequence[_Scale], look: Look) -> str:
+def _path(crossings: Sequence[float | None]) -> str:
+    """From axis to axis, interrupted where the build has no value."""
     path, joined = "", False
-    for number, scale in enumerate(scales):
-        crossing = scale.crossings[row]
+    for number, crossing in enumerate(crossings):
         if crossing is not None:
             path += f"{'L' if joined else 'M'}{_LEFT + number * _STEP} {crossing:.1f}"
         joined = crossing is not None
-    name = f"line c{look.colors[build.label]} {look.style(build)}"
-    return f'<path class="{name}" data-rows="{look.rows[build.label]}" d="{path}"/>'
-
-
-def _axis(scale: _Scale, number: int) -> str:
-    x = _LEFT + number * _STEP
-    parts = [f'<line class="rail" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>']
-    parts.append(f'<text class="axis" x="{x - 8}" y="20">{_short(scale.title)}</text>')
-    parts.append(f'<text class="tick" x="{x - 8}" y="37">{_short(scale.subtitle)}</text>')
-    for y, text in scale.labels:
-        parts.append(f'<text class="value" x="{x + 6}" y="{y + 4:.1f}">{_short(text)}</text>')
-    return "".join(parts)
-
-
-def _short(text: str) -> str:
-    """At most as many characters as there is room for; the rest shows while the pointer rests on it."""
-    line = " ".join(text.split())
-    if len(line) <= _LABEL_CHARACTERS:
-        return escape(line)
-    return f"{escape(line[: _LABEL_CHARACTERS - 1])}…<title>{escape(line)}</title>"
+    return path

@@ -1,4 +1,4 @@
-"""Plots of a comparison as SVG, drawn here: they need no script, and scripts only add to them."""
+"""Where the plots of a comparison have their axes, marks and lines; the template makes SVG of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any
 
 from lowerdeck.comparison import numbers
 from lowerdeck.comparison.builds import ComparedBuild
@@ -28,7 +28,7 @@ _MARGIN = 0.06
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How plots distinguish builds."""
+    """How builds are distinguished in all plots."""
 
     rows: Mapping[str, int]
     """Number of the row that a build has in the page's table, by label."""
@@ -55,7 +55,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -> str:
+def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -> dict[str, Any]:
     """The builds that have both metrics, as one plot with the frontier of these two."""
     have = [build for build in builds if x.value(build) is not None and y.value(build) is not None]
     many = len(have) > MAX_INTERVALS
@@ -63,13 +63,20 @@ def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -
     ys = [_value(y, build) for build in have] + [end for ends in bars.values() if ends for end in ends]
     across = _Axis.of(x, [_value(x, build) for build in have], _LEFT, _WIDTH - _RIGHT)
     up = _Axis.of(y, ys, _HEIGHT - _BOTTOM, _TOP)
-    parts = [_frame(across, up)]
-    parts += [_bar(across.at(_value(x, build)), up, ends) for build in have if (ends := bars.get(build.label))]
-    parts.append(_frontier([build for build in have if build.is_eligible], x, y, across, up))
-    parts += _points(have, x, y, across, up, look)
-    label = escape(f"{numbers.title(y)} against {numbers.title(x)}")
-    box = f"0 0 {_WIDTH} {_HEIGHT}"
-    return f'<svg class="plot" viewBox="{box}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    return {
+        "label": f"{numbers.title(y)} against {numbers.title(x)}",
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "across": across,
+        "up": up,
+        "bars": [
+            (across.at(_value(x, build)), up.at(ends[0]), up.at(ends[1]))
+            for build in have
+            if (ends := bars.get(build.label))
+        ],
+        "frontier": _frontier([build for build in have if build.is_eligible], x, y, across, up),
+        "marks": _marks(have, x, y, across, up, look),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,69 +136,48 @@ def _value(column: Column, build: ComparedBuild) -> float:
     return value
 
 
-def _frame(across: _Axis, up: _Axis) -> str:
-    parts = []
-    for position, text in across.ticks:
-        parts.append(f'<line class="grid" x1="{position:.1f}" x2="{position:.1f}" y1="{up.end}" y2="{up.start}"/>')
-        parts.append(f'<text class="tick" x="{position:.1f}" y="{up.start + 16}" text-anchor="middle">{text}</text>')
-    for position, text in up.ticks:
-        parts.append(
-            f'<line class="grid" x1="{across.start}" x2="{across.end}" y1="{position:.1f}" y2="{position:.1f}"/>'
-        )
-        parts.append(
-            f'<text class="tick" x="{across.start - 6}" y="{position + 4:.1f}" text-anchor="end">{text}</text>'
-        )
-    middle_x, middle_y = (across.start + across.end) / 2, (up.start + up.end) / 2
-    below, beside = f'x="{middle_x}" y="{_HEIGHT - 10}"', f'transform="translate(14 {middle_y}) rotate(-90)"'
-    for place, axis in ((below, across), (beside, up)):
-        parts.append(f'<text class="axis" {place} text-anchor="middle">{escape(axis.title)}</text>')
-    return "".join(parts)
-
-
-def _bar(x: float, up: _Axis, ends: tuple[float, float]) -> str:
-    low, high = (up.at(end) for end in ends)
-    return (
-        f'<path class="interval" d="M{x:.1f} {low:.1f}V{high:.1f}M{x - 3:.1f} {low:.1f}h6M{x - 3:.1f} {high:.1f}h6"/>'
-    )
-
-
-def _frontier(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis) -> str:
-    """The steps that join the builds which no other beats in these two metrics."""
+def _frontier(
+    builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis
+) -> list[tuple[float, float]]:
+    """The builds that no other beats in these two metrics, from right to left; steps join them."""
     if x.direction is None or y.direction is None:
-        return ""
+        return []
     x_sign, y_sign = (1 if column.direction == "max" else -1 for column in (x, y))
     values = sorted({(x_sign * _value(x, build), y_sign * _value(y, build)) for build in builds}, reverse=True)
-    best, steps = -math.inf, []
+    best = -math.inf
+    steps: list[tuple[float, float]] = []
     for x_score, y_score in values:
         if y_score > best:
             steps.append((across.at(x_sign * x_score), up.at(y_sign * y_score)))
             best = y_score
-    if len(steps) < 2:
-        return ""
-    path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y_at:.1f}H{x_at:.1f}" for x_at, y_at in steps[1:])
-    return f'<path class="frontier" d="{path}"/>'
+    return steps
 
 
-def _points(builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis, look: Look) -> list[str]:
-    """Marks, Pareto-optimal ones on top; builds at one place are one mark for each colour, ring in ring."""
+def _marks(
+    builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis, look: Look
+) -> list[dict[str, Any]]:
+    """Pareto-optimal ones on top; builds at one place are one mark for each colour, ring in ring."""
     places: dict[tuple[str, str], list[ComparedBuild]] = {}
     for build in builds:
         place = f"{across.at(_value(x, build)):.1f}", f"{up.at(_value(y, build)):.1f}"
         places.setdefault(place, []).append(build)
     size = 3.5 if len(builds) > MANY else 5.5
-    marks: list[tuple[bool, str]] = []
-    for place, here in places.items():
+    marks: list[tuple[bool, dict[str, Any]]] = []
+    for (left, top), here in places.items():
         groups: dict[tuple[int, str], list[ComparedBuild]] = {}
         for build in here:
             groups.setdefault((look.colors[build.label], look.style(build)), []).append(build)
         for ring, ((color, style), group) in enumerate(sorted(groups.items())):
             is_optimal = style not in ("", INELIGIBLE)
-            radius = size + 2.5 * (len(groups) - 1 - ring) + (1.5 if is_optimal else 0)
-            rows = " ".join(str(look.rows[build.label]) for build in group)
-            mark = (
-                f'<g class="mark c{color} {style}" data-rows="{rows}" transform="translate({" ".join(place)})">'
-                f"<title>{escape(_tooltip(here, x, y))}</title>{_shape(style, radius)}</g>"
-            )
+            mark = {
+                "color": color,
+                "style": style,
+                "rows": [look.rows[build.label] for build in group],
+                "x": left,
+                "y": top,
+                "tooltip": _tooltip(here, x, y),
+                "radius": size + 2.5 * (len(groups) - 1 - ring) + (1.5 if is_optimal else 0),
+            }
             marks.append((is_optimal, mark))
     return [mark for _, mark in sorted(marks, key=lambda mark: mark[0])]
 
@@ -202,24 +188,3 @@ def _tooltip(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
     more = f" and {len(builds) - 6} more" if len(builds) > 6 else ""
     values = (f"{numbers.number(column, column.value(builds[0]))} {numbers.unit(column)}".strip() for column in (x, y))
     return f"{names}{more}: {', '.join(values)}"
-
-
-def _shape(style: str, radius: float) -> str:
-    if style == INELIGIBLE:
-        # A cross, with a place around it that can be pointed at.
-        return f'<circle class="hit" r="{radius}"/><path d="{_cross(radius)}"/>'
-    return _diamond(radius) if style else f'<circle r="{radius}"/>'
-
-
-def _cross(radius: float) -> str:
-    return f"M{-radius} {-radius}L{radius} {radius}M{-radius} {radius}L{radius} {-radius}"
-
-
-def _diamond(radius: float) -> str:
-    return f'<path d="M0 {-radius * 1.2:.1f}L{radius * 1.2:.1f} 0L0 {radius * 1.2:.1f}L{-radius * 1.2:.1f} 0Z"/>'
-
-
-def key_mark(style: str, color: int | None = None) -> str:
-    """A mark for a legend."""
-    name = f"c{color}" if color is not None else "key"
-    return f'<svg class="sign" viewBox="-9 -9 18 18"><g class="mark {name} {style}">{_shape(style, 5.5)}</g></svg>'

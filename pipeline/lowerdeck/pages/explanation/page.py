@@ -5,9 +5,7 @@ Nothing is loaded from anywhere, the one script is named by its digest, and no t
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
@@ -16,10 +14,9 @@ from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, Row, groups, share
 from lowerdeck.explain.hints import hint
 from lowerdeck.explain.terminal import format_reason, format_tensor, join_names
-from lowerdeck.explain.views import View, views
-from lowerdeck.pages.explanation.browser import SCRIPT, STYLE
-from lowerdeck.pages.explanation.drawing import HUES, svg
-from lowerdeck.pages.parts import Markup, page_head, script_element, section, table
+from lowerdeck.explain.views import views
+from lowerdeck.pages import rendering
+from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 
 
 def render(plan: DelegationPlan, title: str) -> str:
@@ -30,22 +27,24 @@ def render(plan: DelegationPlan, title: str) -> str:
         title: E.g. model and target.
     """
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
-    found = groups(graph)
-    parts = [
-        page_head(f"{title}: delegation plan", STYLE, SCRIPT),
-        f'<main><header><p class="kind">Lowerdeck delegation plan</p><h1>{escape(title)}</h1></header>',
-        section("Coverage", _tiles(plan)),
-        section("Graph", _work(graph, index_of)),
-        section("What stays on the CPU, and why", _reasons(found, index_of, plan)),
-        f"</main>{_data(graph)}{script_element(SCRIPT)}</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    number_of = {tag: number for number, tag in enumerate(plan.partitions, start=1)}
+    return rendering.render(
+        "explanation",
+        title=title,
+        tiles=_tiles(plan),
+        drawings=[draw(view, index_of, number_of) for view in views(graph)],
+        box_width=BOX_WIDTH,
+        box_height=BOX_HEIGHT,
+        legend=_legend(plan, index_of, number_of),
+        reasons=[_reasons(group, index_of, sum(node.macs for node in plan.nodes)) for group in groups(graph)],
+        data={"nodes": [_node(graph, node) for node in plan.nodes]},
+    )
 
 
-def _tiles(plan: DelegationPlan) -> str:
+def _tiles(plan: DelegationPlan) -> list[tuple[str, str, str]]:
     metrics = coverage(plan)
     macs, parameters = int(metrics["total_macs"]), int(metrics["total_parameters"])
-    tiles = [
+    return [
         (
             "delegated compute nodes",
             f"{metrics['delegated_compute_nodes']:,} of {metrics['compute_nodes']:,}",
@@ -60,91 +59,42 @@ def _tiles(plan: DelegationPlan) -> str:
             f"{metrics['crossing_bytes']:,} bytes per inference, {metrics['transposes_at_boundary']} transposes",
         ),
     ]
-    drawn = "".join(
-        f'<div class="tile"><h3>{escape(name)}</h3><b>{escape(large)}</b><span>{escape(small)}</span></div>'
-        for name, large, small in tiles
-    )
-    return f'<div class="tiles">{drawn}</div>'
 
 
-def _work(graph: PlanGraph, index_of: dict[str, int]) -> str:
-    """Tools, legend, drawings and the details of one node."""
-    number_of = {tag: number for number, tag in enumerate(graph.plan.partitions, start=1)}
-    seen = views(graph)
-    drawings = "".join(svg(view, index_of, number_of, hidden=bool(place)) for place, view in enumerate(seen))
-    return (
-        f"{_tools(seen)}{_legend(graph.plan, index_of, number_of)}"
-        f'<div class="work"><div class="canvas" tabindex="-1">{drawings}</div>'
-        '<aside class="details" aria-live="polite"><p class="hint">Choose a box for all that is known of it. Drag to '
-        "move, Ctrl and wheel to zoom. Red edges carry tensors across the boundary of a partition.</p></aside></div>"
-    )
-
-
-def _tools(seen: Sequence[View]) -> str:
-    buttons = "".join(
-        f'<button type="button" data-to="{view.name}" aria-pressed="{"false" if place else "true"}">'
-        f"{escape(view.title)} ({len(view.boxes):,})</button>"
-        for place, view in enumerate(seen)
-    )
-    return (
-        f'<div class="bar-of-tools">{buttons}'
-        '<input id="search" type="search" aria-label="Search nodes" '
-        'placeholder="Search name, operator, module or reason; Enter goes on"><span id="found" class="kind"></span>'
-        '<button type="button" id="out" aria-label="Smaller">−</button><span id="scale" class="kind">100 %</span>'
-        '<button type="button" id="in" aria-label="Larger">+</button><button type="button" id="fit">fit</button></div>'
-    )
-
-
-def _legend(plan: DelegationPlan, index_of: dict[str, int], number_of: dict[str, int]) -> str:
-    """A button for the CPU and one for each partition, which show what runs there."""
+def _legend(plan: DelegationPlan, index_of: Mapping[str, int], number_of: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The CPU and each partition, with the nodes that run there."""
     by_place: dict[str | None, list[PlannedNode]] = {None: []}
     for node in plan.nodes:
         by_place.setdefault(node.partition, []).append(node)
-    chips = ""
-    for tag, nodes in sorted(by_place.items(), key=lambda item: number_of.get(item[0] or "", 0)):
-        if not nodes:
-            continue
-        computing = sum(node.compute for node in nodes)
-        label = "CPU" if tag is None else f"{number_of[tag]}: {tag}"
-        style = "" if tag is None else f' style="--hue:{HUES[number_of[tag] % len(HUES)]}"'
-        chips += (
-            f'<button type="button" class="chip{" cpu" if tag is None else ""}"{style} aria-pressed="false" '
-            f'data-show="{_indices(nodes, index_of)}">{escape(label)} ({computing} compute)</button>'
-        )
-    return f'<div class="chips">{chips}</div>'
+    return [
+        {
+            "label": "CPU" if tag is None else f"{number_of[tag]}: {tag}",
+            "hue": None if tag is None else hue(number_of[tag]),
+            "indices": [index_of[node.name] for node in nodes],
+            "num_computing": sum(node.compute for node in nodes),
+        }
+        for tag, nodes in sorted(by_place.items(), key=lambda item: number_of.get(item[0] or "", 0))
+        if nodes
+    ]
 
 
-def _reasons(found: Sequence[Group], index_of: dict[str, int], plan: DelegationPlan) -> str:
-    if not found:
-        return "<p>Nothing: every node is delegated.</p>"
-    total_macs, content = sum(node.macs for node in plan.nodes), ""
-    for group in found:
-        title = f"{group.code.value}: {MEANINGS[group.code]}"
-        header: tuple[str, ...] = ("", "operator", "nodes", "where", "why")
-        if group.macs:
-            header = (*header[:3], "MACs", "share", *header[3:])
-        rows = [_reason_row(row, index_of, total_macs if group.macs else 0) for row in group.rows]
-        content += f"<h3>{escape(title)}</h3>{table(header, rows, 'reasons')}"
-    return content
+def _reasons(group: Group, index_of: Mapping[str, int], total_macs: int) -> dict[str, Any]:
+    """The table of one reason code, without MACs where the group has none."""
+    header: tuple[str, ...] = ("", "operator", "nodes", "where", "why")
+    if group.macs:
+        header = (*header[:3], "MACs", "share", *header[3:])
+    return {
+        "title": f"{group.code.value}: {MEANINGS[group.code]}",
+        "header": header,
+        "rows": [_reason_row(row, index_of, total_macs if group.macs else 0) for row in group.rows],
+    }
 
 
-def _reason_row(row: Row, index_of: dict[str, int], total_macs: int) -> list[Any]:
-    """Cells of the table of reasons; without MACs where `total_macs` is 0."""
-    shows = f'<button type="button" data-show="{_indices(row.nodes, index_of)}" aria-pressed="false">show</button>'
-    hinted = f"<br><b>Hint:</b> {escape(row.hint)}" if row.hint else ""
+def _reason_row(row: Row, index_of: Mapping[str, int], total_macs: int) -> Sequence[Any]:
     macs = [row.macs, f"{100 * share(row.macs, total_macs):.1f} %"] if total_macs else []
-    why = Markup(f"{escape(format_reason(row.reason))}{hinted}")
-    return [Markup(shows), row.operator, len(row.nodes), *macs, join_names(row.modules), why]
-
-
-def _indices(nodes: Sequence[PlannedNode], index_of: dict[str, int]) -> str:
-    return " ".join(str(index_of[node.name]) for node in nodes)
-
-
-def _data(graph: PlanGraph) -> str:
-    """What the script shows of nodes, as JSON that no text in it can end."""
-    text = json.dumps({"nodes": [_node(graph, node) for node in graph.plan.nodes]}, separators=(",", ":"))
-    return f'<script type="application/json" id="plan">{text.replace("<", chr(92) + "u003c")}</script>'
+    why = {"reason": format_reason(row.reason), "hint": row.hint}
+    indices = [index_of[node.name] for node in row.nodes]
+    return [indices, row.operator, len(row.nodes), *macs, join_names(row.modules), why]
 
 
 def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
@@ -153,8 +103,8 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         ("operator", node.operator),
         ("runs in", node.partition or "the CPU"),
         ("reason", "" if reason is None else f"{reason.code.value}: {MEANINGS[reason.code]}"),
-        ("in the backend's words", "" if reason is None else reason.message),
-        ("said by", "" if reason is None else reason.check),
+        ("backend message", "" if reason is None else reason.message),
+        ("check", "" if reason is None else reason.check),
         ("values", "" if reason is None else ", ".join(f"{name}={value}" for name, value in reason.values.items())),
         ("decided by", "" if reason is None else reason.node),
         ("excluded by", node.excluded_by or ""),

@@ -1,9 +1,5 @@
-"""What the page's script does: sort, narrow down, and show a build in all plots and tables at once.
-
-It reads what it needs from the tables and writes text only, never HTML: names of builds are data.
-"""
-
-SCRIPT = """
+// Sorts, narrows down, and shows a build in all plots and tables at once.
+// It reads what it needs from the tables and writes text only, never HTML: names of builds are data.
 "use strict";
 (() => {
   const LIMIT = 100;
@@ -26,11 +22,11 @@ SCRIPT = """
     ? cell.title : cell.textContent).trim();
 
   function narrow() {
-    const typed = document.getElementById("find").value.toLowerCase().split(/\\s+/).filter(Boolean);
+    const typed = document.getElementById("find").value.toLowerCase().split(/\s+/).filter(Boolean);
     const optimal = document.getElementById("optimal").checked;
     const chosen = [...form.querySelectorAll("select")]
       .filter((select) => !select.selectedOptions[0].hasAttribute("data-all"))
-      .map((select) => [Number(select.dataset.parameter) + 1, select.value.trim().replace(/\\s+/g, " ")]);
+      .map((select) => [Number(select.dataset.parameter) + 1, select.value.trim().replace(/\s+/g, " ")]);
     const wanted = new Set();
     rows.forEach((row, index) => {
       const fits = (!optimal || row.className.length > 0) && typed.every((word) => words[index].includes(word))
@@ -146,4 +142,3 @@ SCRIPT = """
   form.hidden = false;
   narrow();
 })();
-"""

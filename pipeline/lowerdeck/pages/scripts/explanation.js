@@ -1,52 +1,4 @@
-"""What the page of `lowerdeck explain` adds to the style of all pages, and its one script."""
-
-STYLE = """
-main { max-width: 1500px; }
-.work { display: grid; grid-template-columns: minmax(0, 1fr) 360px; gap: 16px; align-items: start; }
-.bar-of-tools { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; margin: 0 0 10px; }
-.bar-of-tools input { flex: 1 1 220px; min-width: 0; }
-.chips { display: flex; flex-wrap: wrap; gap: 6px; margin: 0 0 10px; max-height: 7.4em; overflow-y: auto; }
-button, .bar-of-tools input { font: inherit; font-size: .85rem; color: var(--ink); background: var(--card);
-  border: 1px solid var(--line); border-radius: 6px; padding: 4px 10px; }
-button { cursor: pointer; }
-button:hover, button:focus-visible, input:focus-visible { border-color: rgb(var(--right)); outline: none; }
-button[aria-pressed=true] { background: rgba(var(--right), .18); border-color: rgb(var(--right)); }
-.canvas { overflow: auto; height: min(76vh, 900px); background: var(--card); border: 1px solid var(--line);
-  border-radius: 8px; cursor: grab; }
-.canvas.dragged { cursor: grabbing; user-select: none; }
-.canvas svg { display: block; margin: 0 auto; }
-.canvas svg[hidden] { display: none; }
-.details { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px;
-  height: min(76vh, 900px); overflow: auto; }
-.details h3 { font-size: 1rem; color: var(--ink); margin: 0 0 8px; overflow-wrap: anywhere; }
-.details dl { margin: 0; } .details dt { color: var(--soft); font-size: .8rem; margin-top: 8px; }
-.details dd { margin: 0; overflow-wrap: anywhere; }
-.details button { display: block; width: 100%; text-align: left; margin: 4px 0; overflow-wrap: anywhere; }
-.details .hint-box { background: rgba(var(--right), .12); border-radius: 6px; padding: 6px 10px; color: var(--ink); }
-.chip { border-left: 6px solid hsl(var(--hue) 60% 50%); }
-.chip.cpu { border-left: 6px dashed rgb(var(--wrong)); }
-.box { cursor: pointer; --fill: hsl(var(--hue) 65% 90%); --edge: hsl(var(--hue) 45% 45%); }
-.box rect { fill: var(--fill); stroke: var(--edge); }
-.box.cpu rect { fill: var(--ground); stroke: rgb(var(--wrong)); stroke-width: 2; stroke-dasharray: 5 3; }
-.box.cpu.moves rect { stroke: var(--soft); stroke-width: 1; }
-.box text { fill: var(--ink); font-size: 12px; } .box .sub, .box .place { fill: var(--soft); font-size: 10.5px; }
-.box.cpu:not(.moves) .sub { fill: rgb(var(--wrong)); }
-.box .place { text-anchor: end; }
-.box:hover rect, .box:focus-visible rect { stroke-width: 3; } .box:focus { outline: none; }
-.box.chosen rect { stroke: var(--ink); stroke-width: 3; stroke-dasharray: none; }
-.edges path { fill: none; stroke: var(--soft); stroke-opacity: .55; }
-.edges path.crossing { stroke: rgb(var(--wrong)); stroke-opacity: .9; }
-.edges path.near { stroke: var(--ink); stroke-opacity: 1; stroke-width: 2; }
-svg.filtered .box:not(.match) { opacity: .18; } svg.filtered .edges { opacity: .3; }
-@media (prefers-color-scheme: dark) {
-  .box { --fill: hsl(var(--hue) 40% 25%); --edge: hsl(var(--hue) 50% 60%); } }
-@media (max-width: 900px) { .work { grid-template-columns: minmax(0, 1fr); }
-  .canvas { height: 62vh; } .details { height: auto; max-height: 60vh; } }
-.reasons td:first-child { min-width: 0; } .reasons td { overflow-wrap: anywhere; }
-.reasons td:nth-last-child(2) { width: 26%; min-width: 12em; } .reasons td:last-child { width: 40%; min-width: 20em; }
-"""
-
-SCRIPT = """
+// Chooses, searches and zooms in the drawings of a plan. It writes text only, never HTML: names of nodes are data.
 'use strict';
 const plan = JSON.parse(document.getElementById('plan').textContent);
 const byName = new Map(plan.nodes.map((node, index) => [node.name, index]));
@@ -80,7 +32,7 @@ function zoom(value) {
   document.getElementById('scale').textContent = Math.round(100 * scale) + ' %';
 }
 
-// As small as the window asks for, as long as it can be read.
+// Shrinks the drawing to the window, as long as it stays readable.
 function fit() {
   zoom(Math.min(1, Math.max(0.6, (canvas.clientWidth - 4) / shown.dataset.width)));
   const first = shown.querySelector('.box');
@@ -166,7 +118,7 @@ function describe(index) {
 
 function describeGroup(box) {
   details.replaceChildren();
-  element('h3', box.querySelector('title').textContent.split('\\n')[0], details);
+  element('h3', box.querySelector('title').textContent.split('\n')[0], details);
   const members = indices(box);
   element('p', members.length + ' nodes that compute', details, 'hint');
   for (const index of members) link(details, index, plan.nodes[index].name);
@@ -256,4 +208,3 @@ if (byName.has(asked)) {
   if (view) show(view.dataset.view);
   choose(byName.get(asked), true);
 }
-"""
