@@ -9,7 +9,7 @@ PARALLEL ?= --numprocesses 2 --dist loadfile
 READY := $(VENV)/.installed
 DEV_READY := $(VENV)/.installed-dev
 
-.PHONY: repro test test-all lint ui report benchmark mutation clean help
+.PHONY: repro test test-fast test-all lint ui report benchmark mutation clean help
 
 repro: $(READY)  ## set up, build what params.yaml says, show the metrics
 	@find .dvc/tmp -name rwlock -empty -delete 2>/dev/null || true  # DVC interrupted while it wrote its locks
@@ -22,6 +22,10 @@ test: $(DEV_READY)  ## lint, types, import contracts and the tests that take sec
 	mypy
 	lint-imports --no-cache
 	pytest -m "not slow" $(PARALLEL)
+
+test-fast: $(DEV_READY)  ## ruff, and the tests that neither lower models nor work in a copy of the project
+	ruff check .
+	pytest -m "not slow and not lowering" --numprocesses 2 --dist worksteal
 
 test-all: $(DEV_READY)  ## all tests, also those that take minutes
 	pytest $(PARALLEL)

@@ -7,15 +7,19 @@ import shutil
 import signal
 import socket
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from lowerdeck.artifacts import paths
 from tests.project import REPOSITORY, Project, copy_sources
@@ -33,6 +37,37 @@ if TYPE_CHECKING:
 
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
 """The options of conf/target that fixtures lower; others differ from one of these in their Vela configuration."""
+
+
+LOWERING_FIXTURES = {"lowered", "exported_file", "prepared_project"}
+LOWERING_MODULES = (
+    *(f"lowerdeck.steps.{step}" for step in ("export", "calibrate", "quantize", "partition", "convert")),
+    "lowerdeck.operators.measure",
+)
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark as `lowering` what takes models through steps or works in a copy of the project; `make test-fast` omits it.
+
+    A test does so that asks for one of the shared fixtures, or whose file imports steps, itself or through helpers.
+    """
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        module = item.getparent(pytest.Module)
+        if fixtures & LOWERING_FIXTURES or (module is not None and _imports_steps(module.obj)):
+            item.add_marker(pytest.mark.lowering)
+
+
+@cache
+def _imports_steps(module: ModuleType) -> bool:
+    origins = {
+        value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        for value in vars(module).values()
+    }
+    helpers = {name for name in origins if isinstance(name, str) and name.startswith("tests.")} - {module.__name__}
+    return not origins.isdisjoint(LOWERING_MODULES) or any(
+        _imports_steps(sys.modules[name]) for name in helpers if name in sys.modules
+    )
 
 
 @dataclass(frozen=True)
@@ -196,16 +231,32 @@ def private_tmpdir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def make_project(private_tmpdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Project]:
+def prepared_project(private_tmpdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with the digits prepared, made once for all workers; nothing is run in it afterwards."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    prepared = folder / "prepared_project"
+    with FileLock(folder / "prepared_project.lock"):
+        if not prepared.exists():
+            root = tmp_path_factory.mktemp("prepared") / "project"
+            copy_sources(root)
+            done = Project(root, {"TMPDIR": str(private_tmpdir)}).dvc("repro", "data/dvc.yaml:prepare")
+            assert done.returncode == 0, done.stderr
+            root.rename(prepared)
+    return prepared
+
+
+@pytest.fixture(scope="session")
+def make_project(
+    prepared_project: Path, private_tmpdir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Project]:
     """(name of a folder) -> a new copy of the project with the digits prepared."""
 
     def make(name: str) -> Project:
         root = tmp_path_factory.mktemp(name) / "project"
-        copy_sources(root)
-        project = Project(root, {"TMPDIR": str(private_tmpdir)})
-        prepared = project.dvc("repro", "data/dvc.yaml:prepare")
-        assert prepared.returncode == 0, prepared.stderr
-        return project
+        shutil.copytree(prepared_project, root, symlinks=True)
+        shutil.rmtree(root / ".dvc" / "tmp", ignore_errors=True)  # what DVC notes there is about the other folder
+        return Project(root, {"TMPDIR": str(private_tmpdir)})
 
     return make
 
