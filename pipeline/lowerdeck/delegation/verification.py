@@ -1,4 +1,4 @@
-"""Holds what lowering does to the delegation plan: the converter, the partitioner's tags, and the lowered program."""
+"""Checks lowering against the delegation plan: the converter, the partitioner's tags, and the lowered program."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from executorch.exir.lowered_backend_module import get_lowered_submodules
 
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import DelegationPlan
 
 if TYPE_CHECKING:
     import torch
-    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+    from executorch.exir.backend.partitioner import PartitionResult
     from torch.export import ExportedProgram
 
 
@@ -35,15 +36,11 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
         )
 
 
-def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:
-    """Make `partitioner` raise LowerdeckError when it does not tag exactly the nodes that `plan` has.
-
-    The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
-    """
-    decide = partitioner.partition
+def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
+    """The hook that raises LowerdeckError where the partitioner does not tag exactly the nodes that `plan` has."""
     planned = {node.name: node.partition for node in plan.nodes}
 
-    def partition_as_planned(program: ExportedProgram) -> PartitionResult:
+    def partition_as_planned(decide: Partition, program: ExportedProgram) -> PartitionResult:
         result = decide(program)
         tags = {
             node.name: node.meta.get("delegation_tag")
@@ -58,7 +55,7 @@ def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPla
             )
         return result
 
-    partitioner.partition = partition_as_planned
+    return PartitionHook(position=HookPosition.STEP, partition=partition_as_planned)
 
 
 def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:

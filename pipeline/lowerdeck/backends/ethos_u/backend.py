@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
-from executorch.backends.arm.ethosu import (
-    EthosUBackend,
-    EthosUCompileSpec,
-    VelaExternalBlockPlacements,
-)
+from executorch.backends.arm.ethosu import EthosUCompileSpec, VelaExternalBlockPlacements
 
 from lowerdeck.backends.ethos_u import DECLARATION, Device, Options, PassPipeline, vela, vela_config
 from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
-from lowerdeck.backends.ethos_u.partitioner import create_partitioner
+from lowerdeck.backends.ethos_u.partitioner import create_partitioner, partition_hooks
 from lowerdeck.backends.ethos_u.payload import scratch_bytes
 from lowerdeck.backends.ethos_u.vela_config import VelaConfig
+from lowerdeck.compat import arm
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import UnsupportedQuantizationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
@@ -77,6 +74,7 @@ class EthosU:
         partitioner, reasons = create_partitioner(self._compile_spec(), options)
         return Lowering(
             partitioner=partitioner,
+            hooks=partition_hooks(options),
             quantized_inputs=options.quantized_inputs,
             quantized_outputs=options.quantized_outputs,
             reasons=reasons,
@@ -111,13 +109,8 @@ class EthosU:
             )
             return made.result
 
-        original = EthosUBackend._compile_tosa_flatbuffer
-        EthosUBackend._compile_tosa_flatbuffer = staticmethod(compile_tosa)
-        try:
-            with debug_info(options.debug_info, workdir / "debug"):
-                yield compiled
-        finally:
-            EthosUBackend._compile_tosa_flatbuffer = staticmethod(original)
+        with arm.COMPILE_TOSA.active(compile_tosa), debug_info(options.debug_info, workdir / "debug"):
+            yield compiled
 
     def converter(self) -> Converter:
         """The installed Vela."""

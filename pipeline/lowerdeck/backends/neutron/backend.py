@@ -14,6 +14,7 @@ from lowerdeck.backends.neutron import DECLARATION, Device, FlavorOptions, Optio
 from lowerdeck.backends.neutron.converter import Conversion, ConverterFlavor, merge_kernel_selection
 from lowerdeck.backends.neutron.flavor import converter_flavor, converter_of
 from lowerdeck.backends.neutron.reference.litert import scratch_bytes
+from lowerdeck.compat import nxp
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import UnsupportedQuantizationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
@@ -65,12 +66,13 @@ class Neutron:
         from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
 
         from lowerdeck.backends.neutron.leftovers import decompose_remaining
-        from lowerdeck.backends.neutron.partitioner import create_partitioner
+        from lowerdeck.backends.neutron.partitioner import create_partitioner, partition_hooks
         from lowerdeck.backends.neutron.reasons import RejectionRecorder
 
         partitioner = create_partitioner(self.device, self.options, program.state_dict)
         return Lowering(
             partitioner=partitioner,
+            hooks=partition_hooks(self.options),
             transform_passes=NeutronEdgePassManager(),
             edge_config=EdgeCompileConfig(
                 _check_ir_validity=False, _core_aten_ops_exception_list=list(core_aten_ops_exception_list)
@@ -81,18 +83,16 @@ class Neutron:
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,
             program_reports=self._program_reports,
-            reasons=RejectionRecorder(partitioner).recording,
+            reasons=RejectionRecorder().recording,
         )
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run the converter for every partition in its own process and folder; the LiteRT model is the host twin."""
         sdk.provide_sdk(self._converter_flavor)
-        from executorch.backends.nxp.nxp_backend import PayloadComposer
-
         compiled: list[CompiledPartition] = []
         conversions: list[tuple[bytes, Conversion]] = []
-        compose = PayloadComposer.get_binary_payload
+        compose = nxp.BINARY_PAYLOAD.original()
 
         def compose_and_keep(composer: Any, io_formats: Any, neutron_model: bytes) -> bytes:
             payload: bytes = compose(composer, io_formats, neutron_model)
@@ -108,17 +108,16 @@ class Neutron:
             )
             return payload
 
-        PayloadComposer.get_binary_payload = compose_and_keep
-        try:
-            with sdk.intercept_conversion(
+        with (
+            nxp.BINARY_PAYLOAD.active(compose_and_keep),
+            sdk.intercept_conversion(
                 self._converter_flavor,
                 workdir,
                 lambda tag, litert, conversion: conversions.append((litert, conversion)),
                 self.options.extra_flags,
-            ):
-                yield compiled
-        finally:
-            PayloadComposer.get_binary_payload = compose
+            ),
+        ):
+            yield compiled
 
     def converter(self) -> Converter:
         """The converter release that the flavor reaches, with the properties of the target that it states.

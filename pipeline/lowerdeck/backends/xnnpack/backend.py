@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
 
 from lowerdeck.backends.xnnpack import DECLARATION, Device, Options, exclusion
+from lowerdeck.compat import xnnpack as compat
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import UnsupportedQuantizationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
@@ -70,7 +71,6 @@ class Xnnpack:
         from lowerdeck.backends.xnnpack.views import infer_varying_sizes
 
         partitioner = ConfiguredPartitioner(self.options)
-        mark_before_partition(partitioner, exclusion(self.options))
 
         @contextmanager
         def reasons() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
@@ -80,6 +80,7 @@ class Xnnpack:
         varies = bool(program.range_constraints)
         return Lowering(
             partitioner=partitioner,
+            hooks=(mark_before_partition(exclusion(self.options)),),
             transform_passes=[infer_varying_sizes] if varies else None,
             # Where a view stays on the CPU, ExecuTorch lets it share memory only if both shapes vary or neither does,
             # and stops otherwise.
@@ -92,15 +93,13 @@ class Xnnpack:
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Keep every serialized partition; it needs no twin, ExecuTorch's runtime executes it on the host."""
-        from executorch.backends.xnnpack import xnnpack_preprocess
         from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNGraph, XNNStaticTranspose
-        from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
         from lowerdeck.backends.xnnpack.patterns import possible_patterns
 
         compiled: list[CompiledPartition] = []
         transposes: list[int] = []
-        original, serialize = XnnpackBackend.preprocess, xnnpack_preprocess.serialize_xnnpack_binary
+        original, serialize = compat.PREPROCESS.original(), compat.SERIALIZE.original()
 
         def preprocess(program: ExportedProgram, *arguments: Any) -> Any:
             with possible_patterns(program):
@@ -113,14 +112,8 @@ class Xnnpack:
             payload: bytes = serialize(graph, *arguments)
             return payload
 
-        XnnpackBackend.preprocess = staticmethod(preprocess)
-        xnnpack_preprocess.serialize_xnnpack_binary = serialize_counted
-        try:
-            with self._logging():
-                yield compiled
-        finally:
-            XnnpackBackend.preprocess = staticmethod(original)
-            xnnpack_preprocess.serialize_xnnpack_binary = serialize
+        with compat.PREPROCESS.active(preprocess), compat.SERIALIZE.active(serialize_counted), self._logging():
+            yield compiled
 
     def _logging(self) -> AbstractContextManager[None]:
         """Open while ExecuTorch lowers."""
