@@ -1,4 +1,4 @@
-"""What a program takes and gives: integers in place of floats at its border, and the description for firmware.
+"""What a program takes and gives: integers in place of floats at its boundary, and the description for firmware.
 
 ExecuTorch's passes (exir.passes.quantize_io_pass) take the outermost quantize and dequantize off a lowered program, as
 NXP's own flow does. They need these nodes outside of delegates, while XNNPACK's partitioner takes them in: so they are
@@ -193,9 +193,9 @@ def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationPara
             continue
         if not _is_per_tensor(node, _DEQUANTIZE):
             raise LowerdeckError(
-                f"output {index} cannot be given as integers (quantized_outputs): it comes from "
-                f"{_describe_node(node)}, and not from a static dequantization of the whole tensor outside of delegates. Quantize "
-                "what computes it, or set target.options.quantized_outputs to false"
+                f"output {index} cannot be given as integers (quantized_outputs): it comes from {_describe_node(node)}"
+                ", and not from a static dequantization of the whole tensor outside of delegates. "
+                "Quantize what computes it, or set target.options.quantized_outputs to false"
             )
         found[index] = _quantization_parameters(node)
     return found
