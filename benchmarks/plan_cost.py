@@ -2,8 +2,8 @@
 
 Both make the edge program of the same quantized program with the backend's passes, and let the backend's partitioner
 decide. The step also describes every node and says why it is not delegated; the bare way drops the decision. Both work
-on graphs in the pipeline's quick way (pipeline/lowerdeck/compat/quick_graphs.py), so that the plan has to hide behind
-no saving. They are timed in turns, each on a freshly read program, so that other work on the machine hits both.
+within fast_graph_passes (pipeline/lowerdeck/compat/), so that the plan cannot hide behind what these save. They are
+timed in turns, each on a program read anew, so that other work on the machine hits both.
 
     python -m benchmarks.plan_cost                                    # MobileNetV2 at 224x224, three targets
     python -m benchmarks.plan_cost xnnpack_cpu --model mobilenet_v3_small --size 64 --rounds 1
@@ -29,9 +29,17 @@ from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 
 from lowerdeck import backends
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.backends import Backend, Flavor
+from lowerdeck.contracts.partition_hooks import (
+    HookPosition,
+    Partition,
+    PartitionHook,
+    PreservedOperators,
+    PreserveOperators,
+)
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.delegation.partition_chain import PartitionChain
 from lowerdeck.formats import pt2
 from lowerdeck.graph import io_boundary
 from lowerdeck.steps.calibrate import calibrate
@@ -111,28 +119,32 @@ def compare(path: Path, backend: Backend, rounds: int) -> dict[str, Any]:
 def bare(program: ExportedProgram, backend: Backend) -> None:
     """to_edge with the backend's passes, and ExecuTorch's own partitioner, of whose decision nothing is kept."""
     lowering = backend.lowering(program)
-    io_boundary.keep_io_boundary_on_cpu(lowering)
+    hooks = io_boundary.keep_io_boundary_on_cpu(lowering)
     partitioner = lowering.partitioner
-    vars(partitioner).pop("partition", None)  # what the backend has put before the partitioner's own method
     if backend.name == "xnnpack":
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
         partitioner = XnnpackPartitioner()
-    decide = partitioner.partition
+    planned = []
 
-    def partition_nothing(edge: ExportedProgram) -> PartitionResult:
-        result = decide(edge)
+    def partition_nothing(decide: Partition, edge: ExportedProgram) -> PartitionResult:
+        planned.append(decide(edge))
+        result = planned[-1]
         for node in result.tagged_exported_program.graph.nodes:
             node.meta.pop("delegation_tag", None)
-        partitioner.ops_to_not_decompose = lambda edge: ([], None)
         return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags={})
 
-    partitioner.partition = partition_nothing
-    with quick_graphs():
+    def preserve_nothing_more(preserve: PreserveOperators, edge: ExportedProgram) -> PreservedOperators:
+        return ([], None) if planned else preserve(edge)
+
+    nothing = PartitionHook(
+        position=HookPosition.STEP, partition=partition_nothing, ops_to_not_decompose=preserve_nothing_more
+    )
+    with fast_graph_passes():
         to_edge_transform_and_lower(
             program,
             transform_passes=lowering.transform_passes,
-            partitioner=[partitioner],
+            partitioner=[PartitionChain(partitioner, [*hooks, nothing])],
             compile_config=lowering.edge_config or EdgeCompileConfig(),
         )
 

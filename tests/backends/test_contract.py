@@ -119,7 +119,7 @@ def test_the_lowering_is_new_at_every_call(lowered: Callable[[str], Lowered], ta
     first, second = backend.lowering(program), backend.lowering(program)
     assert isinstance(first, Lowering)
     assert isinstance(first.partitioner, Partitioner)
-    assert first.partitioner is not second.partitioner  # the steps change the instance that they use
+    assert first.partitioner is not second.partitioner
 
 
 @pytest.mark.parametrize("target", TARGETS)

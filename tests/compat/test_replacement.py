@@ -1,32 +1,113 @@
-"""Attributes of other people's code, replaced and restored."""
+"""Replacements are as declared: what they replace exists, in the versions that they were tried with."""
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
+import re
+
 import pytest
 
-from lowerdeck.compat.replacement import replaced
+from lowerdeck.backends.neutron import sdk
+from lowerdeck.backends.neutron.converter import REFERENCE
+from lowerdeck.compat.replacement import Replacement
+from tests.compat.replacements import declared
+from tests.project import REPOSITORY
+from tests.test_architecture import imported_by
+
+DECLARED = declared()
+PLAIN = Replacement(target="json:dumps", reason="a test", tried_with={})
+STATIC = Replacement(
+    target="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend.preprocess", reason="a test", tried_with={}
+)
+ADDED = Replacement(target="fractions:Fraction.half", reason="a test", tried_with={}, is_addition=True)
 
 
-class Theirs:
-    @staticmethod
-    def answer() -> int:
-        return 1
+@pytest.fixture(scope="module", autouse=True)
+def neutron_sdk() -> None:
+    """The NXP backend cannot be imported without it."""
+    sdk.provide_sdk(REFERENCE)
 
 
-class Inheriting(Theirs):
-    pass
+def test_all_are_found() -> None:
+    assert len(DECLARED) > 20
+    assert {name.partition(".")[0] for name in DECLARED} == {"arm", "hydra", "nxp", "pytorch", "xnnpack"}
+    targets = [replacement.target for replacement in DECLARED.values()]
+    assert len(set(targets)) == len(targets)
 
 
-def test_an_attribute_is_restored_as_it_was_defined() -> None:
-    before = vars(Theirs)["answer"]
-    with replaced(Theirs, "answer", staticmethod(lambda: 2)):
-        assert (Theirs.answer(), Theirs().answer()) == (2, 2)
-    assert vars(Theirs)["answer"] is before
-    with pytest.raises(ZeroDivisionError), replaced(Theirs, "answer", None):
-        1 / 0  # noqa: B018
-    assert vars(Theirs)["answer"] is before
+@pytest.mark.parametrize("name", DECLARED)
+def test_the_attribute_is_there(name: str) -> None:
+    replacement = DECLARED[name]
+    owner, attribute = replacement.owner()
+    assert (attribute in vars(owner)) != replacement.is_addition
 
 
-def test_what_the_owner_does_not_define_is_refused() -> None:
-    with pytest.raises(KeyError), replaced(Inheriting, "answer", None):
-        raise AssertionError("not reached")
+@pytest.mark.parametrize("name", DECLARED)
+def test_the_installed_versions_are_those_that_it_was_tried_with(name: str) -> None:
+    tried_with = DECLARED[name].tried_with
+    assert tried_with
+    assert {package: importlib.metadata.version(package).partition("+")[0] for package in tried_with} == tried_with
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_it_has_a_reason(name: str) -> None:
+    replacement = DECLARED[name]
+    assert re.fullmatch(r"\w.{20,}\.", replacement.reason)
+    assert replacement.upstream is None or re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", replacement.upstream)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_it_is_used(name: str) -> None:
+    constant = name.partition(".")[2]
+    users = [
+        path
+        for path in (REPOSITORY / "pipeline").rglob("*.py")
+        if path.stem != name.partition(".")[0] or path.parent.name != "compat"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Attribute) and node.attr == constant)
+        or (isinstance(node, ast.Name) and node.id == constant)
+    ]
+    assert users
+
+
+def test_declaring_imports_nothing_of_the_libraries() -> None:
+    script = "from tests.compat.replacements import declared\nassert declared()"
+    assert imported_by(script) & {"torch", "executorch", "hydra", "ethosu"} == set()
+
+
+def test_it_is_active_until_the_context_ends() -> None:
+    original = PLAIN.original()
+
+    def fail() -> None:
+        with PLAIN.active(str):
+            assert PLAIN.original() is str
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert PLAIN.original() is original
+
+
+def test_a_static_method_stays_one() -> None:
+    owner, name = STATIC.owner()
+    before = vars(owner)[name]
+    with STATIC.active(lambda *arguments: arguments):
+        assert owner.preprocess(1) == owner().preprocess(1) == (1,)
+    assert vars(owner)[name] is before
+
+
+def test_an_addition_is_gone_afterwards() -> None:
+    owner, name = ADDED.owner()
+    with ADDED.active(lambda fraction: fraction / 2):
+        assert owner(1).half() * 2 == 1
+    assert not hasattr(owner, name)
+
+
+def test_what_is_not_as_declared_is_not_replaced() -> None:
+    missing = Replacement(target="json:no_such_name", reason="a test", tried_with={})
+    with pytest.raises(AssertionError, match="json:no_such_name is not what was declared"), missing.active(str):
+        pass
+    with pytest.raises(AttributeError):
+        missing.original()
+    assert not hasattr(missing.owner()[0], "no_such_name")

@@ -20,6 +20,7 @@ from lowerdeck.backends.xnnpack.options import Device, Options
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.verification import check_lowered_program
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.export import export
@@ -123,7 +124,7 @@ def test_crossings_are_what_delegates_take_and_give(mixed: Partitioned, lowered_
 def test_a_tensor_that_several_take_crosses_once_for_each(per_op_mode: bool, partitions: int) -> None:
     backend = Xnnpack(device=Device(), options=Options(per_op_mode=per_op_mode))
     planned = partition(export(Shared(), [[2, 8]]), backend)
-    lowered = manager(planned).to_backend(backend.lowering(planned.program).partitioner)
+    lowered = manager(planned).to_backend(partition_chain(backend.lowering(planned.program)))
     values, metrics = handed_over(lowered.exported_program().graph_module), coverage(planned.plan)
     check_lowered_program(lowered.exported_program().graph_module, planned.plan)
     assert metrics["partitions"] == partitions

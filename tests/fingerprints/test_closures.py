@@ -160,6 +160,22 @@ def test_a_package_around_an_imported_module_is_no_plug_point(tmp_path: Path) ->
     assert "lowerdeck.models.factory" in closure(["lowerdeck.outer"], config, sources)
 
 
+def test_templates_and_tables_of_a_package_count_as_its_code(tmp_path: Path) -> None:
+    sources = write_package(tmp_path, pages__page="", pages__inner__other="")
+    for name in ("templates/deep/base.html.j2", "claims.yaml", "inner/own.css"):
+        (tmp_path / "lowerdeck" / "pages" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lowerdeck" / "pages" / name).touch()
+    for cache in tmp_path.rglob("templates"):
+        for init in cache.rglob("__init__.py"):
+            init.unlink()
+    reached = closure(["lowerdeck.pages.page"], {}, sources)
+    assert set(reached) == {
+        *("lowerdeck", "lowerdeck.pages", "lowerdeck.pages.page"),
+        *("lowerdeck.pages/claims.yaml", "lowerdeck.pages/templates/deep/base.html.j2"),
+    }
+    assert "lowerdeck.pages.inner/own.css" in closure(["lowerdeck.pages.inner.other"], {}, sources)
+
+
 def test_the_digest_covers_names_and_contents(tmp_path: Path) -> None:
     sources = write_package(tmp_path, a="", b="")
     first = closure(["lowerdeck.a"], {}, sources)

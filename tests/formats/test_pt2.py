@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from lowerdeck.contracts.backends import Backend
+from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.formats import pt2
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.export import export
@@ -187,7 +188,7 @@ def one_process_pte(quantized: torch.export.ExportedProgram, backend: Backend, w
         manager: Any = to_edge_transform_and_lower(
             quantized,
             transform_passes=lowering.transform_passes,
-            partitioner=[lowering.partitioner],
+            partitioner=[partition_chain(lowering)],
             compile_config=lowering.edge_config,
         )
     if lowering.finish is not None:

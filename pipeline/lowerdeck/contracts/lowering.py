@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.contracts.partition_hooks import PartitionHook
+
 if TYPE_CHECKING:
     import torch
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
@@ -43,6 +45,8 @@ class Lowering:
     """All that ExecuTorch needs to lower one program for a backend."""
 
     partitioner: Partitioner
+    hooks: Sequence[PartitionHook] = ()
+    """What the backend wants to act around its partitioner; delegation.partition_chain puts it there."""
     transform_passes: Any = None
     """Passes over the edge program before partitioning, as `to_edge_transform_and_lower` takes them."""
     edge_config: EdgeCompileConfig | None = None

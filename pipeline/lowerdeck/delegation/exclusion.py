@@ -1,7 +1,7 @@
 """Keeps parts of a program off a delegate, for any backend: which nodes the options name, and a mark on each of them.
 
-A backend gives its partitioner to `mark_before_partition` and has its own checks refuse the nodes for which
-`excluded_by` answers. The marks are made again wherever the partitioner runs, in partition and in convert, from names
+A backend puts `mark_before_partition` among the hooks of its lowering and has its own checks refuse the nodes for which
+`excluded_by` answers. The marks are made anew wherever the partitioner runs, in partition and in convert, from names
 that the stored edge program keeps; the step partition writes them into the plan.
 """
 
@@ -15,12 +15,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.graph.modules import matches, modules_of
 from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, original_operators
 
 if TYPE_CHECKING:
     import torch
-    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+    from executorch.exir.backend.partitioner import PartitionResult
     from torch.export import ExportedProgram
 
 _MARK = "lowerdeck_excluded_by"
@@ -70,19 +71,15 @@ def is_operator_name(text: str) -> bool:
     return _OPERATOR.fullmatch(text) is not None
 
 
-def mark_before_partition(partitioner: Partitioner, exclusion: Exclusion) -> None:
-    """Make `partitioner` mark the nodes that `exclusion` names before it decides, and fail where a pattern names none.
+def mark_before_partition(exclusion: Exclusion) -> PartitionHook:
+    """The hook that marks the nodes that `exclusion` names, and fails where a pattern names none."""
 
-    The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
-    """
-    decide = partitioner.partition
-
-    def partition_marked(program: ExportedProgram) -> PartitionResult:
-        mark(program.graph, exclusion)
+    def partition_marked(decide: Partition, program: ExportedProgram) -> PartitionResult:
+        if exclusion.excludes_any:
+            mark(program.graph, exclusion)
         return decide(program)
 
-    if exclusion.excludes_any:
-        partitioner.partition = partition_marked
+    return PartitionHook(position=HookPosition.MARK_EXCLUDED, partition=partition_marked)
 
 
 def mark(graph: torch.fx.Graph, exclusion: Exclusion) -> None:

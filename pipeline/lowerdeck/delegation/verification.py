@@ -11,12 +11,13 @@ from executorch.exir.lowered_backend_module import get_lowered_submodules
 
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
     import torch
-    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+    from executorch.exir.backend.partitioner import PartitionResult
     from torch.export import ExportedProgram
 
 
@@ -36,15 +37,11 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
         )
 
 
-def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPlan) -> None:
-    """Make `partitioner` raise LowerdeckError when it does not tag exactly the nodes that `plan` has.
-
-    The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
-    """
-    decide = partitioner.partition
+def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
+    """The hook that raises LowerdeckError where the partitioner does not tag exactly the nodes that `plan` has."""
     planned = {node.name: node.partition for node in plan.nodes}
 
-    def partition_as_planned(program: ExportedProgram) -> PartitionResult:
+    def partition_as_planned(decide: Partition, program: ExportedProgram) -> PartitionResult:
         result = decide(program)
         tags = {
             node.name: node.meta.get(DELEGATION_TAG)
@@ -59,7 +56,7 @@ def check_partitioner_against_plan(partitioner: Partitioner, plan: DelegationPla
             )
         return result
 
-    partitioner.partition = partition_as_planned
+    return PartitionHook(position=HookPosition.STEP, partition=partition_as_planned)
 
 
 def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowerdeck.fingerprints.digests import digest, file_digest
+from lowerdeck.fingerprints.digests import IGNORED, digest, file_digest
 from lowerdeck.fingerprints.imports import imports_of
 
 PACKAGE = "lowerdeck"
@@ -107,12 +107,14 @@ class Node:
     file: Path
     reached: tuple[str, ...]
     """Names of modules that it reaches at one step, and of attributes that may be none."""
+    data: Mapping[str, Path]
+    """Of a package, by path after its name: files that are no Python, such as templates, in folders without modules."""
 
 
 def closure(
     entries: Iterable[str], config: Mapping[str, Any], sources: Sources, known: dict[str, Node | None] | None = None
 ) -> dict[str, Path]:
-    """Source file by name of every module that `entries` can reach, sorted by name.
+    """File by name of every module that `entries` can reach, and of the data of their packages, sorted by name.
 
     Args:
         entries: Modules, e.g. `stages.export`.
@@ -130,7 +132,7 @@ def closure(
         if module not in known:
             known[module] = _node(module, config, sources)
         if (node := known[module]) is not None:
-            found[module] = node.file
+            found |= {module: node.file, **node.data}
             waiting += node.reached
     return dict(sorted(found.items()))
 
@@ -179,7 +181,18 @@ def _node(module: str, config: Mapping[str, Any], sources: Sources) -> Node | No
     file = sources.file(module)
     if file is None:
         return None
-    return Node(file=file, reached=(*_parents(module), *_reached(module, file, config, sources)))
+    data = _data_of(module, file.parent) if file.name == "__init__.py" else {}
+    return Node(file=file, reached=(*_parents(module), *_reached(module, file, config, sources)), data=data)
+
+
+def _data_of(package: str, folder: Path) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in IGNORED and not any(path.glob("*.py")):
+            files |= {f"{package}/{file.relative_to(folder).as_posix()}": file for file in path.rglob("*.*")}
+        elif path.is_file() and path.suffix not in (".py", ".pyc"):
+            files[f"{package}/{path.name}"] = path
+    return files
 
 
 def _parents(module: str) -> Iterator[str]:

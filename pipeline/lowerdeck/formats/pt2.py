@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.compat.pytorch import SERIALIZER_TYPING
 from lowerdeck.graph.source_lines import relative_path
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] 
     import torch
 
     buffer = io.BytesIO()
-    with quick_graphs():
+    with fast_graph_passes():
         torch.export.save(program, buffer, extra_files=extra_files)
     buffer.seek(0)
     reader = torch._C.PyTorchFileReader(buffer)
@@ -115,9 +116,9 @@ def load_edge(path: Path) -> EdgeProgramManager:
     _register_edge_operators()
     verifier = EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)  # registers the dialect for load
     program = _load(path)
-    program._verifiers = [verifier]
     _restore_nodes(program.graph_module.graph, kept["nodes"])
     program.graph_module.recompile()
+    program = program._update(program.graph_module, program.graph_signature, verifiers=[verifier])
     return EdgeProgramManager({"forward": program}, None, config)
 
 
@@ -132,11 +133,9 @@ def _register_quantization(path: Path) -> None:
 
 
 def _load(path: Path) -> ExportedProgram:
-    """torch.export.load, which asks for the type hints of the same classes thousands of times: half of its time."""
+    """torch.export.load, which asks for the type hints of a class only once."""
     import torch
-    from torch._export.serde import serialize
 
-    module: Any = serialize
     known: dict[Any, dict[str, Any]] = {}
 
     def get_type_hints(cls: Any, **namespaces: Any) -> dict[str, Any]:
@@ -144,11 +143,8 @@ def _load(path: Path) -> ExportedProgram:
             known[cls] = typing.get_type_hints(cls, **namespaces)
         return known[cls]
 
-    module.typing = types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})
-    try:
+    with SERIALIZER_TYPING.active(types.SimpleNamespace(**{**vars(typing), "get_type_hints": get_type_hints})):
         program = torch.export.load(path)
-    finally:
-        module.typing = typing
     _drop_derived_ranges(program)
     return program
 

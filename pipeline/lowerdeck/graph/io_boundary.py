@@ -15,6 +15,7 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering, ProgramTensor
+from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.graph.nodes import DELEGATION_TAG, STATIC_DEQUANTIZE, STATIC_QUANTIZE, operator_name
 
 if TYPE_CHECKING:
@@ -44,13 +45,12 @@ class IOBoundary:
     outputs: Mapping[int, QuantizationParameters]
 
 
-def keep_io_boundary_on_cpu(lowering: Lowering) -> None:
-    """Make the partitioner leave the outermost quantize and dequantize on the CPU where `lowering` wants integers."""
+def keep_io_boundary_on_cpu(lowering: Lowering) -> Sequence[PartitionHook]:
+    """The hook that leaves the outermost quantize and dequantize on the CPU, where `lowering` wants integers."""
     if not (lowering.quantized_inputs or lowering.quantized_outputs):
-        return
-    decide = lowering.partitioner.partition
+        return ()
 
-    def partition_within_io_boundary(program: ExportedProgram) -> PartitionResult:
+    def partition_within_io_boundary(decide: Partition, program: ExportedProgram) -> PartitionResult:
         result = decide(program)
         tagged = result.tagged_exported_program
         outermost = (
@@ -65,7 +65,7 @@ def keep_io_boundary_on_cpu(lowering: Lowering) -> None:
         left = {node.meta.get(DELEGATION_TAG) for node in tagged.graph.nodes}
         return replace(result, partition_tags={tag: it for tag, it in result.partition_tags.items() if tag in left})
 
-    lowering.partitioner.partition = partition_within_io_boundary
+    return (PartitionHook(position=HookPosition.IO_BOUNDARY, partition=partition_within_io_boundary),)
 
 
 def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tuple[EdgeProgramManager, IOBoundary]:

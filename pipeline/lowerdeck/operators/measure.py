@@ -19,7 +19,7 @@ from lowerdeck import backends
 from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason
@@ -272,7 +272,7 @@ def _attempt(step: str, do: Callable[[], _Result]) -> _Result:
         _StoppedError: it raised, and not because of an error in the project.
     """
     try:
-        with quick_graphs():
+        with fast_graph_passes():
             return do()
     except LowerdeckError as error:
         raise _StoppedError(f"{step}: {_one_line(error)}") from error

@@ -1,38 +1,36 @@
-"""Saves hundreds of small lowerings in one process from repeating work; results stay the same."""
+"""Work that hundreds of small lowerings in one process share; results stay the same."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
+
+from lowerdeck.compat.pytorch import MATERIALIZE_COMPOSITE_OPERATORS
+from lowerdeck.compat.xnnpack import ANNOTATORS
 
 
 @contextmanager
 def shared_work() -> Iterator[None]:
     """While open, lowering is faster in two ways.
 
-    - torch.export asks the dispatcher for all composite operators, a second for each lowering: it is asked again only
-      when a new namespace of operators was registered.
-    - XNNPACKQuantizer traces a dozen patterns of convolutions with batch norm to look for them: it looks only in
-      programs that have a batch norm.
+    - torch.export materializes the composite operators again only when there is a new namespace of operators.
+    - XNNPACKQuantizer looks for convolutions with batch norm only in programs that have a batch norm.
     """
-    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer_utils import OP_TO_ANNOTATOR
-    from torch._export import utils
-
-    find = functools.cache(lambda num_namespaces: utils_find())
-    utils_find = utils._materialize_cpp_cia_ops
+    materialize = MATERIALIZE_COMPOSITE_OPERATORS.original()
+    once = functools.cache(lambda num_namespaces: materialize())
+    annotators = ANNOTATORS.original()
     with (
-        patch.object(utils, "_materialize_cpp_cia_ops", lambda: find(len(torch.ops._dir))),
-        patch.dict(OP_TO_ANNOTATOR, _only_with_batch_norm(OP_TO_ANNOTATOR)),
+        MATERIALIZE_COMPOSITE_OPERATORS.active(lambda: once(len(torch.ops._dir))),
+        ANNOTATORS.active({**annotators, **_only_with_batch_norm(annotators)}),
     ):
         yield
 
 
-def _only_with_batch_norm(annotators: MutableMapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+def _only_with_batch_norm(annotators: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     def guarded(annotate: Callable[..., Any]) -> Callable[..., Any]:
         def annotate_if_any(model: torch.fx.GraphModule, *arguments: Any) -> Any:
             if any("batch_norm" in str(node.target) for node in model.graph.nodes):

@@ -15,7 +15,7 @@ import torch
 from torchao.quantization.pt2e import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
@@ -37,7 +37,7 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export writes.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
-    with quick_graphs():
+    with fast_graph_passes():
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")

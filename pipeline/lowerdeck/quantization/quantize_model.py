@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
@@ -45,7 +45,7 @@ def quantize_model(
     else:
         model = _with_grouped_weights(model, scheme)
     try:
-        with torch.no_grad(), quick_graphs():
+        with torch.no_grad(), fast_graph_passes():
             traced = torch.export.export(model.eval(), inputs, dynamic_shapes=dynamic_shapes_of(program))
     except Exception as error:  # tracing runs the user's code, which may raise anything
         raise LowerdeckError(

@@ -12,12 +12,13 @@ import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.delegation import verification
+from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
 from lowerdeck.graph import io_boundary
@@ -82,11 +83,10 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     names = io_boundary.input_and_output_names(manager.exported_program())
     output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
-    io_boundary.keep_io_boundary_on_cpu(lowering)
-    verification.check_partitioner_against_plan(lowering.partitioner, plan)
-    with quick_graphs():
+    partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan))
+    with fast_graph_passes():
         with backend.compiling(workdir) as partitions:
-            lowered = manager.to_backend(lowering.partitioner)
+            lowered = manager.to_backend(partitioner)
         verification.check_lowered_program(lowered.exported_program().graph_module, plan)
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)

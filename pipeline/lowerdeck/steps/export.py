@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
@@ -42,7 +42,7 @@ def export(
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
     example_inputs = to_memory_format(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
     try:
-        with torch.no_grad(), quick_graphs():
+        with torch.no_grad(), fast_graph_passes():
             program = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
     except Exception as error:  # user's code runs while tracing: anything may come out of it

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.lowering import Lowering
+from lowerdeck.contracts.partition_hooks import (
+    HookPosition,
+    Partition,
+    PartitionHook,
+    PreservedOperators,
+    PreserveOperators,
+)
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode
+from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.plan_builder import planned_nodes
-from lowerdeck.graph import io_boundary
 from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir import EdgeProgramManager
-    from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
 PreservedOps = tuple[list[str], list[str]]
@@ -45,7 +51,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
     """Run the backend's partitioner on `program` and keep its decisions instead of compiling them.
 
     Args:
-        program: ATen program, quantized as the backend wants it.
+        program: ATen program, quantized for the backend.
         backend: What to lower to.
 
     Raises:
@@ -53,21 +59,20 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
         LowerdeckError: the backend gives a node neither a partition nor a reason, or a size has no upper bound.
     """
     lowering = backend.lowering(program)
-    io_boundary.keep_io_boundary_on_cpu(lowering)
     edge_config = lowering.edge_config or EdgeCompileConfig()
-    kept = _record_preserved_ops(lowering.partitioner)
-    with quick_graphs(), _planning(lowering, backend) as plan:
+    with fast_graph_passes(), _planning(lowering, backend) as planner:
         manager = to_edge_transform_and_lower(
             program,
             transform_passes=lowering.transform_passes,
-            partitioner=[lowering.partitioner],
+            partitioner=[partition_chain(lowering, planner.hook)],
             compile_config=edge_config,
         )
+    assert planner.preserved_ops is not None, "ExecuTorch asks what to preserve before it partitions"
     return Partitioned(
         program=manager.exported_program(),
         edge_config=edge_config,
-        preserved_ops=kept[0],
-        plan=_require_delegation(plan),
+        preserved_ops=planner.preserved_ops,
+        plan=_require_delegation(planner.plan),
     )
 
 
@@ -81,31 +86,13 @@ def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
     Returns:
         The same as `Partitioned.preserved_ops`, without making the edge program.
     """
-    partitioner = backend.lowering(program).partitioner
-    with quick_graphs():
+    partitioner = partition_chain(backend.lowering(program))
+    with fast_graph_passes():
         functional = partitioner.transform_for_pre_decomposition(program).run_decompositions({})
     return _preserved_nodes(functional, partitioner.ops_to_not_decompose(functional))
 
 
-def _record_preserved_ops(partitioner: Partitioner) -> list[PreservedOps]:
-    """What `partitioner` will answer when to_edge_transform_and_lower asks what to keep whole, a call after the other.
-
-    The first time it asks about the functional program, before anything is decomposed.
-    """
-    answers: list[PreservedOps] = []
-    ask = partitioner.ops_to_not_decompose
-
-    def ask_and_record(program: ExportedProgram) -> Any:
-        answer = ask(program)
-        if not answers:
-            answers.append(_preserved_nodes(program, answer))
-        return answer
-
-    partitioner.ops_to_not_decompose = ask_and_record
-    return answers
-
-
-def _preserved_nodes(program: ExportedProgram, answer: Any) -> PreservedOps:
+def _preserved_nodes(program: ExportedProgram, answer: PreservedOperators) -> PreservedOps:
     operators, preserves = answer
     nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target in operators]
     return sorted(map(str, operators)), [node.name for node in nodes if preserves is None or preserves(node)]
@@ -122,58 +109,64 @@ def replan(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
         NothingDelegatedError: no node would be delegated; lists the reasons.
     """
     lowering = backend.lowering(edge.exported_program())
-    io_boundary.keep_io_boundary_on_cpu(lowering)
-    with quick_graphs(), _planning(lowering, backend) as plan:
-        edge.to_backend(lowering.partitioner)
-    return _require_delegation(plan)
+    with fast_graph_passes(), _planning(lowering, backend) as planner:
+        edge.to_backend(partition_chain(lowering, planner.hook))
+    return _require_delegation(planner.plan)
+
+
+class _Planner:
+    """Keeps what the partitioner would delegate, and then has nothing delegated."""
+
+    def __init__(self, backend: Backend, reason: Callable[[torch.fx.Node], Reason | None]) -> None:
+        self._backend, self._reason = backend, reason
+        self.plan: DelegationPlan | None = None
+        self.preserved_ops: PreservedOps | None = None
+        """The first answer, which is about the functional program before anything is decomposed."""
+
+    @property
+    def hook(self) -> PartitionHook:
+        """To stand around the partitioner."""
+        return PartitionHook(
+            position=HookPosition.STEP, partition=self._partition, ops_to_not_decompose=self._ops_to_not_decompose
+        )
+
+    def _partition(self, decide: Partition, program: ExportedProgram) -> PartitionResult:
+        tagged = decide(program).tagged_exported_program
+        nodes, outputs = planned_nodes(tagged, self._reason)
+        self.plan = DelegationPlan(
+            backend=self._backend.name, nodes=tuple(nodes), outputs=outputs, converter=self._backend.converter()
+        )
+        for node in tagged.graph.nodes:
+            node.meta.pop(DELEGATION_TAG, None)
+        return PartitionResult(tagged_exported_program=tagged, partition_tags={})
+
+    def _ops_to_not_decompose(self, preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
+        if self.plan is not None:
+            # ExecuTorch checks last that no preserved operator is left; here all are left, for convert to lower.
+            return [], None
+        answer = preserve(program)
+        if self.preserved_ops is None:
+            self.preserved_ops = _preserved_nodes(program, answer)
+        return answer
 
 
 @contextmanager
-def _planning(lowering: Lowering, backend: Backend) -> Iterator[list[DelegationPlan]]:
-    """While open, the partitioner of `lowering` delegates nothing; the value gains the plan of what it would have."""
-    plans: list[DelegationPlan] = []
+def _planning(lowering: Lowering, backend: Backend) -> Iterator[_Planner]:
+    """While open, the backend listens for the reasons of its partitioner."""
     with lowering.reasons() if lowering.reasons else nullcontext(_no_reason_given) as reason:
-
-        def keep(program: ExportedProgram) -> None:
-            nodes, outputs = planned_nodes(program, reason)
-            plan = DelegationPlan(
-                backend=backend.name, nodes=tuple(nodes), outputs=outputs, converter=backend.converter()
-            )
-            plans.append(plan)
-
-        _plan_only(lowering.partitioner, keep)
-        yield plans
+        yield _Planner(backend, reason)
 
 
 def _no_reason_given(node: torch.fx.Node) -> Reason:
     return Reason(code=ReasonCode.UNKNOWN, message="the backend gives no reasons")
 
 
-def _require_delegation(plans: list[DelegationPlan]) -> DelegationPlan:
-    """The one plan, of which something has to be delegated."""
-    (plan,) = plans
+def _require_delegation(plan: DelegationPlan | None) -> DelegationPlan:
+    """The plan, of which something has to be delegated."""
+    assert plan is not None, "ExecuTorch has partitioned the program"
     if not plan.delegated_compute_nodes:
         raise NothingDelegatedError(_nothing_delegated_message(plan), plan)
     return plan
-
-
-def _plan_only(partitioner: Partitioner, keep: Callable[[ExportedProgram], None]) -> None:
-    """Make `partitioner` show its tags to `keep` and then delegate nothing.
-
-    The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
-    """
-    decide = partitioner.partition
-
-    def partition_nothing(program: ExportedProgram) -> PartitionResult:
-        result = decide(program)
-        keep(result.tagged_exported_program)
-        for node in result.tagged_exported_program.graph.nodes:
-            node.meta.pop(DELEGATION_TAG, None)
-        # ExecuTorch checks last that no operator kept whole is left; here all are left, for convert to lower.
-        partitioner.ops_to_not_decompose = lambda program: ([], None)
-        return PartitionResult(tagged_exported_program=result.tagged_exported_program, partition_tags={})
-
-    partitioner.partition = partition_nothing
 
 
 def _nothing_delegated_message(plan: DelegationPlan) -> str:

@@ -8,7 +8,7 @@ import torch
 from executorch.exir.passes.remove_unused_parameters_pass import remove_unused_parameters_pass
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.quantization.pt2e import prepare, restore_observers
@@ -32,7 +32,7 @@ def quantize(
     restore_observers(prepared, state)
     ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
     assert program.example_inputs is not None
-    with torch.no_grad(), quick_graphs():
+    with torch.no_grad(), fast_graph_passes():
         converted = convert_pt2e(prepared)
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
     # The float weights are dead after conversion, yet would be stored and read by every later stage.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.compat.hydra import VALIDATE_BATCH
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments
 
@@ -143,12 +144,8 @@ def _quoted(path: Path) -> str:
 
 @contextlib.contextmanager
 def _composed_already() -> Iterator[None]:
-    """Spare sweepers the composing of every point before the first one runs: the sweep has done so, to the end."""
-    from unittest.mock import patch
-
-    from hydra.plugins.sweeper import Sweeper
-
-    with patch.object(Sweeper, "validate_batch_is_legal", lambda sweeper, batch: None):
+    """Spare sweepers the composing of every point before the first one runs: the sweep has composed them all."""
+    with VALIDATE_BATCH.active(lambda sweeper, batch: None):
         yield
 
 

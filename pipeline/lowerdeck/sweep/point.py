@@ -114,12 +114,15 @@ def _outside_hydra() -> Iterator[None]:
     """Let compose initialize Hydra, which refuses that while it runs the points of a sweep in the same process."""
     from hydra.core.global_hydra import GlobalHydra
 
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().hydra = None
+    state = GlobalHydra.instance()
+    running = state.hydra
+    state.clear()
     try:
         yield
     finally:
-        GlobalHydra.instance().hydra = running
+        state.clear()
+        if running is not None:
+            state.initialize(running)
 
 
 @functools.lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from lowerdeck.backends.ethos_u import vela_config, vela_flags
 from lowerdeck.backends.ethos_u.options import CHECKS, OPERATORS, Accelerator, Device, Options, PassPipeline
-from lowerdeck.compat.replacement import replaced
+from lowerdeck.compat import arm
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, NoOptions, Problems
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import ConfigurationError
@@ -129,11 +129,12 @@ class EthosU(Backend[Device, Options]):
 
     def lowering(self, program: ExportedProgram) -> Lowering:
         """EthosUPartitioner for this accelerator."""
-        from lowerdeck.backends.ethos_u.partitioner import create_partitioner
+        from lowerdeck.backends.ethos_u.partitioner import create_partitioner, partition_hooks
 
         partitioner, reasons = create_partitioner(self._compile_spec(), self.options)
         return Lowering(
             partitioner=partitioner,
+            hooks=partition_hooks(self.options),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             reasons=reasons,
@@ -142,7 +143,6 @@ class EthosU(Backend[Device, Options]):
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run Vela for every partition in a process and folder of its own; the TOSA graph becomes the host twin."""
-        from executorch.backends.arm.ethosu import EthosUBackend
 
         from lowerdeck.backends.ethos_u import vela
         from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
@@ -174,10 +174,7 @@ class EthosU(Backend[Device, Options]):
             )
             return made.result
 
-        with (
-            replaced(EthosUBackend, "_compile_tosa_flatbuffer", staticmethod(compile_tosa)),
-            debug_info(self.options.debug_info, workdir / "debug"),
-        ):
+        with arm.COMPILE_TOSA.active(compile_tosa), debug_info(self.options.debug_info, workdir / "debug"):
             yield compiled
 
     def _compile_spec(self) -> EthosUCompileSpec:

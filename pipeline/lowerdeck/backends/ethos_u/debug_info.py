@@ -1,7 +1,7 @@
 """Has ExecuTorch's Arm backend write down where every TOSA operator comes from.
 
-Its compile spec can say so too, together with a folder to write to. But a compile spec stands in the `.pte`, and with
-it the folder: here the spec of the conversion to TOSA alone is changed, which is not kept.
+Its compile spec can ask for that too, together with a folder to write to. But a compile spec becomes part of the
+`.pte`, and the folder with it: here the spec of the conversion to TOSA alone is changed, which is not kept.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
-from executorch.backends.arm.debug.schema import TorchDebugSchema
-from executorch.backends.arm.tosa.backend import TOSABackend
+
+from lowerdeck.compat import arm
 
 if TYPE_CHECKING:
     import torch
+    from executorch.backends.arm.debug.schema import TorchDebugSchema
     from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
     from torch.export import ExportedProgram
 
 _REPORT = "debug.json"
 _ABOVE_PACKAGES = re.compile(r'(?<=")/[^"]*/(?:site|dist)-packages/')
-"""What of a stack trace's paths differs between machines."""
+"""The part of a path in a stack trace that differs between machines."""
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def debug_info(mode: str | None, folder: Path) -> Iterator[None]:
     if mode is None:
         yield
         return
-    original = TOSABackend._preprocess
+    original, described = arm.TOSA_PREPROCESS.original(), arm.DEBUG_SCHEMA_OF_NODE.original()
 
     def preprocess(program: ExportedProgram, compile_spec: TosaCompileSpec) -> Any:
         shutil.rmtree(folder, ignore_errors=True)
@@ -47,18 +48,12 @@ def debug_info(mode: str | None, folder: Path) -> Iterator[None]:
         return original(program, compile_spec)
 
     def from_node(node: torch.fx.Node) -> TorchDebugSchema:
-        schema = described(node)
+        schema: TorchDebugSchema = described(node)
         schema.stack_trace = [_ABOVE_PACKAGES.sub("", line) for line in schema.stack_trace]
         return schema
 
-    described = TorchDebugSchema.from_node
-    TOSABackend._preprocess = staticmethod(preprocess)
-    TorchDebugSchema.from_node = staticmethod(from_node)
-    try:
+    with arm.TOSA_PREPROCESS.active(preprocess), arm.DEBUG_SCHEMA_OF_NODE.active(from_node):
         yield
-    finally:
-        TOSABackend._preprocess = staticmethod(original)
-        TorchDebugSchema.from_node = staticmethod(described)
 
 
 def debug_reports(folder: Path) -> dict[str, bytes]:

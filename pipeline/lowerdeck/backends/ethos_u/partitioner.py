@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
@@ -13,8 +13,14 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from lowerdeck.backends.ethos_u.options import CHECKS, OPERATORS, Options
 from lowerdeck.backends.ethos_u.reasons import RejectionRecorder
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.partition_hooks import (
+    HookPosition,
+    PartitionHook,
+    PreservedOperators,
+    PreserveOperators,
+)
 from lowerdeck.contracts.plan import Reason, ReasonCode
-from lowerdeck.delegation.exclusion import Exclusion, excluded_by, mark_before_partition, matches_aten_node
+from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition, matches_aten_node
 from lowerdeck.graph.nodes import operator_name
 from lowerdeck.registry import import_paths
 
@@ -30,15 +36,30 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
     """The partitioner for `options`, and what to open around its decision to learn its reasons.
 
     Raises:
-        ConfigurationError: a check or an operator that is named by import path is none.
+        ConfigurationError: what an import path names is not a check, or not an operator.
     """
     checks = [_UserCheck(path, _create_check(path)) for path in options.additional_checks]
     partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), *checks])
     for path in options.custom_partition_ops:
         partitioner.register_custom_partition_op(_operator(path))
-    _decompose_excluded(partitioner, options)
-    mark_before_partition(partitioner, options)
-    return partitioner, RejectionRecorder(partitioner, _user_check_reason).recording
+    return partitioner, RejectionRecorder(_user_check_reason).recording
+
+
+def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
+    """What acts around Arm's partitioner."""
+
+    def preserve_delegated(preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
+        """Operators that stay on the CPU are decomposed as they would be without a delegate."""
+        operators, preserves = preserve(program)
+        assert preserves is not None, "Arm's partitioner decides for each node"
+        return operators, lambda node: preserves(node) and not matches_aten_node(node, options)
+
+    return (
+        PartitionHook(
+            position=HookPosition.BACKEND, ops_to_not_decompose=preserve_delegated if options.excludes_any else None
+        ),
+        mark_before_partition(options),
+    )
 
 
 class _ExclusionCheck(OperatorSupportBase):
@@ -94,18 +115,6 @@ def _operator(path: str) -> torch._ops.OpOverload:
     return operator
 
 
-def _decompose_excluded(partitioner: EthosUPartitioner, excluded: Exclusion) -> None:
-    """Have operators that stay on the CPU decomposed as they would be without a delegate."""
-    original = partitioner.ops_to_not_decompose
-
-    def ops_to_not_decompose(program: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
-        operators, preserves = original(program)
-        return operators, lambda node: preserves(node) and not matches_aten_node(node, excluded)
-
-    if excluded.excludes_any:
-        partitioner.ops_to_not_decompose = ops_to_not_decompose
-
-
 def _check_has_cpu_kernel(node: torch.fx.Node, excluded_by_option: str) -> None:
     """Raise LowerdeckError where nothing on the CPU executes `node`.
 
@@ -121,7 +130,7 @@ def _check_has_cpu_kernel(node: torch.fx.Node, excluded_by_option: str) -> None:
 
 
 def _user_check_reason(check: OperatorSupportBase) -> Reason | None:
-    """What to say of a node that `check` refused, where that is one of those here; those excluded say it themselves."""
+    """Why `check` refused a node, where it is one of the checks of this module."""
     match check:
         case _UserCheck():
             message = f"refused by target.options.additional_checks: {check.path}"

@@ -1,4 +1,4 @@
-"""Arm's quantizer, made to leave alone what is annotated already, as quantizers of other backends do."""
+"""Arm's quantizer, which here leaves annotated nodes alone, as the quantizers of other backends do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MATCHED = PatternMatcher.Q_PATTERN_MATCHED_KEY
 
 
 class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
-    """EthosUQuantizer whose pattern matcher, too, passes over nodes that have an annotation.
+    """EthosUQuantizer whose pattern matcher skips nodes that have an annotation.
 
-    Arm's own looks for a mark of its own on nodes that it has matched, and would write over anyone else's annotation.
+    Arm's matcher only skips nodes that it has marked itself, and would overwrite any other annotation.
     """
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:

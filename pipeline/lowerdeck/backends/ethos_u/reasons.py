@@ -1,9 +1,9 @@
 """Why Arm's partitioner left a node on the CPU, kept while it decides.
 
-Three things take a node from the NPU: a check of the chain that `tosa_support_factory` makes, most of which tell a
-reporter why; what becomes of partitions afterwards, with quantize and dequantize nodes taken off their boundaries and
-whole partitions rejected; and the partitioning itself, which says nothing. The chain and the reporter are stood in for
-by ones that remember; what a check compared is read from its source at the line where it reported (ADR 0027).
+Three things take a node from the NPU: a check of the chain that `tosa_support_factory` makes, most of which report
+why; what follows once partitions are formed, when quantize and dequantize nodes are taken off their boundary and whole
+partitions are rejected; and the partitioning itself, which reports nothing. The chain and the reporter are replaced by
+ones that remember; what a check compared is read from its source at the line where it reported (ADR 0027).
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch.backends.arm.constants import DQ_OPS, Q_OPS
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
-from executorch.backends.arm.operator_support import tosa_supported_operators
-from executorch.backends.arm.tosa import partitioner as arm_partitioner
-from executorch.exir.backend.utils import ReportRejected
+from executorch.exir.backend.utils import ReportRejected, WhyNoPartitionReporter
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from lowerdeck.compat import arm
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.rejections.rejection import Rejection, explain_rejection, explain_rejection_at
 from lowerdeck.graph.nodes import DELEGATION_TAG, is_compute
@@ -42,9 +41,9 @@ _CODES = {
     "RankCheck": ReasonCode.SHAPE,
     "SymbolicShapeSupportCheck": ReasonCode.DYNAMIC_SHAPE,
 }
-"""What the checks say no by that ask every operator the same; for all others the values that they compared tell."""
+"""Codes of the checks that test every operator for the same; of others the compared values decide."""
 _MOST_CAPABLE_ACCELERATOR = "ethos-u85-256"
-"""What it takes and another Ethos-U does not is a limit of that device."""
+"""A node that this one takes and another Ethos-U does not is refused for a limit of that other device."""
 _BOUNDARY_CHECK = "TOSAPartitioner._detag_boundary_nodes"
 _PARTITION_CHECK = "TOSAPartitioner._tag_module"
 _PARTITIONING = "CapabilityBasedPartitioner.propose_partitions"
@@ -54,7 +53,7 @@ _ExplainUserCheck = Callable[[OperatorSupportBase], Reason | None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Report:
-    """What a check reported about a node."""
+    """What a check reported on a node."""
 
     node: torch.fx.Node
     message: str
@@ -64,40 +63,31 @@ class _Report:
 
 
 class RejectionRecorder:
-    """Listens to one partitioner while it decides, and then answers for each node that it left."""
+    """Records what the partitioner decides, and then answers for each node that it left."""
 
-    def __init__(self, partitioner: EthosUPartitioner, explain_user_check: _ExplainUserCheck) -> None:
+    def __init__(self, explain_user_check: _ExplainUserCheck) -> None:
         """
         Args:
-            partitioner: The instance itself is changed, because ExecuTorch asks a partitioner for more than its two
-                methods.
-            explain_user_check: What to say of a node that a check of this project refused, None of the backend's
-            checks.
+            explain_user_check: Why a check of this project refused a node; None for the backend's checks.
         """
         self._explain_user_check = explain_user_check
         self._rejections: dict[torch.fx.Node, Reason] = {}
         self._reports: list[_Report] = []
         self._within_chain = self._is_muted = self._has_uint8 = False
         self._most_capable_support: OperatorSupportBase | None = None
-        self._record_boundary_rejections(partitioner)
-        self._prepare_most_capable(partitioner)
 
     @contextmanager
     def recording(self) -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
         """Open around the partitioner's decision; the value gives the reason of a node that is not delegated."""
-        replaced = (
-            (tosa_supported_operators, "chain", lambda *checks: _Chain(checks, self)),
-            (tosa_supported_operators, "any_chain", lambda *checks: _AnyOf(checks)),
-            (arm_partitioner, "WhyNoPartitionReporter", self._recording_reporter()),
-        )
-        originals = [getattr(module, name) for module, name, _ in replaced]
-        for module, name, replacement in replaced:
-            setattr(module, name, replacement)
-        try:
+        with (
+            arm.CHAIN.active(lambda *checks: _Chain(checks, self)),
+            arm.ANY_CHAIN.active(lambda *checks: _AnyOf(checks)),
+            arm.REPORTER.active(self._recording_reporter()),
+            arm.DETAG_BOUNDARY_NODES.active(self._recording_detag()),
+            arm.HAS_INVALID_UINT8.active(self._recording_uint8()),
+            arm.CREATE_OPERATOR_SUPPORT.active(self._preparing_most_capable()),
+        ):
             yield self.reason
-        finally:
-            for (module, name, _), original in zip(replaced, originals, strict=True):
-                setattr(module, name, original)
 
     def reason(self, node: torch.fx.Node) -> Reason | None:
         """Why `node` is not delegated."""
@@ -128,7 +118,7 @@ class RejectionRecorder:
 
     @contextmanager
     def _muted(self) -> Iterator[None]:
-        """Hear nothing of what is reported, while checks are asked for the reasons' sake."""
+        """Record no reports while checks are asked only for their reasons."""
         before, self._is_muted = self._is_muted, True
         try:
             yield
@@ -163,7 +153,7 @@ class RejectionRecorder:
                     check="tosa_support_factory",
                 )
             rejecting_check = applicable[0]
-        # In silence: the condition is all that there is.
+        # It reported nothing: only its condition says why.
         rejection = explain_rejection(
             getattr(rejecting_check, "is_node_tosa_supported", rejecting_check.is_node_supported),
             *_arguments(rejecting_check, node),
@@ -181,7 +171,7 @@ class RejectionRecorder:
     def _recording_reporter(self) -> type[Any]:
         recorder = self
 
-        class Recorded(arm_partitioner.WhyNoPartitionReporter):  # type: ignore[misc]
+        class Recorded(arm.REPORTER.original()):  # type: ignore[misc]
             def report_reject(self, node: torch.fx.Node, reason: str) -> None:
                 super().report_reject(node, reason)
                 if not recorder._is_muted:
@@ -194,7 +184,7 @@ class RejectionRecorder:
         """Keep what is reported from `frame`."""
         check = frame.f_locals.get("self") or frame.f_locals.get("support_check")
         if isinstance(check, ReportRejected):
-            return  # it only repeats that another check said no
+            return  # it only repeats that another check refused the node
         if self._within_chain:
             name = frame.f_code.co_qualname if check is None else type(check).__name__
             report = _Report(node=node, message=message, check=name, rejection=explain_rejection_at(frame))
@@ -212,12 +202,15 @@ class RejectionRecorder:
         values = {"partition": [node.name for node in nodes if is_compute(node)]}
         return Reason(code=code, message=message, check=_PARTITION_CHECK, values=values)
 
-    def _record_boundary_rejections(self, partitioner: EthosUPartitioner) -> None:
-        detag, find_uint8 = partitioner._detag_boundary_nodes, partitioner._partition_has_invalid_uint8
+    def _recording_detag(self) -> Callable[..., None]:
+        """TOSAPartitioner's method, which keeps what it takes off the boundary of a partition."""
+        detag = arm.DETAG_BOUNDARY_NODES.original()
 
-        def detag_boundary_nodes(module: Any, tag: str, *arguments: Any, **named: Any) -> None:
+        def detag_boundary_nodes(
+            partitioner: EthosUPartitioner, module: Any, tag: str, *arguments: Any, **named: Any
+        ) -> None:
             inside = [node for node in module.graph.nodes if node.meta.get(DELEGATION_TAG) == tag]
-            detag(module, tag, *arguments, **named)
+            detag(partitioner, module, tag, *arguments, **named)
             for node in inside:
                 if DELEGATION_TAG not in node.meta and node.target in (*Q_OPS, *DQ_OPS):
                     neighbours = node.all_input_nodes[:1] if node.target in Q_OPS else list(node.users)
@@ -229,33 +222,37 @@ class RejectionRecorder:
                         node=outside[0],
                     )
 
-        def partition_has_invalid_uint8(partition: Any, tag: str) -> bool:
-            self._has_uint8 = bool(find_uint8(partition, tag))
+        return detag_boundary_nodes
+
+    def _recording_uint8(self) -> Callable[[EthosUPartitioner, Any, str], bool]:
+        """TOSAPartitioner's method, whose last answer is kept."""
+        find_uint8 = arm.HAS_INVALID_UINT8.original()
+
+        def partition_has_invalid_uint8(partitioner: EthosUPartitioner, partition: Any, tag: str) -> bool:
+            self._has_uint8 = bool(find_uint8(partitioner, partition, tag))
             return self._has_uint8
 
-        partitioner._detag_boundary_nodes = detag_boundary_nodes
-        partitioner._partition_has_invalid_uint8 = partition_has_invalid_uint8
+        return partition_has_invalid_uint8
 
-    def _prepare_most_capable(self, partitioner: EthosUPartitioner) -> None:
-        """Have the checks of the most capable Ethos-U at hand, where `partitioner` is for a lesser one."""
-        if not partitioner.tosa_spec.is_U55_subset:
-            return
-        create = partitioner._create_operator_support
+    def _preparing_most_capable(self) -> Callable[[EthosUPartitioner, ExportedProgram, Any], OperatorSupportBase]:
+        """TOSAPartitioner's method, which makes the checks of the most capable Ethos-U too, for a less capable one."""
+        create = arm.CREATE_OPERATOR_SUPPORT.original()
 
-        def create_operator_support(program: ExportedProgram, reporter: Any) -> OperatorSupportBase:
-            with self._muted():
-                other = EthosUPartitioner(EthosUCompileSpec(_MOST_CAPABLE_ACCELERATOR))
-                self._most_capable_support = other._create_operator_support(
-                    program, arm_partitioner.WhyNoPartitionReporter()
-                )
-            support: OperatorSupportBase = create(program, reporter)
+        def create_operator_support(
+            partitioner: EthosUPartitioner, program: ExportedProgram, reporter: Any
+        ) -> OperatorSupportBase:
+            if partitioner.tosa_spec.is_U55_subset:
+                with self._muted():
+                    other = EthosUPartitioner(EthosUCompileSpec(_MOST_CAPABLE_ACCELERATOR))
+                    self._most_capable_support = create(other, program, WhyNoPartitionReporter())
+            support: OperatorSupportBase = create(partitioner, program, reporter)
             return support
 
-        partitioner._create_operator_support = create_operator_support
+        return create_operator_support
 
 
 class _Chain(OperatorSupportBase):
-    """In place of torch's `chain`: takes what all checks take."""
+    """In place of torch's `chain`: supports a node that all checks support."""
 
     def __init__(self, checks: Sequence[OperatorSupportBase], recorder: RejectionRecorder) -> None:
         self._checks, self._recorder = checks, recorder
@@ -265,7 +262,7 @@ class _Chain(OperatorSupportBase):
 
 
 class _AnyOf(OperatorSupportBase):
-    """In place of torch's `any_chain`: takes what one of the checks takes."""
+    """In place of torch's `any_chain`: supports a node that one of the checks supports."""
 
     def __init__(self, checks: Sequence[OperatorSupportBase]) -> None:
         self.checks = checks
@@ -283,7 +280,7 @@ def _reason(rejection: Rejection, check: str, message: str) -> Reason:
 
 
 def _float_input_reason(message: str, source: torch.fx.Node) -> Reason:
-    """Of a node that does not convert numbers and gets floats from outside of its partition."""
+    """Of a node that is no quantize or dequantize and gets floats from outside of its partition."""
     is_shared = source.target in DQ_OPS  # taken off the boundary, because a node outside wants its result as well
     code = ReasonCode.BOUNDARY if is_shared else ReasonCode.NOT_QUANTIZED
     return Reason(code=code, message=message, check=_BOUNDARY_CHECK, node=source.name)

@@ -18,10 +18,10 @@ from lowerdeck.contracts.errors import ConversionError
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What Vela made of a TOSA graph."""
+    """The result of Vela for one TOSA graph."""
 
     result: VelaCompileResult
-    """Payload for the delegate, and the blocks that stand beside it."""
+    """Payload for the delegate, and its external blocks."""
     estimates: dict[str, float]
     reports: dict[str, bytes]
     """Vela's log and the files that it wrote beside the command stream, by name."""
@@ -44,9 +44,9 @@ def compile_tosa(
         flags: Vela's flags; `--config` among them is `config.flag`.
         config: File with the sections that the flags name.
         system: Name of the section that has the clock.
-        placements: Tags of the blocks of the payload that shall stand beside it, by block.
-        folder: Where Vela works; it is made here.
-        timeout_s: Seconds after which Vela is ended.
+        placements: Block of the payload -> tag of the external file that it goes to.
+        folder: Where Vela works; created here.
+        timeout_s: Seconds after which Vela is killed.
 
     Raises:
         ConversionError: Vela failed or exceeded the time limit; names the folder that holds its input and log.

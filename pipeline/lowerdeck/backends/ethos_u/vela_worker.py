@@ -16,7 +16,7 @@ from typing import Any
 
 
 class _RegorRecorder:
-    """Vela's compiler core, with what it reports of the last compilation kept."""
+    """Vela's compiler core, which keeps the performance report of the last compilation."""
 
     def __init__(self, regor: Any) -> None:
         self._regor = regor
@@ -33,15 +33,19 @@ class _RegorRecorder:
 
 def main() -> None:
     """Compile `model.tosa` of the current folder; leaves payload.bin, its external blocks and report.json there."""
-    from ethosu.vela import vela
+    # The folder of this script holds modules with common names; the project itself is found above it.
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
+    from lowerdeck.compat.arm import REGOR
+    from lowerdeck.compat.replacement import provide_module
 
     job = json.loads(Path(sys.argv[1]).read_text())
-    recorder = vela.regor = _RegorRecorder(vela.regor)
+    recorder = _RegorRecorder(REGOR.original())
+    REGOR.apply(recorder)
     spec = importlib.util.spec_from_file_location("arm_vela", job["arm_vela"])
     assert spec is not None
     assert spec.loader is not None
     arm_vela = importlib.util.module_from_spec(spec)
-    sys.modules["arm_vela"] = arm_vela  # its dataclasses look their module up
+    provide_module("arm_vela", arm_vela)  # its dataclasses look their module up
     spec.loader.exec_module(arm_vela)
 
     result = arm_vela.vela_compile(
@@ -57,7 +61,7 @@ def main() -> None:
 
 
 def _estimates(report: Any) -> dict[str, float]:
-    """Vela's performance estimate; bytes and cycles as whole numbers."""
+    """Vela's performance estimate; bytes and cycles as integers."""
     estimates: dict[str, float] = {
         "total_cycles": int(report.totalCycles),
         "npu_cycles": int(report.npuCycles),

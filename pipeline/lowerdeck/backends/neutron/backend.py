@@ -13,7 +13,7 @@ from lowerdeck.backends.neutron import sdk
 from lowerdeck.backends.neutron.converter import Conversion, ConverterFlavor, merge_kernel_selection
 from lowerdeck.backends.neutron.options import CHECK, Device, FlavorOptions, Options
 from lowerdeck.backends.neutron.reference.litert import scratch_bytes
-from lowerdeck.compat.replacement import replaced
+from lowerdeck.compat import nxp
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, Problems
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import ConfigurationError
@@ -129,12 +129,13 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
 
         from lowerdeck.backends.neutron.leftovers import decompose_remaining
-        from lowerdeck.backends.neutron.partitioner import create_partitioner
+        from lowerdeck.backends.neutron.partitioner import create_partitioner, partition_hooks
         from lowerdeck.backends.neutron.reasons import RejectionRecorder
 
         partitioner = create_partitioner(self.device, self.options, program.state_dict)
         return Lowering(
             partitioner=partitioner,
+            hooks=partition_hooks(self.options),
             transform_passes=NeutronEdgePassManager(),
             edge_config=EdgeCompileConfig(
                 _check_ir_validity=False, _core_aten_ops_exception_list=list(core_aten_ops_exception_list)
@@ -145,18 +146,16 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,
             program_reports=self._program_reports,
-            reasons=RejectionRecorder(partitioner).recording,
+            reasons=RejectionRecorder().recording,
         )
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run the converter for every partition in its own process and folder; the LiteRT model is the host twin."""
         sdk.provide_sdk(self._converter_flavor)
-        from executorch.backends.nxp.nxp_backend import PayloadComposer
-
         compiled: list[CompiledPartition] = []
         conversions: list[tuple[bytes, Conversion]] = []
-        compose = PayloadComposer.get_binary_payload
+        compose = nxp.BINARY_PAYLOAD.original()
 
         def compose_and_keep(composer: Any, io_formats: Any, neutron_model: bytes) -> bytes:
             payload: bytes = compose(composer, io_formats, neutron_model)
@@ -178,7 +177,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             lambda tag, litert, conversion: conversions.append((litert, conversion)),
             self.options.extra_flags,
         )
-        with replaced(PayloadComposer, "get_binary_payload", compose_and_keep), intercepted:
+        with nxp.BINARY_PAYLOAD.active(compose_and_keep), intercepted:
             yield compiled
 
     def converter(self) -> Converter:

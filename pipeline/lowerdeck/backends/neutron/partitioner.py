@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from executorch.backends.nxp.backend.custom_delegation_options import CustomDelegationOptions
@@ -22,6 +22,13 @@ from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 
 from lowerdeck.backends.neutron.options import CHECK, Device, Options
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.partition_hooks import (
+    HookPosition,
+    Partition,
+    PartitionHook,
+    PreservedOperators,
+    PreserveOperators,
+)
 from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition
 from lowerdeck.graph.nodes import is_operator
 from lowerdeck.registry import import_paths
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def create_partitioner(device: Device, options: Options, weights: Mapping[str, torch.Tensor]) -> NeutronPartitioner:
-    """NeutronPartitioner, which keeps on the CPU what `options` exclude.
+    """NeutronPartitioner with `options`; `partition_hooks` have it keep on the CPU what they exclude.
 
     Args:
         device: The NPU.
@@ -43,7 +50,7 @@ def create_partitioner(device: Device, options: Options, weights: Mapping[str, t
     Raises:
         LowerdeckError: an operator of `preserve_ops` is not known, or the backend has no converter for it.
     """
-    partitioner = NeutronPartitioner(
+    return NeutronPartitioner(
         # `intermediates_dir` is left out: it would be embedded in the `.pte`, and convert keeps the files by itself.
         # So is `operators_not_to_delegate`, which the backend matches as a part of nodes' names.
         generate_neutron_compile_spec(
@@ -60,10 +67,18 @@ def create_partitioner(device: Device, options: Options, weights: Mapping[str, t
         preserve_ops=_operators(options.preserve_ops),
         check_op_support=None if options.check_op_support is None else _user_check(options.check_op_support),
     )
-    _set_output_value(partitioner)
-    _exclude_marked(partitioner)
-    mark_before_partition(partitioner, options)
-    return partitioner
+
+
+def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
+    """What acts around NXP's partitioner."""
+    return (
+        PartitionHook(
+            position=HookPosition.BACKEND,
+            partition=_partition_unmarked,
+            ops_to_not_decompose=_preserve_with_output_value,
+        ),
+        mark_before_partition(options),
+    )
 
 
 def _as_text(flags: Mapping[str, bool | int | float | str]) -> str | None:
@@ -102,44 +117,34 @@ def _user_check(path: str) -> Callable[[torch.fx.Node], bool]:
     return check
 
 
-def _set_output_value(partitioner: NeutronPartitioner) -> None:
+def _preserve_with_output_value(preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
     """Let the backend look at ATen programs that end in a float convolution or the like.
 
     It asks the output node for its value there, which ATen programs do not have, and stops with an assertion.
     """
-    original = partitioner.ops_to_not_decompose
-
-    def ops_to_not_decompose(program: ExportedProgram) -> Any:
-        output = program.graph.output_node()
-        value = output.meta.get("val")
-        output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if value is None else value
-        try:
-            return original(program)
-        finally:
-            if value is None:
-                del output.meta["val"]
-
-    partitioner.ops_to_not_decompose = ops_to_not_decompose
+    output = program.graph.output_node()
+    value = output.meta.get("val")
+    output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if value is None else value
+    try:
+        return preserve(program)
+    finally:
+        if value is None:
+            del output.meta["val"]
 
 
-def _exclude_marked(partitioner: NeutronPartitioner) -> None:
-    """Make `partitioner` keep excluded nodes on the CPU, each with the quantize/dequantize cluster that it stands in.
+def _partition_unmarked(decide: Partition, program: ExportedProgram) -> PartitionResult:
+    """Keep excluded nodes on the CPU, each with the quantize/dequantize cluster that it is in.
 
     A cluster is delegated or not by its compute node alone. Without it, what is left of the cluster would neither be
     quantized arithmetic, which the NPU needs, nor be refused.
     """
-    decide = partitioner.partition
-
-    def partition_unmarked(program: ExportedProgram) -> PartitionResult:
-        marked = [node for node in program.graph.nodes if excluded_by(node) is not None]
-        recognizer = QDQClusterRecognizer()
-        if marked:
-            recognizer.tag_qdq_clusters(list(program.graph.nodes))
-        for node in marked:
-            node.meta[NXP_DO_NOT_DELEGATE] = True
-            cluster = recognizer.cluster_map.get(node.meta.get("cluster", ""))
-            if cluster is not None:
-                cluster.compute_node.meta[NXP_DO_NOT_DELEGATE] = True
-        return decide(program)
-
-    partitioner.partition = partition_unmarked
+    marked = [node for node in program.graph.nodes if excluded_by(node) is not None]
+    recognizer = QDQClusterRecognizer()
+    if marked:
+        recognizer.tag_qdq_clusters(list(program.graph.nodes))
+    for node in marked:
+        node.meta[NXP_DO_NOT_DELEGATE] = True
+        cluster = recognizer.cluster_map.get(node.meta.get("cluster", ""))
+        if cluster is not None:
+            cluster.compute_node.meta[NXP_DO_NOT_DELEGATE] = True
+    return decide(program)

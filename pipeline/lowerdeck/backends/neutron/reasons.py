@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from executorch.backends.nxp import neutron_partitioner
 from executorch.backends.nxp.neutron_partitioner import (
     NXP_DO_NOT_DELEGATE,
     NeutronPartitioner,
@@ -20,6 +19,7 @@ from executorch.backends.nxp.neutron_partitioner import (
     supported_ops,
 )
 
+from lowerdeck.compat import nxp
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import excluded_by
 from lowerdeck.delegation.rejections.rejection import explain_rejection
@@ -35,28 +35,27 @@ Reasons = Callable[["torch.fx.Node"], Reason | None]
 
 
 class RejectionRecorder:
-    """Listens to one partitioner while it decides, and then answers for each node that it left."""
+    """Records what the partitioner decides, and then answers for each node that it left."""
 
-    def __init__(self, partitioner: NeutronPartitioner) -> None:
+    def __init__(self) -> None:
         self._withdrawn: dict[torch.fx.Node, Reason] = {}
         self._checks: Any = None
-        self._record_validation(partitioner)
 
     @contextmanager
     def recording(self) -> Iterator[Reasons]:
         """Open around the partitioner's decision; the value gives the reason of a node that is not delegated."""
-        recorder, original = self, neutron_partitioner.NeutronSupportedOperators
+        create = nxp.SUPPORTED_OPERATORS.original()
 
-        class Recorded(original):  # type: ignore[misc, valid-type]
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
-                recorder._checks = self
+        def create_and_keep(*arguments: Any) -> Any:
+            self._checks = create(*arguments)
+            return self._checks
 
-        neutron_partitioner.NeutronSupportedOperators = Recorded
-        try:
+        with (
+            nxp.SUPPORTED_OPERATORS.active(create_and_keep),
+            nxp.CONTAINS_COMPUTE_NODES.active(self._recording_contains_compute_nodes()),
+            nxp.VALIDATE_PARTITIONING.active(self._recording_validation()),
+        ):
             yield self.reason
-        finally:
-            neutron_partitioner.NeutronSupportedOperators = original
 
     def reason(self, node: torch.fx.Node) -> Reason | None:
         """Why `node` is not delegated."""
@@ -122,15 +121,9 @@ class RejectionRecorder:
                 return rejection.reason(f"{converter.__name__}.{check.__name__}", code)
         return None
 
-    def _record_validation(self, partitioner: NeutronPartitioner) -> None:
-        """Keep why `partitioner` takes back nodes of partitions that it had formed.
-
-        The instance itself is changed, because ExecuTorch asks a partitioner for more than its two methods.
-        """
-        contains_compute, validate = (
-            partitioner._partition_contains_compute_nodes,
-            partitioner.validate_partitioning_result,
-        )
+    def _recording_contains_compute_nodes(self) -> Callable[[Any, Any], bool]:
+        """NeutronPartitioner's static method, which keeps partitions that are taken back for want of an effect."""
+        contains_compute = nxp.CONTAINS_COMPUTE_NODES.original()
 
         def contains_compute_nodes(partition: Any, mapping: Any) -> bool:
             computes: bool = contains_compute(partition, mapping)
@@ -145,16 +138,23 @@ class RejectionRecorder:
                 self._withdrawn |= dict.fromkeys(partition.nodes, reason)
             return computes
 
-        def validate_partitioning_result(graph: Any, partitions: Any, options: Any, mapping: Any) -> bool:
-            valid: bool = validate(graph, partitions, options, mapping)
+        return contains_compute_nodes
+
+    def _recording_validation(self) -> Callable[[NeutronPartitioner, Any, Any, Any, Any], bool]:
+        """NeutronPartitioner's method, which keeps why nodes of partitions that it had formed are taken back."""
+        validate = nxp.VALIDATE_PARTITIONING.original()
+
+        def validate_partitioning_result(
+            partitioner: NeutronPartitioner, graph: Any, partitions: Any, options: Any, mapping: Any
+        ) -> bool:
+            valid: bool = validate(partitioner, graph, partitions, options, mapping)
             arguments = (partitions, options, partitioner.neutron_target_spec, mapping)
             for node in {} if valid else {node: None for partition in partitions for node in partition.nodes}:
                 if _was_withdrawn(node) and node not in self._withdrawn:
                     self._withdrawn[node] = _partition_rejection(supported_ops[node.target], node, arguments)
             return valid
 
-        partitioner._partition_contains_compute_nodes = contains_compute_nodes
-        partitioner.validate_partitioning_result = validate_partitioning_result
+        return validate_partitioning_result
 
 
 def _was_withdrawn(node: torch.fx.Node) -> bool:

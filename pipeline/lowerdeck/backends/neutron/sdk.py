@@ -1,9 +1,9 @@
 """Makes ExecuTorch's Neutron backend work with a chosen converter flavor.
 
 The backend imports `eiq_neutron_sdk` by that name when it is imported itself, and calls the converter in a child
-process without a time limit and with the pipeline's current folder. `provide_sdk` settles the first, `converting` the
-second. NXP's native code is never imported into the process of the pipeline: what the backend wants to know of a
-target is asked in a child process, and a process can turn from one flavor to another.
+process without a time limit and with the pipeline's current folder. `provide_sdk` settles the first,
+`intercept_conversion` the second. NXP's native code is never imported into the process of the pipeline: what the
+backend wants to know of a target is asked in a child process, and a process can turn from one flavor to another.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from lowerdeck.backends.neutron.converter import (
     describe,
     failure_message,
 )
+from lowerdeck.compat import nxp
+from lowerdeck.compat.replacement import provide_module
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 
-# The one module of the backend that binds the SDK.
-_BACKEND_MODULE = "executorch.backends.nxp.backend.neutron_converter_manager"
-_SUBMODULES = ("neutron_converter", "neutron_library_utils")
+_BOUND = {"neutron_converter": nxp.NEUTRON_CONVERTER, "neutron_library_utils": nxp.NEUTRON_LIBRARY_UTILS}
+"""Modules of the SDK, and where the backend binds them, all in one module."""
 
 OnPartition = Callable[[str, bytes, Conversion], None]
-"""Called as (delegation tag, LiteRT model, what became of it)."""
+"""Called as (delegation tag, LiteRT model, its conversion)."""
 
 
 def provide_sdk(flavor: ConverterFlavor) -> None:
     """Have executorch.backends.nxp go by the targets of `flavor`; call this before anything of it is used.
 
     The backend gets the package itself where that is the reference flavor, and for any other a stand-in that knows the
-    flavor's targets; conversion then needs `converting`.
+    flavor's targets; conversion then needs `intercept_conversion`.
 
     Raises:
         LowerdeckError: the flavor cannot be used; says how to fix it.
     """
     package = _package(flavor)
-    sys.modules[INSTALLED_SDK] = package
-    for name in _SUBMODULES:
-        sys.modules[f"{INSTALLED_SDK}.{name}"] = getattr(package, name)
-    if backend := sys.modules.get(_BACKEND_MODULE):  # it has bound those of another flavor
-        for name in _SUBMODULES:
-            setattr(backend, name, getattr(package, name))
+    provide_module(INSTALLED_SDK, package)
+    for name, bound in _BOUND.items():
+        provide_module(f"{INSTALLED_SDK}.{name}", getattr(package, name))
+        if bound.module in sys.modules:  # it has bound those of another flavor
+            bound.apply(getattr(package, name))
 
 
 @functools.cache
@@ -86,7 +86,6 @@ def intercept_conversion(
         ConversionError: out of `to_backend`, when the converter fails or is not the one that described its targets.
     """
     provide_sdk(flavor)
-    from executorch.backends.nxp.backend.neutron_converter_manager import NeutronConverterManager
 
     def convert_partition(
         manager: Any,
@@ -111,16 +110,12 @@ def intercept_conversion(
         on_partition(delegation_tag, litert, conversion)
         return conversion.model
 
-    original = NeutronConverterManager.convert
-    NeutronConverterManager.convert = convert_partition
-    try:
+    with nxp.CONVERT.active(convert_partition):
         yield
-    finally:
-        NeutronConverterManager.convert = original
 
 
 def _conversion_problem(conversion: Conversion, version: str) -> str | None:
-    """What ExecuTorch would stumble over, or what would make partitions of one program differ; None if nothing."""
+    """Why ExecuTorch would fail, or partitions of one program would differ; None where neither is so."""
     from executorch.backends.nxp.neutron_node_extraction import extract_artifacts_from_neutron_node
 
     if conversion.version != version:
@@ -131,14 +126,14 @@ def _conversion_problem(conversion: Conversion, version: str) -> str | None:
     try:
         extract_artifacts_from_neutron_node(conversion.model)
     except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        # Assertions and accidents of a reader that expects nothing else.
+        # A reader that expects well-formed models only: assertions, and whatever else it runs into.
         return f"made a NeutronGraph operator that ExecuTorch cannot read: {error}"
     return None
 
 
 @functools.cache
 def _package(flavor: ConverterFlavor) -> ModuleType:
-    """What `import eiq_neutron_sdk` has to give."""
+    """The package that `import eiq_neutron_sdk` has to give."""
     return importlib.import_module(REFERENCE_SDK) if flavor.host_only else _stub_package(flavor)
 
 
@@ -171,7 +166,9 @@ def _stub_package(flavor: ConverterFlavor) -> ModuleType:
         return describe_cached(flavor, "imxrt700").targets
 
     def refuse(*_: object) -> bytes:
-        raise LowerdeckError(f"flavor {flavor.name} converts in a child process: open `converting` around the lowering")
+        raise LowerdeckError(
+            f"flavor {flavor.name} converts in a child process: open `intercept_conversion` around the lowering"
+        )
 
     target_names()  # what is wrong with the flavor is said now
     package = ModuleType(INSTALLED_SDK, f"Stand-in for the SDK of flavor {flavor.name}.")

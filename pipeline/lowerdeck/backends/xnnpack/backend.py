@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.backends.xnnpack.options import Device, Options
-from lowerdeck.compat.replacement import replaced
+from lowerdeck.compat import xnnpack as compat
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, NoOptions, Problems
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
@@ -128,7 +128,6 @@ class Xnnpack(Backend[Device, Options]):
         from lowerdeck.backends.xnnpack.views import infer_varying_sizes
 
         partitioner = ConfiguredPartitioner(self.options)
-        mark_before_partition(partitioner, self.options)
 
         @contextmanager
         def reasons() -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
@@ -138,6 +137,7 @@ class Xnnpack(Backend[Device, Options]):
         varies = bool(program.range_constraints)
         return Lowering(
             partitioner=partitioner,
+            hooks=(mark_before_partition(self.options),),
             transform_passes=[infer_varying_sizes] if varies else None,
             # Where a view stays on the CPU, ExecuTorch lets it share memory only if both shapes vary or neither does,
             # and stops otherwise.
@@ -150,15 +150,13 @@ class Xnnpack(Backend[Device, Options]):
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Keep every serialized partition; it needs no twin, ExecuTorch's runtime executes it on the host."""
-        from executorch.backends.xnnpack import xnnpack_preprocess
         from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNStaticTranspose
-        from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
         from lowerdeck.backends.xnnpack.patterns import possible_patterns
 
         compiled: list[CompiledPartition] = []
         transposes: list[int] = []
-        original, serialize = XnnpackBackend.preprocess, xnnpack_preprocess.serialize_xnnpack_binary
+        original, serialize = compat.PREPROCESS.original(), compat.SERIALIZE.original()
 
         def preprocess(program: ExportedProgram, *arguments: Any) -> Any:
             with possible_patterns(program):
@@ -171,11 +169,7 @@ class Xnnpack(Backend[Device, Options]):
             payload: bytes = serialize(graph, *arguments)
             return payload
 
-        with (
-            replaced(XnnpackBackend, "preprocess", staticmethod(preprocess)),
-            replaced(xnnpack_preprocess, "serialize_xnnpack_binary", serialize_counted),
-            self._logging(),
-        ):
+        with compat.PREPROCESS.active(preprocess), compat.SERIALIZE.active(serialize_counted), self._logging():
             yield compiled
 
     def _logging(self) -> AbstractContextManager[None]:

@@ -1,9 +1,8 @@
-"""XnnpackPartitioner with the chosen options; reasons.py tells why it left a node on the CPU."""
+"""XnnpackPartitioner with the chosen options; reasons.py says why it left a node on the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,29 +27,27 @@ _NO_CPU_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
 
 
 class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
-    """XnnpackPartitioner for `target.options`; ExecuTorch asks for its class, so that it is one."""
+    """XnnpackPartitioner for `target.options`."""
 
     def __init__(self, options: Options) -> None:
         names = options.configs or [
             *(name for name in DEFAULT_CONFIGS if name not in options.excluded_configs),
             *options.additional_configs,
         ]
+        self._options = options
         super().__init__(
-            configs=[CONFIGS[name] for name in names],
+            configs=[self._guarded(CONFIGS[name]) for name in names],
             config_precisions=[ConfigPrecisionType[name] for name in options.config_precisions or ()] or None,
             per_op_mode=options.per_op_mode,
             verbose=options.verbose,
         )
-        self._options = options
-        checks = {operator: config.check_constraints for operator, config in self.target_partitioner_configs.items()}
+        checks = {operator: config.check_alone for operator, config in self.target_partitioner_configs.items()}
         self.reasons = Reasons(options, checks)
         """Why nodes are not delegated, once `partition` has decided."""
         for operator, config in self.target_partitioner_configs.items():
             if operator in _LINEAR:
                 config.force_non_static_weights_for_f32_linear = options.force_non_static_weights_for_f32_linear
                 config.enable_bf16 = options.enable_bf16
-            config.check_constraints = partial(self._check, config, config.check_constraints)
-            config.get_partition = partial(_without_excluded, config.get_partition)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag what is delegated, and remember what is said about the rest.
@@ -69,23 +66,43 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
         operators, preserves = super().ops_to_not_decompose(ep)
         return operators, lambda node: preserves(node) and not matches_aten_node(node, self._options)
 
-    def _check(self, config: Any, check: Check, node: torch.fx.Node, program: ExportedProgram) -> bool:
-        """`check`, except where the options keep the node, or what would be fused into it, on the CPU.
+    def _guarded(self, config: type[Any]) -> type[Any]:
+        """`config`, without what the options keep on the CPU."""
+        partitioner = self
+
+        class Guarded(config):  # type: ignore[misc]
+            @property
+            def check_alone(self) -> Check:
+                """The check without the options."""
+                check: Check = super().check_constraints
+                return check
+
+            def check_constraints(self, node: torch.fx.Node, ep: ExportedProgram) -> bool:
+                return not partitioner._is_excluded(self, node) and self.check_alone(node, ep)
+
+            def get_partition(self, node: torch.fx.Node, ep: ExportedProgram) -> list[torch.fx.Node]:
+                # In float arithmetic an activation that is excluded need not be fused.
+                return [member for member in super().get_partition(node, ep) if excluded_by(member) is None]
+
+        return Guarded
+
+    def _is_excluded(self, config: Any, node: torch.fx.Node) -> bool:
+        """Whether the options keep the node, or what would be fused into it, on the CPU.
 
         What stays there must not be checked at all: a check marks the quantize and dequantize nodes around it as part
         of a quantized operator, and XNNPACK's serializer then leaves them out of the program.
         """
         if excluded_by(node) is not None:
-            return False
+            return True
         activation = _fused_activation(config, node)
-        if activation is not None and excluded_by(activation) and any(map(is_dequant, node.all_input_nodes)):
-            self.reasons.add_fused_exclusion(node, activation)
+        if activation is None or not excluded_by(activation) or not any(map(is_dequant, node.all_input_nodes)):
             return False
-        return check(node, program)
+        self.reasons.add_fused_exclusion(node, activation)
+        return True
 
 
 def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
-    """Refuse an option that applies to nothing in an edge program.
+    """Refuse an option that has no effect on an edge program.
 
     Raises:
         LowerdeckError: naming the option.
@@ -129,12 +146,3 @@ def _fused_activation(config: Any, node: torch.fx.Node) -> torch.fx.Node | None:
     """The one user of `node`, where `config` fuses it into the operator."""
     users = list(node.users)
     return users[0] if len(users) == 1 and operator_of(users[0]) in getattr(config, "fused_acts", ()) else None
-
-
-def _without_excluded(
-    get_partition: Callable[[torch.fx.Node, ExportedProgram], list[torch.fx.Node]],
-    node: torch.fx.Node,
-    program: ExportedProgram,
-) -> list[torch.fx.Node]:
-    """What goes with `node`: in float arithmetic an activation that is excluded need not be fused."""
-    return [member for member in get_partition(node, program) if excluded_by(member) is None]

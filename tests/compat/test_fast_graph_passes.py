@@ -1,4 +1,4 @@
-"""lowerdeck.compat.quick_graphs: work on graphs is quicker, and what comes out of it is the same."""
+"""lowerdeck.compat.fast_graph_passes: work on graphs is quicker, and what comes out of it is the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import pytest
 import torch
 
-from lowerdeck.compat.quick_graphs import quick_graphs
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from tests.conftest import small_network
 
 
@@ -27,7 +27,7 @@ def negated(module: torch.fx.GraphModule) -> None:
 
 def test_code_is_generated_at_the_first_call() -> None:
     image = torch.randn(1, 3, 32, 32)
-    with quick_graphs():
+    with fast_graph_passes():
         module = traced()
         before = module(image)
         negated(module)
@@ -37,7 +37,7 @@ def test_code_is_generated_at_the_first_call() -> None:
 
 
 def test_looking_at_the_signature_of_forward_is_enough() -> None:
-    with quick_graphs():
+    with fast_graph_passes():
         module = traced()
         negated(module)
         assert list(inspect.signature(module.forward).parameters) == ["x"]
@@ -45,7 +45,7 @@ def test_looking_at_the_signature_of_forward_is_enough() -> None:
 
 
 def test_what_was_never_called_has_its_code_at_the_end() -> None:
-    with quick_graphs():
+    with fast_graph_passes():
         module = traced()
         negated(module)
     assert "neg" in module.code
@@ -57,7 +57,7 @@ def test_everything_is_as_before_when_work_fails() -> None:
     module = traced()
 
     def fail() -> None:
-        with quick_graphs():
+        with fast_graph_passes():
             negated(module)
             raise ZeroDivisionError
 
@@ -69,8 +69,8 @@ def test_everything_is_as_before_when_work_fails() -> None:
 
 
 def test_it_may_be_opened_within_itself() -> None:
-    with quick_graphs():
-        with quick_graphs():
+    with fast_graph_passes():
+        with fast_graph_passes():
             module = traced()
         negated(module)
     assert "neg" in module.code
@@ -79,7 +79,7 @@ def test_it_may_be_opened_within_itself() -> None:
 def test_inputs_keep_their_names_through_export() -> None:
     """torch.export names them after the parameters of `forward`, of which code on demand has its own."""
     example = (torch.zeros(1, 3, 32, 32),)
-    with quick_graphs():
+    with fast_graph_passes():
         module = torch.export.export(small_network(), example).module(check_guards=False)
         module.recompile()
         exported = torch.export.export(module, example)

@@ -1,0 +1,147 @@
+"""What is replaced for speed only does not change results: each with and without it, on small models."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+
+from lowerdeck.backends.xnnpack.patterns import possible_patterns
+from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.compat.replacement import Replacement
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.formats import pt2
+from lowerdeck.operators.shared import shared_work
+from lowerdeck.sweep import hydra_multirun
+from tests.compat.replacements import declared
+from tests.conftest import TARGETS, Lowered, backend_for, small_network
+
+EXAMPLE = (torch.zeros(1, 3, 32, 32),)
+
+
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(small_network(), EXAMPLE)
+
+
+def stored(program: torch.export.ExportedProgram) -> bytes:
+    file = io.BytesIO()
+    pt2.save(program, file)
+    return file.getvalue()
+
+
+def lowered_program(program: torch.export.ExportedProgram) -> bytes:
+    manager = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    return bytes(manager.to_executorch().buffer)
+
+
+def quantized() -> bytes:
+    """The small network, which has batch norms, and one without, quantized for XNNPACK."""
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    from lowerdeck.backends.xnnpack.backend import Xnnpack
+    from lowerdeck.backends.xnnpack.options import Device
+
+    content = b""
+    for network in (small_network(), torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()):
+        quantizer = Xnnpack(device=Device()).quantizer(QuantizationScheme(name="int8"))
+        prepared = prepare_pt2e(torch.export.export(network, EXAMPLE).module(), quantizer)
+        prepared(*EXAMPLE)
+        content += stored(torch.export.export(convert_pt2e(prepared), EXAMPLE))
+    return content
+
+
+def sweep(folder: Path) -> list[tuple[int, tuple[str, ...]]]:
+    """The points that Hydra runs."""
+    from hydra.core.hydra_config import HydraConfig
+
+    points: list[tuple[int, tuple[str, ...]]] = []
+
+    def task(config: Any) -> None:
+        job = HydraConfig.get()
+        points.append((int(job.job.num), tuple(job.overrides.task)))
+
+    (folder / "config.yaml").write_text("a: 0\nb: 0\n")
+    hydra_multirun.multirun(folder, task, ["a=1,2", "b=3,4"])
+    return points
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, object]]:
+    """Name of a replacement -> what comes out without it and with it."""
+    path = tmp_path_factory.mktemp("stored") / "program.pt2"
+    path.write_bytes(stored(exported()))
+    plain_program, plain_bytes = torch.export.load(path), lowered_program(exported())
+    pt2._drop_derived_ranges(plain_program)
+    with fast_graph_passes():
+        program = exported()
+        fast_stored, fast = stored(program), lowered_program(program)
+    plain_quantized = quantized()
+    with shared_work():
+        shared_quantized, shared = quantized(), lowered_program(exported())
+    with possible_patterns(to_edge_transform_and_lower(exported()).exported_program()):
+        spared = lowered_program(exported())
+    graphs = ((path.read_bytes(), plain_bytes), (fast_stored, fast))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hydra_multirun, "_composed_already", nullcontext)
+        plain_points = sweep(tmp_path_factory.mktemp("plain"))
+    return {
+        "pytorch.COPY_PROVENANCE": graphs,
+        "pytorch.RECOMPILE": graphs,
+        "pytorch.SERIALIZER_TYPING": (stored(plain_program), stored(pt2.load(path))),
+        "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": (plain_bytes, shared),
+        "xnnpack.ANNOTATORS": (plain_quantized, shared_quantized),
+        "xnnpack.ATTENTION_PATTERNS": (plain_bytes, spared),
+        "xnnpack.INTERPOLATION_PATTERNS": (plain_bytes, spared),
+        "hydra.VALIDATE_BATCH": (plain_points, sweep(tmp_path_factory.mktemp("spared"))),
+    }
+
+
+SPEED_ONLY = [name for name, replacement in declared().items() if replacement.for_speed_only]
+
+
+@pytest.mark.parametrize("name", SPEED_ONLY)
+def test_the_result_is_the_same(name: str, results: dict[str, tuple[object, object]]) -> None:
+    without, with_it = results[name]
+    assert without
+    assert without == with_it
+
+
+def test_nothing_else_is_compared(results: dict[str, tuple[object, object]]) -> None:
+    assert sorted(results) == sorted(SPEED_ONLY)
+
+
+def test_a_sweep_has_all_its_points(results: dict[str, tuple[object, object]]) -> None:
+    points = [(f"a={a}", f"b={b}") for a, b in itertools.product((1, 2), (3, 4))]
+    assert results["hydra.VALIDATE_BATCH"][1] == list(enumerate(points))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_lowered_program_is_the_same_for_every_backend(
+    target: str,
+    lowered: Callable[[str], Lowered],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fixture was lowered with fast_graph_passes; here all replacements for speed are off."""
+    from lowerdeck.steps import convert, partition
+
+    small = lowered(target)
+
+    def inactive(replacement: Replacement, value: object) -> Any:
+        return nullcontext() if replacement.for_speed_only else activate(replacement, value)
+
+    activate = Replacement.active
+    monkeypatch.setattr(Replacement, "active", inactive)
+    planned = partition.partition(small.quantized(), backend_for(small.target))
+    assert planned.plan == small.plan
+    assert convert.convert(small.edge(), small.plan, backend_for(small.target), tmp_path).program == (
+        small.converted.program
+    )

@@ -1,0 +1,107 @@
+"""Hooks act around every backend's partitioner in one order, whatever the order in which they are given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+
+from lowerdeck.contracts.lowering import Lowering
+from lowerdeck.contracts.partition_hooks import HookPosition, PartitionHook
+from lowerdeck.delegation.partition_chain import PartitionChain, partition_chain
+from lowerdeck.delegation.verification import check_partitioner_against_plan
+from tests.conftest import TARGETS, Lowered
+
+PROGRAM: Any = object()
+
+
+class Recorded(Partitioner):  # type: ignore[misc]
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def partition(self, exported_program: Any) -> PartitionResult:
+        self.calls.append("partitioner")
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
+
+    def ops_to_not_decompose(self, ep: Any) -> Any:
+        self.calls.append("partitioner")
+        return [torch.ops.aten.add.Tensor], None
+
+    def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
+        return [exported_program]
+
+
+def recorded_hook(position: HookPosition, calls: list[str]) -> PartitionHook:
+    def around(inner: Callable[[Any], Any], program: Any) -> Any:
+        calls.append(f"before {position.name}")
+        result = inner(program)
+        calls.append(f"after {position.name}")
+        return result
+
+    return PartitionHook(position=position, partition=around, ops_to_not_decompose=around)
+
+
+ORDER = [
+    "before STEP",
+    "before IO_BOUNDARY",
+    "before MARK_EXCLUDED",
+    "before BACKEND",
+    "partitioner",
+    "after BACKEND",
+    "after MARK_EXCLUDED",
+    "after IO_BOUNDARY",
+    "after STEP",
+]
+
+
+@pytest.mark.parametrize("given", itertools.permutations(HookPosition))
+def test_the_order_is_that_of_the_positions(given: tuple[HookPosition, ...]) -> None:
+    calls: list[str] = []
+    chain = PartitionChain(Recorded(calls), [recorded_hook(position, calls) for position in given])
+    assert chain(PROGRAM).tagged_exported_program is PROGRAM
+    assert calls == ORDER
+    calls.clear()
+    assert chain.ops_to_not_decompose(PROGRAM) == ([torch.ops.aten.add.Tensor], None)
+    assert calls == ORDER
+
+
+def test_a_hook_may_act_around_one_of_the_two_questions() -> None:
+    calls: list[str] = []
+    idle = PartitionHook(position=HookPosition.BACKEND)
+    chain = PartitionChain(Recorded(calls), [idle])
+    chain.partition(PROGRAM)
+    chain.ops_to_not_decompose(PROGRAM)
+    assert calls == ["partitioner", "partitioner"]
+
+
+def test_what_has_no_hooks_is_passed_on() -> None:
+    passed: object = PartitionChain(Recorded([]), []).transform_for_pre_decomposition(PROGRAM)
+    assert passed == [PROGRAM]
+
+
+def test_a_position_has_one_hook() -> None:
+    hook = PartitionHook(position=HookPosition.STEP)
+    with pytest.raises(AssertionError, match="two hooks stand at one position"):
+        PartitionChain(Recorded([]), [hook, hook])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_backend_has_the_same_chain(target: str, lowered: Callable[[str], Lowered]) -> None:
+    small = lowered(target)
+    lowering = small.backend().lowering(small.quantized())
+    lowering.quantized_inputs = True
+    chain = partition_chain(lowering, check_partitioner_against_plan(small.plan))
+    own = {HookPosition.BACKEND} if target != "xnnpack_cpu" else set()
+    assert {hook.position for hook in chain.hooks} == {*HookPosition} - {HookPosition.BACKEND} | own
+
+
+def test_integers_at_the_io_boundary_have_a_hook_only_where_they_are_wanted() -> None:
+    lowering = Lowering(partitioner=Recorded([]))
+    assert partition_chain(lowering).hooks == ()
+    lowering.quantized_outputs = True
+    assert [hook.position for hook in partition_chain(lowering).hooks] == [HookPosition.IO_BOUNDARY]
