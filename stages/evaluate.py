@@ -1,4 +1,4 @@
-"""Stage evaluate: the `.pte` on the evaluation set, held against the baseline -> build/evaluate/."""
+"""Stage evaluate: the `.pte` on the evaluation set, compared with the baseline -> build/evaluate/."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen.dataset import chosen_dataset
@@ -32,7 +32,7 @@ def main() -> None:
     layers, metric_sources = read_layers(paths.LAYERS), [metrics.source(name) for name in config.metrics]
     measured = summarize(outputs, metric_sources, plan, manifest, layers) | {"executed_by": host.executor}
     write_evaluation(measured, outputs, list(map(dataset.evaluation.digest, samples)), class_metrics(outputs))
-    check_gates(chosen_gates(), measured)  # last: what was measured stays, whether it is good enough or not
+    check_gates(chosen_gates(), measured)  # last: the metrics are written whether they are good enough or not
 
 
 run_stage(__name__, main, preloaded_within_s=60)

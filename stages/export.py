@@ -18,5 +18,5 @@ def main() -> None:
     write_program(paths.EXPORTED, program)
 
 
-# A server that is still importing has more to import than export needs.
+# Do not wait for a server that is still importing: it imports more than export needs.
 run_stage(__name__, main, preloaded_within_s=0.2)

@@ -1,4 +1,4 @@
-"""Stage firmware: the `.pte` with all that its use in firmware needs -> build/firmware/ and build/firmware.zip."""
+"""Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/ and build/firmware.zip."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen.dataset import chosen_dataset

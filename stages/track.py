@@ -22,7 +22,7 @@ def main() -> None:
         print(f"track: {what} {recorded.run_name!r} of experiment {recorded.experiment!r}; `make ui` shows it")
     else:
         print("track: no MLflow run, as tracking.enabled is false")
-    write_json(paths.LINEAGE, chain)  # not before: where recording failed, the previous one stays
+    write_json(paths.LINEAGE, chain)  # only now: if recording fails, the previous one stays
     write_json(paths.RECORDED, {"build_key": chain["build_key"], "run": config.tracking.enabled})
 
 

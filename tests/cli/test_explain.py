@@ -193,7 +193,7 @@ class TestAgainst:
 
     def test_something_else_says_what_is_taken(self, explain: Callable[..., str]) -> None:
         write_plan(network())
-        assert "no plan file" in explain("--against", "nothing.json", status=1)
+        assert "not a plan file" in explain("--against", "nothing.json", status=1)
 
     def test_does_not_go_together_with_node(self, explain: Callable[..., str]) -> None:
         assert "give one of them" in explain("--against", "x", "--node", "y", status=1)

@@ -109,5 +109,5 @@ class TestRun:
         (lost,) = json.loads(explain("--against", name, "--json"))["lost"]
         assert lost["after"]["name"] == "hardswish"
         message = explain("--against", "no such thing", status=1)
-        assert "no file and no revision of git; as an MLflow run:" in message
+        assert "neither a file nor a git revision; as an MLflow run:" in message
         assert name in message

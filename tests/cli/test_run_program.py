@@ -227,7 +227,7 @@ class TestRefusals:
             (("broken.npy",), "broken.npy cannot be read"),
             (("broken.npz",), "broken.npz cannot be read"),
             (("broken.png",), "broken.png cannot be read"),
-            (("some.txt",), "no kind of input"),
+            (("some.txt",), "not a readable kind of input"),
             (("missing.npy",), "No such file"),
             (("missing.png",), "No such file"),
             (("empty",), "holds no images"),

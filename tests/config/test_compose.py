@@ -346,11 +346,11 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "alignment that the runtime refuses": (
         override("firmware.alignment_bytes", 8),
-        ("firmware.alignment_bytes: ", "received: 8", "which ExecuTorch's runtime demands"),
+        ("firmware.alignment_bytes: ", "received: 8", "which ExecuTorch's runtime requires"),
     ),
     "array that C cannot name": (
         override("firmware.array_name", "2nd-model"),
-        ("firmware.array_name: ", 'received: "2nd-model"', "no name in C"),
+        ("firmware.array_name: ", 'received: "2nd-model"', "not a name in C"),
     ),
     "array named like a keyword": (
         override("firmware.array_name", "const"),

@@ -88,7 +88,7 @@ BAD_CONTENT: dict[str, tuple[dict[str, Any], str]] = {
     "float64": ({"inputs": inputs().astype(np.float64)}, r"float64; allowed are float32.*astype\('float32'\)"),
     "text": ({"inputs": np.full((5, 4), "x")}, "allowed are float32"),
     "too few labels": ({"inputs": inputs(), "labels": np.zeros(4, np.int64)}, r"labels of .* are int64 \[4\]"),
-    "one-hot labels": ({"inputs": inputs(), "labels": np.zeros((5, 3), np.int64)}, "one class index a sample"),
+    "one-hot labels": ({"inputs": inputs(), "labels": np.zeros((5, 3), np.int64)}, "one class index per sample"),
     "float labels": ({"inputs": inputs(), "labels": np.zeros(5)}, r"float64 \[5\]; store them as integers"),
     "label too high": (
         {"inputs": inputs(), "labels": np.array([0, 1, 2, 3, 3])},

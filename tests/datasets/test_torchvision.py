@@ -147,5 +147,5 @@ def test_command_line(root: Path) -> None:
     assert run("FashionMNIST", str(root)).returncode == 0, "what is there needs no download"
     wrong = run("Fashion", str(root))
     assert wrong.returncode == 1
-    assert "torchvision's datasets that serve here" in wrong.stderr
+    assert "supported datasets of torchvision" in wrong.stderr
     assert run().returncode == 2

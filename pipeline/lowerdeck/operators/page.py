@@ -28,7 +28,7 @@ def markdown(page: Page) -> str:
     title = _TITLES.get(page.backend, page.backend)
     parts = [
         f"# Operators of {title}",
-        f"Written by `lowerdeck operators --backend {page.backend} --update`; [README.md](README.md) tells how to read "
+        f"Written by `lowerdeck operators --backend {page.backend} --update`; [README.md](README.md) explains "
         "it. Measured with " + ", ".join(f"{name} {version}" for name, version in page.versions.items()) + ".",
         _counts(page.rows),
     ]
