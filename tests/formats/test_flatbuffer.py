@@ -14,6 +14,7 @@ from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.flatbuffer import Table, root, unpack
 from lowerdeck.formats.pte import (
+    ITEM_BYTES,
     Boxed,
     Delegate,
     DelegateCall,
@@ -315,6 +316,35 @@ class TestTensors:
         assert read(large, _8=numbers([0, 4 * used], "q")).arena_bytes[1] == 4 * used
         with pytest.raises(ValueError, match=f"uses {used} of them"):
             read(large, _8=numbers([0, 4 * used + 1], "q"))
+
+
+def test_bytes_of_an_element() -> None:
+    """By ScalarType of the schema: integers and floats, bool and quantized ones, bfloat16 and what packs bits, float8."""
+    assert ITEM_BYTES == {
+        0: 1,
+        1: 1,
+        2: 2,
+        3: 4,
+        4: 8,
+        5: 2,
+        6: 4,
+        7: 8,
+        11: 1,
+        12: 1,
+        13: 1,
+        14: 4,
+        15: 2,
+        16: 1,
+        17: 1,
+        22: 2,
+        23: 1,
+        24: 1,
+        25: 1,
+        26: 1,
+        27: 2,
+        28: 4,
+        29: 8,
+    }
 
 
 class TestSegments:
