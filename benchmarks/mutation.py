@@ -19,6 +19,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import os
 import random
 import resource
@@ -171,18 +172,17 @@ def trial(module: Module, count: int, seed: int) -> Iterator[Outcome]:
     if _run_tests(module, module.source, 600, quiet=False) is not Outcome.SURVIVED:
         raise SystemExit(f"{module.path}: the tests fail without any mutant: pytest {' '.join(module.tests)}")
     limit_s = GRACE_S + 5 * (time.monotonic() - started)
-    mutants = [mutant for mutant in mutants_of(module.source) if (mutant.before, mutant.after) not in module.equivalent]
-    if count and count < len(mutants):
-        mutants = random.Random(f"{seed} {module.path}").sample(mutants, count)
-    for mutant in sorted(mutants, key=lambda mutant: mutant.line):
+    mutants = mutants_of(module.source, random.Random(f"{seed} {module.path}"))
+    noticeable = (mutant for mutant in mutants if (mutant.before, mutant.after) not in module.equivalent)
+    for mutant in itertools.islice(noticeable, count or None):
         outcome = _run_tests(module, mutant.source, limit_s)
         if outcome is Outcome.SURVIVED:
             print(f"{module.path}:{mutant.line}: survived\n  - {mutant.before}\n  + {mutant.after}", flush=True)
         yield outcome
 
 
-def mutants_of(source: str) -> list[Mutant]:
-    """The module's mutants: at each place one of each kind of Cosmic Ray's operators.
+def mutants_of(source: str, generator: random.Random) -> Iterator[Mutant]:
+    """The module's mutants in random order: at each place one of each kind of Cosmic Ray's operators.
 
     Of the many operators of one kind (each comparison becomes seven others) one is drawn for a place, always the same
     one, so that a sample is spread over the places. Annotations, imports for type checkers and decorators of classes
@@ -205,13 +205,13 @@ def mutants_of(source: str) -> list[Mutant]:
         for occurrence, place in enumerate(places):
             if not any(first <= place[0] and place[1] <= last for first, last in dead):
                 choices.setdefault((place, kind), []).append((operator, occurrence))
-    mutants = []
-    for key in sorted(choices):
+    keys = sorted(choices)
+    generator.shuffle(keys)
+    for key in keys:
         operator, occurrence = random.Random(str(key)).choice(choices[key])
         mutated = mutate_code(source, operator, occurrence)
         if mutated is not None and _is_another_program(mutated, source):
-            mutants.append(_mutant(source, mutated))
-    return mutants
+            yield _mutant(source, mutated)
 
 
 def _is_another_program(mutated: str, source: str) -> bool:

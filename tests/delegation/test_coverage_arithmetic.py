@@ -33,7 +33,11 @@ def node(
     **fields: Any,
 ) -> PlannedNode:
     reason = None if partition else Reason(code=code, message="made up")
-    known = {"compute": operator not in (QUANTIZE, "getitem"), "module": "", "outputs": (tensor(name, 2),)}
+    known: dict[str, Any] = {
+        "compute": operator not in (QUANTIZE, "getitem"),
+        "module": "",
+        "outputs": (tensor(name, 2),),
+    }
     return PlannedNode(
         name=name, operator=operator, partition=partition, inputs=tuple(takes), reason=reason, **known | fields
     )

@@ -59,8 +59,8 @@ def test_a_difference_of_pairs() -> None:
 
 def test_a_difference_stays_within_shares() -> None:
     """One gain of 1: 2/3 and 1/3, 1/3 -+ 1.95996 sqrt((1 - 1/9) / 3) = 1/3 -+ 1.0669."""
-    assert paired_difference(hits("1"), hits("0")) == (1.0, pytest.approx(1 / 3 - 1.06688, abs=5e-5), 1.0)
-    assert paired_difference(hits("0"), hits("1")) == (-1.0, -1.0, pytest.approx(1.06688 - 1 / 3, abs=5e-5))
+    assert paired_difference(hits("1"), hits("0")) == pytest.approx((1.0, 1 / 3 - 1.06688, 1.0), abs=5e-5)
+    assert paired_difference(hits("0"), hits("1")) == pytest.approx((-1.0, -1.0, 1.06688 - 1 / 3), abs=5e-5)
 
 
 def test_a_share_with_its_ends() -> None:

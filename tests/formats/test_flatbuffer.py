@@ -14,6 +14,7 @@ from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.flatbuffer import Table, root, unpack
 from lowerdeck.formats.pte import (
+    ITEM_BYTES,
     Boxed,
     Delegate,
     DelegateCall,
@@ -173,7 +174,7 @@ class TestTable:
 FLOATS = struct.pack("<2f", 1.0, 2.0)
 
 
-def tensor(sizes: Sequence[int] = (2,), order: Sequence[int] = (0,), kind: int = 6, **more: Field) -> Field:
+def tensor(sizes: Sequence[int] = (2,), order: Sequence[int] = (0,), kind: int = 6, **more: Any) -> Field:
     fields = {0: number(kind, "b"), 2: numbers(sizes, "i"), 3: numbers(order, "B")}
     return value(5, table(fields | {int(name[1:]): field for name, field in more.items()}))
 
@@ -187,7 +188,7 @@ def planned(arena: int, offset: int, high: int = 0) -> Field:
     return table({0: number(arena, "I"), 1: number(offset, "I"), 2: number(high, "I")})
 
 
-def plan(values: Sequence[Field], instructions: Sequence[Field] = (), name: str = "forward", **more: Field) -> Field:
+def plan(values: Sequence[Field], instructions: Sequence[Field] = (), name: str = "forward", **more: Any) -> Field:
     fields = {
         0: text(name),
         2: several(values),
@@ -197,12 +198,12 @@ def plan(values: Sequence[Field], instructions: Sequence[Field] = (), name: str 
     return table(fields | {int(slot[1:]): field for slot, field in more.items()})
 
 
-def pte(*plans: Field, **more: Field) -> bytes:
+def pte(*plans: Field, **more: Any) -> bytes:
     fields = {1: several(plans), 2: several([table({}), table({0: blob(FLOATS)})])}
     return built(fields | {int(slot[1:]): field for slot, field in more.items()}, b"ET12")
 
 
-def read(*values: Field, instructions: Sequence[Field] = (), **more: Field) -> Method:
+def read(*values: Field, instructions: Sequence[Field] = (), **more: Any) -> Method:
     (method,) = read_pte(pte(plan(values, instructions, **more)))
     return method
 
@@ -257,7 +258,7 @@ class TestValues:
 
 
 class TestTensors:
-    def only(self, given: Field, **more: Field) -> TensorSpec:
+    def only(self, given: Field, **more: Any) -> TensorSpec:
         found = read(given, **more).values[0]
         assert isinstance(found, TensorSpec)
         return found
@@ -317,8 +318,37 @@ class TestTensors:
             read(large, _8=numbers([0, 4 * used + 1], "q"))
 
 
+def test_bytes_of_an_element() -> None:
+    """By ScalarType of the schema: numbers, bool, quantized numbers, packed bits, float8."""
+    assert ITEM_BYTES == {
+        0: 1,
+        1: 1,
+        2: 2,
+        3: 4,
+        4: 8,
+        5: 2,
+        6: 4,
+        7: 8,
+        11: 1,
+        12: 1,
+        13: 1,
+        14: 4,
+        15: 2,
+        16: 1,
+        17: 1,
+        22: 2,
+        23: 1,
+        24: 1,
+        25: 1,
+        26: 1,
+        27: 2,
+        28: 4,
+        29: 8,
+    }
+
+
 class TestSegments:
-    def file(self, given: Field, segment: bytes = b"....CONST", **more: Field) -> TensorSpec:
+    def file(self, given: Field, segment: bytes = b"....CONST", **more: Any) -> TensorSpec:
         entry = table({1: number(len(segment), "Q")})
         data = with_header(pte(plan([given]), _4=several([entry]), **more), segment)
         found = read_pte(data)[0].values[0]
@@ -429,9 +459,9 @@ class TestInstructions:
     @pytest.mark.parametrize("slot", ["_3", "_4"])
     def test_inputs_and_outputs_are_values(self, slot: str) -> None:
         with pytest.raises(ValueError, match="refers to value 1 and has 1"):
-            read(value(1), **{slot: numbers([1], "i")})
+            read_pte(pte(plan([value(1)], **dict[str, Any]({slot: numbers([1], "i")}))))
         with pytest.raises(ValueError, match="method forward has an input or output that is no value"):
-            read(value(1), **{slot: numbers([-1], "i")})
+            read_pte(pte(plan([value(1)], **dict[str, Any]({slot: numbers([-1], "i")}))))
 
     def test_items_of_lists_are_values(self) -> None:
         with pytest.raises(ValueError, match="refers to value 1 and has 1"):

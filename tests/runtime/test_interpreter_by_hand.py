@@ -300,6 +300,11 @@ def test_methods_are_found_by_name() -> None:
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("inputs", [(), (1, 2)])
+    def test_other_numbers_of_inputs(self, inputs: tuple[int, ...]) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            run(method([1], []), *inputs)
+
     @pytest.mark.parametrize(
         ("values", "args", "message"),
         [

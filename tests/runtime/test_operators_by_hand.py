@@ -23,6 +23,7 @@ INT8, UINT8 = 1, 0
         ("executorch_prim::mod.Scalar", (7, 3), 1), ("executorch_prim::mod.Scalar", (0, 3), 0),
         ("executorch_prim::mod.Scalar", (-7.5, 2), -1.5), ("executorch_prim::mod.Scalar", (7, 2.5), 2.0),
         ("executorch_prim::eq.Scalar", (2, 2), True), ("executorch_prim::eq.Scalar", (2, 3), False),
+        ("executorch_prim::eq.Scalar", (3, 2), False),
         ("executorch_prim::gt.Scalar", (3, 2), True), ("executorch_prim::gt.Scalar", (2, 2), False),
         ("executorch_prim::lt.Scalar", (2, 3), True), ("executorch_prim::lt.Scalar", (2, 2), False),
         ("executorch_prim::ge.Scalar", (2, 2), True), ("executorch_prim::ge.Scalar", (1, 2), False),
