@@ -66,7 +66,7 @@ def built(metrics: dict[str, Any] | None = None, **sections: Any) -> None:
 
 
 def ledger(*arguments: str) -> int:
-    return main.main(["ledger", *arguments])
+    return main(["ledger", *arguments])
 
 
 def entries() -> dict[str, Any]:
