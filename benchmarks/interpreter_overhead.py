@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from lowerdeck.backends.neutron.twin import RESOLVERS
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ def main() -> None:
     from lowerdeck.artifacts.files import read_json, require_file
     from lowerdeck.artifacts.firmware_bundle import write_firmware
     from lowerdeck.artifacts.host_programs import open_converted_program
-    from lowerdeck.firmware import bundle
+    from lowerdeck.firmware.bundle import bundle
     from lowerdeck.firmware.vector import calibration_sample, execute
 
     program, dataset = open_converted_program("reference"), chosen_dataset(build.seed)

@@ -18,7 +18,7 @@ from torch import nn
 from lowerdeck.artifacts import paths
 from lowerdeck.cli.run_program import describe, run_program
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 from tests.project import SOURCES
 from tests.runtime.lowering import Lowered, lower
 

@@ -26,8 +26,9 @@ from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.firmware import Placement, Target, bundle
-from lowerdeck.firmware.metadata import RANDOM_CAVEAT
+from lowerdeck.firmware.bundle import bundle
+from lowerdeck.firmware.header import Placement
+from lowerdeck.firmware.metadata import RANDOM_CAVEAT, Target
 from lowerdeck.firmware.readme import readme
 from lowerdeck.firmware.vector import bundled_program, calibration_sample, execute
 from lowerdeck.runtime.floats import to_program

@@ -29,7 +29,7 @@ from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.models.networks.resnet8 import ResNet8
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export

@@ -23,8 +23,8 @@ from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan
-from lowerdeck.runtime import open_program
 from lowerdeck.runtime.floats import FloatProgram, from_program, to_program
+from lowerdeck.runtime.loading import open_program
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.evaluate import torch_program
 from lowerdeck.steps.partition import partition

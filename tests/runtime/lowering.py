@@ -20,7 +20,7 @@ from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.program import HostProgram
 
 Inputs = tuple[torch.Tensor, ...]

@@ -82,7 +82,7 @@ def test_damaged_xnnpack_programs(lowered: Callable[..., Lowered], tmp_path: Pat
 def test_damage_of_any_kind_shows_against_the_manifest(lowered: Callable[..., Lowered], tmp_path: Path) -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.contracts.errors import LowerdeckError
-    from lowerdeck.runtime import open_program
+    from lowerdeck.runtime.loading import open_program
 
     build = lowered("neutron", "torn")
     content = build.program.read_bytes()

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import read_pte
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.native import NativeEngine
 from lowerdeck.runtime.program import HostProgram
 

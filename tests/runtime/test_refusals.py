@@ -12,7 +12,7 @@ import torch
 
 from lowerdeck.artifacts import paths
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 from tests.runtime.lowering import Lowered
 
 

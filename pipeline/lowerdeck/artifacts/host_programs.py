@@ -8,14 +8,14 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import require_file
 
 if TYPE_CHECKING:
-    from lowerdeck.runtime import Resolver
     from lowerdeck.runtime.floats import FloatProgram
+    from lowerdeck.runtime.loading import Resolver
 
 
 def open_converted_program(resolver: Resolver) -> FloatProgram:
     """The program that `write_converted` wrote, with its host twins, ready to be executed on float32 samples here."""
-    from lowerdeck import runtime
+    from lowerdeck.runtime.loading import open_float_program
 
-    return runtime.open_float_program(
+    return open_float_program(
         require_file(paths.PROGRAM), manifest=require_file(paths.MANIFEST), twins=paths.TWINS, resolver=resolver
     )

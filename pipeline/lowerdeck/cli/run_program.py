@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck import runtime
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes
 from lowerdeck.cli.program_inputs import Normalization, Run, read_runs
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.twins import read_manifest
 
 if TYPE_CHECKING:
     import torch
 
-    from lowerdeck.runtime import Resolver
+    from lowerdeck.runtime.loading import Resolver
     from lowerdeck.runtime.program import HostProgram, MethodInfo, ValueInfo
 
 
@@ -74,7 +74,7 @@ def run_program(
     if beside:
         manifest, twins = _default_companions(program, manifest, twins)
     start = time.perf_counter()
-    opened = runtime.open_program(program, manifest=manifest, twins=twins, resolver=resolver)
+    opened = open_program(program, manifest=manifest, twins=twins, resolver=resolver)
     load_s = time.perf_counter() - start
     if method not in opened.methods:
         raise LowerdeckError(f"the program has no method {method!r}; it has: {', '.join(opened.methods)}")

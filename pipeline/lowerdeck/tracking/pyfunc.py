@@ -37,7 +37,7 @@ class RegisteredProgram(PythonModel):
         Raises:
             LowerdeckError: a file is damaged, or belongs to another program.
         """
-        from lowerdeck.runtime import open_program
+        from lowerdeck.runtime.loading import open_program
 
         files = {name: Path(path) for name, path in context.artifacts.items()}
         self._program = open_program(files["program"], manifest=files["manifest"], twins=files["twins"])

@@ -22,7 +22,7 @@ from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.native import missing_operators
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
-    from lowerdeck.firmware import Placement, Target
+    from lowerdeck.firmware.header import Placement
+    from lowerdeck.firmware.metadata import Target
 
 
 def firmware_target() -> Target:
     """What the firmware bundle says about the chosen target."""
     from lowerdeck.config.schema import TargetConfig
-    from lowerdeck.firmware import Target
+    from lowerdeck.firmware.metadata import Target
 
     target = section(TargetConfig)
     return Target(name=target.name, backend=target.backend, device=target.device, options=target.options)
@@ -22,7 +23,7 @@ def firmware_target() -> Target:
 def firmware_placement() -> Placement:
     """Where the array of the C header goes."""
     from lowerdeck.config.schema import FirmwareConfig
-    from lowerdeck.firmware import Placement
+    from lowerdeck.firmware.header import Placement
 
     config = section(FirmwareConfig)
     return Placement(array_name=config.array_name, alignment_bytes=config.alignment_bytes, section=config.section)

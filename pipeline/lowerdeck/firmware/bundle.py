@@ -1,0 +1,72 @@
+"""Step firmware: the converted program -> the files that firmware needs to use it, by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lowerdeck.firmware.header import Placement, c_header
+from lowerdeck.firmware.metadata import Target, describe
+from lowerdeck.firmware.operators import selected_operators
+from lowerdeck.firmware.readme import readme
+from lowerdeck.firmware.vector import TestVector, bundled_program
+
+METADATA, KERNEL_SELECTION, OPERATORS = "metadata.json", "kernel_selection.c", "selected_operators.yaml"
+PROGRAM, BUNDLED_PROGRAM, README = "program.pte", "program.bpte", "README.md"
+
+
+def bundle(
+    program: bytes,
+    manifest: Mapping[str, Any],
+    vector: TestVector,
+    target: Target,
+    placement: Placement,
+    data_files: Mapping[str, bytes] | None = None,
+    kernel_selection: bytes | None = None,
+    structural: bool = False,
+) -> dict[str, bytes]:
+    """The files of the bundle; equal arguments give equal bytes.
+
+    Args:
+        program: The `.pte`.
+        manifest: The manifest that convert wrote.
+        vector: Inputs, and the program's outputs on this host.
+        target: What the program is for.
+        placement: Where the array of the C header goes.
+        data_files: Content that the program reads from beside it, by file name.
+        kernel_selection: C source that names the kernels of the NPU to link, where the converter wrote one.
+        structural: Whether the vector's sample is random.
+    """
+    metadata = describe(program, manifest, vector, target, placement, structural)
+    metadata["data_files"] = sorted(data_files or {})
+    metadata["kernel_selection"] = KERNEL_SELECTION if kernel_selection is not None else None
+    metadata["test_vector"]["bundled_program"] = BUNDLED_PROGRAM
+    files = {
+        PROGRAM: program,
+        placement.file_name: c_header(program, placement, _notes(metadata)).encode(),
+        OPERATORS: selected_operators(program),
+        BUNDLED_PROGRAM: bundled_program(program, vector),
+        **vector.files(),
+        **(data_files or {}),
+    }
+    if kernel_selection is not None:
+        files[KERNEL_SELECTION] = kernel_selection
+    files[README] = readme(metadata).encode()
+    metadata["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+    files[METADATA] = (json.dumps(metadata, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+    return dict(sorted(files.items()))
+
+
+def _notes(metadata: Mapping[str, Any]) -> list[str]:
+    """Lines of the comment at the head of the header."""
+    program = metadata["program"]
+    return [
+        *metadata["caveats"],
+        f"{metadata['target']['name']}, {program['bytes']:,} bytes, sha256 {program['sha256']}",
+        "Include it in one source file; README.md says how it is used.",
+    ]
+
+
+__all__ = ["Placement", "Target", "TestVector", "bundle"]

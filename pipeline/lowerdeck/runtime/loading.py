@@ -1,0 +1,132 @@
+"""Loads a `.pte` for execution on the host, and chooses what executes it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from lowerdeck.contracts.errors import LowerdeckError
+
+if TYPE_CHECKING:
+    from lowerdeck.formats.pte import Method
+    from lowerdeck.runtime.floats import FloatProgram
+    from lowerdeck.runtime.program import HostProgram
+    from lowerdeck.runtime.twins import Manifest
+
+Resolver = Literal["reference", "optimized", "xnnpack"]
+
+
+def open_program(
+    path: Path,
+    *,
+    manifest: Path | None = None,
+    twins: Path | None = None,
+    resolver: Resolver = "reference",
+    num_threads: int = 1,
+    engine: Literal["auto", "interpreter"] = "auto",
+) -> HostProgram:
+    """Load a `.pte` for execution on this host.
+
+    Args:
+        path: The program.
+        manifest: The manifest that convert wrote for it. With it the file must be exactly the one that was built;
+        without
+            it only structural damage is noticed, and a program for ExecuTorch's runtime is first tried in a separate
+            process (about 2 s).
+        twins: Folder with the host twins that the manifest names. Programs for Ethos-U, and those that NXP's converter
+            made, need both; programs of Neutron's reference flavor and programs without such delegates need neither.
+        resolver: Which of LiteRT's kernels execute Neutron's twins: `reference` computes as the operators are
+            specified, `optimized` and `xnnpack` are faster and may round differently. Other programs ignore it.
+        num_threads: Threads of LiteRT's kernels.
+        engine: `interpreter` uses it even for programs that ExecuTorch's runtime could execute.
+
+    Raises:
+        LowerdeckError: the file cannot be read or was damaged, does not belong to the manifest, or holds a delegate
+            that this host cannot execute; the message says which and how to fix it.
+    """
+    from lowerdeck.formats.pte import read_pte
+    from lowerdeck.runtime.program import HostProgram
+    from lowerdeck.runtime.twins import read_manifest
+
+    if resolver not in Resolver.__args__:  # type: ignore[attr-defined]
+        raise LowerdeckError(f"there is no resolver {resolver!r}; there are: {', '.join(Resolver.__args__)}")  # type: ignore[attr-defined]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LowerdeckError(f"the program {path} cannot be read: {error.strerror}") from error
+    bound = None if manifest is None else read_manifest(manifest)
+    if bound is not None and (found := hashlib.sha256(data).hexdigest()) != bound.program_sha256:
+        raise LowerdeckError(
+            f"{path} has SHA-256 {found[:12]} and the manifest {manifest} describes {bound.program_sha256[:12]}: the "
+            "file was altered, or one of the two belongs to another build"
+        )
+    try:
+        methods = read_pte(data)
+    except ValueError as error:
+        raise LowerdeckError(f"{path} is damaged, or not a program of ExecuTorch 1.x: {error}") from error
+    try:
+        if engine == "auto" and _runs_natively(methods):
+            from lowerdeck.runtime.native import NativeEngine
+
+            return HostProgram(methods, NativeEngine(data, methods, probe=bound is None))
+        return _interpreted(methods, bound, twins, resolver, num_threads)
+    except ValueError as error:
+        raise LowerdeckError(f"{path} cannot be executed: {error}") from error
+
+
+def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference") -> FloatProgram:
+    """Load a `.pte` for execution on float32 samples, which are converted to its inputs as its manifest says.
+
+    Args:
+        path: The program.
+        manifest: The manifest that convert wrote for it.
+        twins: Folder with the host twins that the manifest names.
+        resolver: Which of LiteRT's kernels execute Neutron's twins, see `open_program`.
+
+    Raises:
+        LowerdeckError: as `open_program`.
+    """
+    from lowerdeck.runtime.floats import FloatProgram
+    from lowerdeck.runtime.twins import read_manifest
+
+    program, described = open_program(path, manifest=manifest, twins=twins, resolver=resolver), read_manifest(manifest)
+    return FloatProgram(program, described.inputs, described.outputs)
+
+
+def _runs_natively(methods: tuple[Method, ...]) -> bool:
+    """Whether ExecuTorch's runtime has everything that the program needs.
+
+    Raises:
+        LowerdeckError: the runtime lacks operators of a program with delegates that only it can execute.
+    """
+    from lowerdeck.runtime.native import missing_delegates, missing_operators
+
+    delegates = {delegate.backend for method in methods for delegate in method.delegates}
+    if missing_delegates(delegates):
+        return False
+    missing = missing_operators(name for method in methods for name in method.operators)
+    if missing and delegates:
+        raise LowerdeckError(
+            f"ExecuTorch's runtime as installed lacks operators of the program, {', '.join(missing)}, and only it "
+            f"executes {', '.join(sorted(delegates))}; replace them in the model, or lower the program without "
+            "delegates"
+        )
+    return not missing
+
+
+def _interpreted(
+    methods: tuple[Method, ...], manifest: Manifest | None, twins: Path | None, resolver: str, num_threads: int
+) -> HostProgram:
+    from lowerdeck.runtime.interpreter import Interpreter
+    from lowerdeck.runtime.program import HostProgram
+    from lowerdeck.runtime.twins import TwinFinder
+
+    finder = TwinFinder(manifest=manifest, folder=twins, resolver=resolver, num_threads=num_threads)
+    try:
+        return HostProgram(methods, Interpreter(methods, finder))
+    except RuntimeError as error:
+        raise LowerdeckError(f"the program's memory cannot be set up: {error}") from error
+
+
+__all__ = ["Resolver", "open_float_program", "open_program"]
