@@ -22,7 +22,7 @@ from lowerdeck.formats.pte import Delegate
 from lowerdeck.registry.components import string_constant
 from lowerdeck.runtime.interpreter import StoredTwin, Twin
 
-_BACKENDS = "lowerdeck.backends"
+_BACKENDS = f"{__name__.partition('.')[0]}.backends"
 
 
 class TwinModule(Protocol):
