@@ -251,9 +251,9 @@ class TestMemoryPrimitives:
             (VIEW, (0, 1), "takes 3 arguments, the program passes 2"),
             (VIEW, (0, 1, 2, 2), "takes 3 arguments, the program passes 4"),
             (COPY_INDEX, (0, 0, 1, 2, 2), "passes 5"),
-            (VIEW, (1, 1, 0), "a value that is no tensor"),
-            (VIEW, (0, 1, 1), "a value that is no tensor"),
-            (COPY_INDEX, (0, 1, 1), "a value that is no tensor"),
+            (VIEW, (1, 1, 0), "a value that is not a tensor"),
+            (VIEW, (0, 1, 1), "a value that is not a tensor"),
+            (COPY_INDEX, (0, 1, 1), "a value that is not a tensor"),
         ],
     )
     def test_wrong_calls(self, name: str, args: tuple[int, ...], message: str) -> None:
@@ -323,8 +323,8 @@ class TestRefusals:
         [
             ([spec(2), spec(2)], (0,), "takes 2 arguments and one result, the program passes 1"),
             ([spec(2), spec(2)], (0, 1, 1, 1), "takes 2 arguments and one result, the program passes 4"),
-            ([spec(2), spec(2, data=floats(1, 2))], (0, 1, 1), "writes to value 1, which is no tensor"),
-            ([spec(2), 3], (0, 1, 1), "writes to value 1, which is no tensor"),
+            ([spec(2), spec(2, data=floats(1, 2))], (0, 1, 1), "writes to value 1, which is not a writable tensor"),
+            ([spec(2), 3], (0, 1, 1), "writes to value 1, which is not a writable tensor"),
         ],
     )
     def test_wrong_calls(self, values: Sequence[Value], args: tuple[int, ...], message: str) -> None:
