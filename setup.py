@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the wheel has conf/, which lies beside the package, as lowerdeck/conf."""
+"""What pyproject.toml cannot say: the wheel has conf/, which lies beside the package, in the package."""
 
 import shutil
 from pathlib import Path

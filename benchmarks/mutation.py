@@ -84,7 +84,7 @@ class Module:
 
     @property
     def import_name(self) -> str:
-        """lowerdeck.PACKAGE.MODULE."""
+        """The name by which it is imported."""
         return ".".join(("lowerdeck", *Path(self.path).with_suffix("").parts))
 
     @property
@@ -151,7 +151,7 @@ def read_groups(pattern: str) -> dict[str, list[Module]]:
 
 
 def _tests(module: str, named: Sequence[str]) -> tuple[str, ...]:
-    """The files that the configuration names; tests/PACKAGE/test_MODULE*.py where it names none."""
+    """The files that the configuration names; tests/<package>/test_<module>*.py where it names none."""
     path = Path(module)
     found: set[Path] = set()
     for entry in named or (f"{path.parent}/test_{path.stem}*.py",):

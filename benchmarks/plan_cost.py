@@ -3,7 +3,7 @@
 Both make the edge program of the same quantized program with the backend's passes, and let the backend's partitioner
 decide. The step also describes every node and says why it is not delegated; the bare way drops the decision. Both work
 within fast_graph_passes (pipeline/lowerdeck/compat/), so that the plan cannot hide behind what these save. They are
-timed in turns, each on a program read anew, so that other work on the machine hits both.
+timed in turns, each on a program that is read again, so that other work on the machine hits both.
 
     python -m benchmarks.plan_cost                                    # MobileNetV2 at 224x224, three targets
     python -m benchmarks.plan_cost xnnpack_cpu --model mobilenet_v3_small --size 64 --rounds 1

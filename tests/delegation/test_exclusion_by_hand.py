@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.partition_hooks import HookPosition
 from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import (
     Exclusion,
@@ -19,7 +20,8 @@ from lowerdeck.delegation.exclusion import (
     mark_before_partition,
     matches_aten_node,
 )
-from lowerdeck.delegation.plan_builder import TAG, planned_nodes
+from lowerdeck.delegation.plan_builder import planned_nodes
+from lowerdeck.graph.nodes import DELEGATION_TAG
 
 ATEN = torch.ops.aten
 PT2E = torch.ops.quantized_decomposed
@@ -51,11 +53,19 @@ class Graph:
         return self.given(name, *shape, dtype=dtype)
 
     def call(
-        self, name: str, target: Any, *args: Any, shape: tuple[int, ...] = (2,), module: str = "", **meta: Any
+        self,
+        name: str,
+        target: Any,
+        *args: Any,
+        shape: tuple[int, ...] = (2,),
+        module: str = "",
+        tag: str | None = None,
+        **meta: Any,
     ) -> torch.fx.Node:
         node = self.graph.create_node("call_function", target, args, name=name)
         stack = {"nn_module_stack": {"m": (module, "Module")}} if module else {}
-        node.meta |= {"val": torch.zeros(shape), **stack, **meta}
+        tags = {} if tag is None else {DELEGATION_TAG: tag}
+        node.meta |= {"val": torch.zeros(shape), **stack, **tags, **meta}
         return node
 
     def quantize(self, name: str, source: torch.fx.Node, **meta: Any) -> torch.fx.Node:
@@ -93,17 +103,17 @@ class TestNames:
             modules_not_to_delegate=["layer3.*", "a b"],
             nodes_not_to_delegate=["aten_[ab]?", ""],
         )
-        assert [(option, message.split(" ")[0]) for option, message in exclusion.problems()] == [
+        assert [(option, message.split(" ")[0]) for option, message in exclusion.exclusion_problems()] == [
             ("operators_not_to_delegate", "'add'"),
             ("operators_not_to_delegate", "'quantized_decomposed.quantize_per_tensor'"),
             ("modules_not_to_delegate", "'a"),
             ("nodes_not_to_delegate", "''"),
         ]
 
-    def test_an_exclusion_of_nothing_is_false(self) -> None:
-        assert not Exclusion()
+    def test_whether_anything_is_excluded(self) -> None:
+        assert not Exclusion().excludes_any
         for option in ("operators_not_to_delegate", "modules_not_to_delegate", "nodes_not_to_delegate"):
-            assert Exclusion(**{option: ["x"]})
+            assert Exclusion(**{option: ["x"]}).excludes_any
 
 
 class TestMarks:
@@ -177,14 +187,17 @@ class TestMarks:
 
     def test_are_made_before_a_partitioner_decides(self) -> None:
         made = self.graph()
-        partitioner = SimpleNamespace(
-            partition=lambda program: [node.name for node in program.graph.nodes if excluded_by(node)]
-        )
-        decide = partitioner.partition
-        mark_before_partition(cast("Any", partitioner), Exclusion())
-        assert partitioner.partition is decide
-        mark_before_partition(cast("Any", partitioner), Exclusion(nodes_not_to_delegate=["relu"]))
-        assert cast("Any", partitioner).partition(SimpleNamespace(graph=made.graph)) == ["relu"]
+        program: Any = SimpleNamespace(graph=made.graph)
+
+        def marked_nodes(program: Any) -> Any:
+            return [node.name for node in program.graph.nodes if excluded_by(node)]
+
+        for excluded in ([], ["relu"]):
+            hook = mark_before_partition(Exclusion(nodes_not_to_delegate=excluded))
+            assert (hook.position, hook.ops_to_not_decompose) == (HookPosition.MARK_EXCLUDED, None)
+            assert hook.partition is not None
+            found: object = hook.partition(marked_nodes, program)
+            assert found == excluded
 
     def test_of_the_aten_program(self) -> None:
         (add,) = (node for node in self.graph().graph.nodes if node.name == "add")
@@ -198,7 +211,7 @@ class TestPlan:
     def test_tensors_and_places(self) -> None:
         made = Graph()
         x, w = made.given("x", 2, 3), made.constant("w", 3, 4, dtype=torch.float16)
-        mm = made.call("mm", ATEN.mm.default, x, w, shape=(2, 4), module="head", **{TAG: "t0"})
+        mm = made.call("mm", ATEN.mm.default, x, w, shape=(2, 4), module="head", tag="t0")
         nodes, outputs = made.planned(mm, x)
         assert outputs == ("mm",)
         node = nodes["mm"]
@@ -248,14 +261,14 @@ class TestPlan:
         made = Graph()
         x = made.given("x", 2)
         all_nodes = [made.call(f"n{row}", ATEN.relu.default, x) for row in range(6)]
-        all_nodes[0].meta[TAG] = "t0"
+        all_nodes[0].meta[DELEGATION_TAG] = "t0"
         message = "leaves 5 nodes on the CPU and gives no reason: n1, n2, n3, n4, n5; every node"
         with pytest.raises(LowerdeckError, match=re.escape(message)):
             made.planned(*all_nodes, reason=lambda node: None)
 
     def test_a_delegated_node_was_not_excluded(self) -> None:
         made = Graph()
-        relu = made.call("relu", ATEN.relu.default, made.given("x", 2), **{TAG: "t0"})
+        relu = made.call("relu", ATEN.relu.default, made.given("x", 2), tag="t0")
         mark(made.graph, Exclusion(nodes_not_to_delegate=["relu"]))
         with pytest.raises(AssertionError, match="relu is delegated in spite of nodes_not_to_delegate: relu"):
             made.planned(relu)

@@ -12,12 +12,16 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.partition_hooks import HookPosition
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.verification import (
     check_lowered_program,
     check_partitioner_against_plan,
     check_planned_converter,
 )
+from lowerdeck.graph.nodes import DELEGATION_TAG
+
+PROGRAM: Any = object()
 
 
 def plan(converter: Converter | None = None, **partitions: str | None) -> DelegationPlan:
@@ -56,16 +60,16 @@ class TestConverter:
 
 
 class TestPartitioner:
-    def checked(self, planned: DelegationPlan, **tags: str | None) -> Any:
+    def checked(self, planned: DelegationPlan, **tags: str | None) -> None:
         made = graph(*tags)
         for node in made.nodes:
             if tags.get(node.name):
-                node.meta["delegation_tag"] = tags[node.name]
+                node.meta[DELEGATION_TAG] = tags[node.name]
         result = SimpleNamespace(tagged_exported_program=SimpleNamespace(graph=made))
-        partitioner = SimpleNamespace(partition=lambda program: result)
-        check_partitioner_against_plan(cast("Any", partitioner), planned)
-        assert partitioner.partition(None) is result
-        return result
+        hook = check_partitioner_against_plan(planned)
+        assert (hook.position, hook.ops_to_not_decompose) == (HookPosition.STEP, None)
+        assert hook.partition is not None
+        assert hook.partition(lambda program: cast("Any", result if program is PROGRAM else None), PROGRAM) is result
 
     def test_the_same_groups_under_other_names(self) -> None:
         self.checked(plan(a="x", b=None, c="y"), a="tag1", b=None, c="tag0")
@@ -88,19 +92,19 @@ class TestPartitioner:
             self.checked(plan(**dict.fromkeys(names[:5])), **dict.fromkeys(names[:5], "tag0"))
 
 
-class _Lowered(LoweredBackendModule):
-    """A delegate that remembers the nodes that it was made of, and nothing else."""
+class _Lowered(LoweredBackendModule):  # type: ignore[misc]  # ExecuTorch is untyped
+    """A delegate that remembers its original nodes and nothing else."""
 
     def __init__(self, *names: str) -> None:
         torch.nn.Module.__init__(self)
         self._original_exported_program = cast(
             "Any", SimpleNamespace(graph_module=SimpleNamespace(graph=graph(*names)))
         )
-        self._made_of = names
+        self._names = names
 
     @property
     def original_module(self) -> Any:
-        return SimpleNamespace(graph=graph(*self._made_of))
+        return SimpleNamespace(graph=graph(*self._names))
 
 
 def lowered(delegates: dict[str, tuple[str, ...]], *undelegated: str) -> torch.fx.GraphModule:
@@ -126,7 +130,7 @@ class TestLowered:
     def said(self, planned: DelegationPlan, delegates: dict[str, tuple[str, ...]], *undelegated: str) -> str:
         with pytest.raises(LowerdeckError) as caught:
             check_lowered_program(lowered(delegates, *undelegated), planned)
-        return str(caught.value).removeprefix("made_up lowered the program otherwise than it was planned: ")
+        return str(caught.value).removeprefix("made_up lowered the program differently than planned: ")
 
     def test_as_planned(self) -> None:
         planned = plan(a="t0", b="t0", c=None, d="t1", getitem=None)
@@ -146,10 +150,12 @@ class TestLowered:
 
     def test_other_nodes(self) -> None:
         assert self.said(plan(a="t0", b=None), {"lowered_module_0": ("a",)}, "c") == (
-            "planned and in the program no more: b; in the program and not planned: c"
+            "planned and no longer in the program: b; in the program and not planned: c"
         )
         assert self.said(plan(a="t0"), {"lowered_module_0": ("a",)}, "c") == "in the program and not planned: c"
-        assert self.said(plan(a="t0", b="t0"), {"lowered_module_0": ("a",)}) == "planned and in the program no more: b"
+        assert (
+            self.said(plan(a="t0", b="t0"), {"lowered_module_0": ("a",)}) == "planned and no longer in the program: b"
+        )
 
     def test_other_partitions(self) -> None:
         assert self.said(plan(a="t0", b="t1"), {"lowered_module_0": ("a", "b")}) == (

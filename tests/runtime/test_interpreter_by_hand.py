@@ -84,20 +84,20 @@ class TestOperators:
         assert lists(found) == [[31.0, 62.0]]
 
     def test_several_results_and_lists(self) -> None:
-        values = [spec(4), 2, 0, Boxed((4, 5)), spec(2), spec(2)]
+        values: list[Value] = [spec(4), 2, 0, Boxed((4, 5)), spec(2), spec(2)]
         of = method(values, [KernelCall(0, (0, 1, 2, 3, 3))], ["aten::split_copy.Tensor_out"], outputs=(4, 5))
         assert lists(run(of, torch.tensor([1.0, 2, 3, 4]))) == [[1.0, 2.0], [3.0, 4.0]]
 
     def test_a_list_of_tensors_with_none(self) -> None:
         """index takes rows 2 and 0 of column indices that are left out."""
         rows = spec(2, kind=4, data=struct.pack("<2q", 2, 0))
-        values = [spec(3, 2), Boxed((2, -1)), rows, spec(2, 2)]
+        values: list[Value] = [spec(3, 2), Boxed((2, -1)), rows, spec(2, 2)]
         of = method(values, [KernelCall(0, (0, 1, 3, 3))], ["aten::index.Tensor_out"])
         assert lists(run(of, torch.arange(6.0).reshape(3, 2))) == [[[4.0, 5.0], [0.0, 1.0]]]
 
     def test_two_outputs_are_both_computed_before_either_is_stored(self) -> None:
         """max along dim 0 writes its values to where its input lies."""
-        values = [spec(2, 2, memory=(1, 0)), 0, False, spec(2, memory=(1, 0)), spec(2, kind=4)]
+        values: list[Value] = [spec(2, 2, memory=(1, 0)), 0, False, spec(2, memory=(1, 0)), spec(2, kind=4)]
         of = method(values, [KernelCall(0, (0, 1, 2, 3, 4, 3))], ["aten::max.dim_max"], outputs=(3, 4), arenas=(0, 16))
         assert lists(run(of, torch.tensor([[1.0, 4.0], [3.0, 2.0]]))) == [[3.0, 4.0], [1, 0]]
 
@@ -117,7 +117,7 @@ class TestOperators:
             run(of, torch.zeros(2))
 
     def test_a_copy_casts_whatever_it_is(self) -> None:
-        values = [spec(2), False, None, spec(2, kind=INT32)]
+        values: list[Value] = [spec(2), False, None, spec(2, kind=INT32)]
         of = method(values, [KernelCall(0, (0, 1, 2, 3, 3))], ["dim_order_ops::_to_dim_order_copy.out"])
         assert lists(run(of, torch.tensor([1.5, -2.5]))) == [[1, -2]]
 
@@ -131,7 +131,14 @@ class TestOperators:
 
     def test_a_value_that_is_computed_is_fetched_for_each_call(self) -> None:
         """full([size of x], 2.0): the size is computed first, and its list is read afterwards."""
-        values = [spec(4, dynamism=DYNAMIC_BOUND), 0, 99, Boxed((2,)), 2.0, spec(4, dynamism=DYNAMIC_BOUND)]
+        values: list[Value] = [
+            spec(4, dynamism=DYNAMIC_BOUND),
+            0,
+            99,
+            Boxed((2,)),
+            2.0,
+            spec(4, dynamism=DYNAMIC_BOUND),
+        ]
         calls = [KernelCall(0, (0, 1, 2)), KernelCall(1, (3, 4, 5, 5))]
         bound = Interpreter([method(values, calls, ["aten::sym_size.int", "aten::full.out"])], no_twin)
         for size in (3, 1, 4):
@@ -160,7 +167,7 @@ class TestValues:
 
     def test_a_buffer_keeps_its_state(self) -> None:
         state = spec(1, data=floats(5.0), memory=(1, 0))
-        values = [spec(1), state, 1]
+        values: list[Value] = [spec(1), state, 1]
         of = method(values, [KernelCall(0, (1, 0, 2, 1))], ["aten::add_.Tensor"], outputs=(1,), arenas=(0, 4))
         bound = Interpreter([of], no_twin)
         assert [bound.run("forward", [torch.ones(1)])[0].item() for _ in range(2)] == [6.0, 7.0]
@@ -177,7 +184,7 @@ class TestJumps:
     def chosen(self, value: Any, kind: Value = True) -> Any:
         """1 where the condition holds, else 2: 0 jump to 3, 1 move, 2 jump to the end, 3 move."""
         values = [kind, 1, 2, False, None]
-        steps = [JumpFalseCall(0, 3), MoveCall(1, 4), JumpFalseCall(3, 4), MoveCall(2, 4)]
+        steps: list[Instruction] = [JumpFalseCall(0, 3), MoveCall(1, 4), JumpFalseCall(3, 4), MoveCall(2, 4)]
         return run(method(values, steps), value)[0]
 
     def test_both_ways(self) -> None:
@@ -207,7 +214,7 @@ class TestJumps:
 class TestMemoryPrimitives:
     def test_a_view_shares_memory(self) -> None:
         """A view as [3, 2] of the input, whose rows are then negated in place: the input's memory changes."""
-        values = [spec(6), Boxed((2, 3)), -1, 2, spec(3, 2), spec(6)]
+        values: list[Value] = [spec(6), Boxed((2, 3)), -1, 2, spec(3, 2), spec(6)]
         calls = [KernelCall(0, (0, 1, 4)), KernelCall(1, (4, 4)), KernelCall(2, (0, 5, 5))]
         of = method(values, calls, [VIEW, "aten::neg_", "aten::abs.out"], outputs=(4, 0))
         found = run(of, torch.arange(6.0))
@@ -220,13 +227,19 @@ class TestMemoryPrimitives:
                 run(of, torch.zeros(6))
 
     def test_a_view_of_varying_shape(self) -> None:
-        values = [spec(6, dynamism=DYNAMIC_BOUND), Boxed((2, 3)), -1, 2, spec(3, 2, dynamism=DYNAMIC_BOUND)]
+        values: list[Value] = [
+            spec(6, dynamism=DYNAMIC_BOUND),
+            Boxed((2, 3)),
+            -1,
+            2,
+            spec(3, 2, dynamism=DYNAMIC_BOUND),
+        ]
         of = method(values, [KernelCall(0, (0, 1, 4))], [VIEW])
         assert lists(run(of, torch.arange(4.0))) == [[[0.0, 1.0], [2.0, 3.0]]]
 
     def test_rows_are_copied_one_after_the_other(self) -> None:
         """The target begins with 3 rows and has as many as were copied to it."""
-        values = [spec(2), 1, spec(3, 2, dynamism=DYNAMIC_BOUND)]
+        values: list[Value] = [spec(2), 1, spec(3, 2, dynamism=DYNAMIC_BOUND)]
         of = method(values, [KernelCall(0, (2, 0, 1))], [COPY_INDEX])
         assert lists(run(of, torch.tensor([5.0, 6.0]))) == [[[0.0, 0.0], [5.0, 6.0]]]
         fixed = method([spec(2), 1, spec(3, 2)], [KernelCall(0, (2, 0, 1, 2))], [COPY_INDEX])
@@ -238,9 +251,9 @@ class TestMemoryPrimitives:
             (VIEW, (0, 1), "takes 3 arguments, the program passes 2"),
             (VIEW, (0, 1, 2, 2), "takes 3 arguments, the program passes 4"),
             (COPY_INDEX, (0, 0, 1, 2, 2), "passes 5"),
-            (VIEW, (1, 1, 0), "a value that is no tensor"),
-            (VIEW, (0, 1, 1), "a value that is no tensor"),
-            (COPY_INDEX, (0, 1, 1), "a value that is no tensor"),
+            (VIEW, (1, 1, 0), "a value that is not a tensor"),
+            (VIEW, (0, 1, 1), "a value that is not a tensor"),
+            (COPY_INDEX, (0, 1, 1), "a value that is not a tensor"),
         ],
     )
     def test_wrong_calls(self, name: str, args: tuple[int, ...], message: str) -> None:
@@ -310,8 +323,8 @@ class TestRefusals:
         [
             ([spec(2), spec(2)], (0,), "takes 2 arguments and one result, the program passes 1"),
             ([spec(2), spec(2)], (0, 1, 1, 1), "takes 2 arguments and one result, the program passes 4"),
-            ([spec(2), spec(2, data=floats(1, 2))], (0, 1, 1), "writes to value 1, which is no tensor"),
-            ([spec(2), 3], (0, 1, 1), "writes to value 1, which is no tensor"),
+            ([spec(2), spec(2, data=floats(1, 2))], (0, 1, 1), "writes to value 1, which is not a writable tensor"),
+            ([spec(2), 3], (0, 1, 1), "writes to value 1, which is not a writable tensor"),
         ],
     )
     def test_wrong_calls(self, values: Sequence[Value], args: tuple[int, ...], message: str) -> None:
@@ -334,7 +347,7 @@ class TestRefusals:
 
     def test_an_operator_that_fails_is_named_with_its_place(self) -> None:
         values = [spec(2, 3), spec(2, 3), spec(2, 2)]
-        calls = [MoveCall(1, 1), KernelCall(0, (0, 1, 2, 2))]
+        calls: list[Instruction] = [MoveCall(1, 1), KernelCall(0, (0, 1, 2, 2))]
         with pytest.raises(
             LowerdeckError, match=r"method 'forward', instruction 1 \(aten::mm.out\): .*cannot be multiplied"
         ):

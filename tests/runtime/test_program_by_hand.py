@@ -112,8 +112,17 @@ class TestCalls:
 
 
 def tensor(dtype: str = "float32", scale: float | None = None, zero_point: int | None = None) -> ProgramTensor:
-    ends = {"quant_min": -128, "quant_max": 127} if scale is not None else {}
-    return ProgramTensor(name="x", dtype=dtype, shape=(5,), dim_order=(0,), scale=scale, zero_point=zero_point, **ends)
+    quant_min, quant_max = (None, None) if scale is None else (-128, 127)
+    return ProgramTensor(
+        name="x",
+        dtype=dtype,
+        shape=(5,),
+        dim_order=(0,),
+        scale=scale,
+        zero_point=zero_point,
+        quant_min=quant_min,
+        quant_max=quant_max,
+    )
 
 
 class TestFloats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from hashlib import sha256
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from lowerdeck.backends.ethos_u.twin import DELEGATE_ID as ETHOS_U
+from lowerdeck.backends.neutron.twin import DELEGATE_ID as NEUTRON
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import Delegate
-from lowerdeck.runtime.twins import ETHOS_U, NEUTRON, Manifest, TwinFinder, read_manifest
+from lowerdeck.runtime.twins import Manifest, TwinFinder, read_manifest, twin_modules
 
 PAYLOAD = bytes(16) + b"device code"
 """With the header of a Neutron payload that takes, gives and passes nothing."""
@@ -69,6 +72,13 @@ def stored(folder: Path, name: str = "a.tosa") -> dict[str, tuple[str, str]]:
     return {DIGEST: (name, sha256(GRAPH).hexdigest())}
 
 
+def test_twins_are_found_by_their_place() -> None:
+    modules = twin_modules()
+    assert {name: importlib.import_module(module).DELEGATE_ID for name, module in modules.items()} == {
+        name: name for name in (ETHOS_U, NEUTRON)
+    }
+
+
 def test_without_manifest_or_folder_there_is_device_code_only(tmp_path: Path) -> None:
     for folder, twins in ((tmp_path, None), (None, stored(tmp_path))):
         with pytest.raises(LowerdeckError, match=f"EthosUBackend with payload {DIGEST[:12]} holds device code only"):
@@ -107,7 +117,7 @@ def test_a_graph_is_given_to_its_executor_whatever_the_backend(tmp_path: Path) -
 
 def test_an_unknown_backend_without_a_graph(tmp_path: Path) -> None:
     for twins in (None, {}, stored(tmp_path, "a.tflite")):
-        with pytest.raises(LowerdeckError, match=r"'SomeBackend': .*NeutronBackend, EthosUBackend"):
+        with pytest.raises(LowerdeckError, match=r"'SomeBackend': .*EthosUBackend, NeutronBackend"):
             find(tmp_path, "SomeBackend", twins)
 
 

@@ -1,5 +1,4 @@
-"""`lowerdeck promote`: writes a recorded build's configuration into params.yaml, and builds the same program from
-it."""
+"""`lowerdeck promote`: writes a recorded build's configuration into params.yaml, and builds its program again."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
         """Ask the converter for its version and what it can do; imports nothing heavy.
 
         Raises:
-            LowerdeckError: it cannot be used; the message says what is missing and how to mend it.
+            LowerdeckError: it cannot be used; the message says what is missing and how to fix it.
         """
 
     def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:

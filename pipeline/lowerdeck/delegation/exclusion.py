@@ -1,7 +1,7 @@
 """Keeps parts of a program off a delegate, for any backend: which nodes the options name, and a mark on each of them.
 
 A backend puts `mark_before_partition` among the hooks of its lowering and has its own checks refuse the nodes for which
-`excluded_by` answers. The marks are made anew wherever the partitioner runs, in partition and in convert, from names
+`excluded_by` answers. The marks are made again wherever the partitioner runs, in partition and in convert, from names
 that the stored edge program keeps; the step partition writes them into the plan.
 """
 

@@ -1,5 +1,4 @@
-"""Whether an MLflow database or server answers at all, found out within seconds: MLflow itself keeps trying for
-minutes."""
+"""Finds out within seconds whether an MLflow database or server answers; MLflow itself keeps trying for minutes."""
 
 from __future__ import annotations
 

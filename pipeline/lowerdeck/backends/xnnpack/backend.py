@@ -76,7 +76,7 @@ class Xnnpack(Backend[Device, Options]):
             yield f"options.{option}", message
 
     def check_build(self, build: BuildContext) -> Problems:
-        """Options that nothing of the chosen quantization answers to, and what the runtime would get wrong."""
+        """Options that match nothing in the chosen quantization, and what the runtime would get wrong."""
         options, scheme, mixed = self.options, build.scheme.name, bool(build.scheme.rules)
         precisions = options.config_precisions
         precision = _PRECISIONS_OF.get(scheme, "DYNAMIC_QUANT")

@@ -1,10 +1,9 @@
-"""Which condition of a backend's check refused a node, and with which values, where the check itself only returns
-False.
+"""Which condition of a backend's check refused a node, and with which values.
 
-A check that is asked under a profiler shows the line at which it returned and its variables there. The source of that
-line, or of the `if` around it, is the condition; evaluated piece by piece with those variables, it shows which part of
-it decided, and calls of other functions of the backend are followed. This needs no list of converters or checks, and
-reads no text that the backend prints. ADR 0027 has the reasons.
+The check itself only returns False. A check that is asked under a profiler shows the line at which it returned and its
+variables there. The source of that line, or of the `if` around it, is the condition; evaluated piece by piece with
+those variables, it shows which part of it decided, and calls of other functions of the backend are followed. This needs
+no list of converters or checks, and reads no text that the backend prints. ADR 0027 has the reasons.
 """
 
 from __future__ import annotations
