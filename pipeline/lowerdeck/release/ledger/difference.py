@@ -9,10 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict
-
 from lowerdeck.config.problems import Problem, raise_problems, validate
-from lowerdeck.config.schema import NonNegative
+from lowerdeck.config.schema import NonNegative, Strict
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.release.ledger.entries import Entry, Ledger
 
@@ -31,10 +29,8 @@ class ChangeVerdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tolerance:
+class Tolerance(Strict):
     """How a metric is judged. The wider of both bounds applies."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     better: Literal["higher", "lower"]
     """Which way is better."""
