@@ -104,8 +104,8 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
         assert reason is not None
         row = Row(operator=nodes[0].operator, reason=reason, hint=hints[key], nodes=tuple(nodes))
         by_code.setdefault(reason.code, []).append(row)
-    for rows in by_code.values():
-        rows.sort(key=lambda row: (-row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.message))
+    for listed in by_code.values():
+        listed.sort(key=lambda row: (-row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.message))
     found = [Group(code=each, rows=tuple(rows)) for each, rows in by_code.items()]
     return sorted(found, key=lambda group: (-group.macs, -group.num_compute, -group.num_nodes, group.code))
 
