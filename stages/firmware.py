@@ -1,35 +1,29 @@
 """Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/ and build/firmware.zip."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
-from lowerdeck.execution.chosen.dataset import chosen_dataset
-from lowerdeck.execution.chosen.firmware import firmware_placement, firmware_target
+from lowerdeck.execution.chosen import dataset, firmware
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
     build = fix_arithmetic()
-    from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.conversion import read_data_files
-    from lowerdeck.artifacts.files import read_json, require_file
-    from lowerdeck.artifacts.firmware_bundle import write_firmware
-    from lowerdeck.artifacts.host_programs import open_converted_program
-    from lowerdeck.firmware.bundle import bundle
-    from lowerdeck.firmware.vector import calibration_sample, execute
+    from lowerdeck.artifacts import conversion, files, firmware_bundle, host_programs, paths
+    from lowerdeck.firmware import bundle, vector
 
-    program, dataset = open_converted_program("reference"), chosen_dataset(build.seed)
-    sample = calibration_sample(dataset.calibration, read_json(paths.CALIBRATION_SAMPLES))
-    files = bundle(
-        require_file(paths.PROGRAM).read_bytes(),
-        read_json(paths.MANIFEST),
-        execute(program, sample.inputs, sample.digest),
-        firmware_target(),
-        firmware_placement(),
-        data_files=read_data_files(),
+    program, data = host_programs.open_converted_program("reference"), dataset.chosen_dataset(build.seed)
+    sample = vector.calibration_sample(data.calibration, files.read_json(paths.CALIBRATION_SAMPLES))
+    bundled = bundle.bundle(
+        files.require_file(paths.PROGRAM).read_bytes(),
+        files.read_json(paths.MANIFEST),
+        vector.execute(program, sample.inputs, sample.digest),
+        firmware.firmware_target(),
+        firmware.firmware_placement(),
+        data_files=conversion.read_data_files(),
         kernel_selection=paths.KERNEL_SELECTION.read_bytes() if paths.KERNEL_SELECTION.is_file() else None,
-        structural=dataset.structural,
+        structural=data.structural,
     )
-    write_firmware(files)
-    print(f"firmware: {len(files)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}")
+    firmware_bundle.write_firmware(bundled)
+    print(f"firmware: {len(bundled)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}")
 
 
 run_stage(__name__, main, preloaded_within_s=60)

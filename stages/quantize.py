@@ -8,25 +8,22 @@ from lowerdeck.execution.stage_entry import run_stage
 
 def main() -> None:
     fix_arithmetic()
-    from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.observers import read_observers
-    from lowerdeck.artifacts.programs import read_program, write_program
-    from lowerdeck.artifacts.quantization_report import write_quantization_report
+    from lowerdeck.artifacts import observers, paths, programs, quantization_report
     from lowerdeck.contracts.quantization import QuantizedTensor
 
     scheme, quantizer = chosen_scheme(), chosen_quantizer()
-    program = read_program(paths.EXPORTED)
+    program = programs.read_program(paths.EXPORTED)
     tensors: tuple[QuantizedTensor, ...] = ()
     if quantizer is not None:
         from lowerdeck.steps.quantize import quantize
 
-        program, tensors = quantize(program, quantizer, read_observers())
+        program, tensors = quantize(program, quantizer, observers.read_observers())
     elif scheme.rebuilds_model:
         from lowerdeck.quantization.quantize_model import quantize_model
 
         program, tensors = quantize_model(chosen_model(), program, scheme)
-    write_program(paths.QUANTIZED, program)
-    write_quantization_report(tensors)
+    programs.write_program(paths.QUANTIZED, program)
+    quantization_report.write_quantization_report(tensors)
 
 
 run_stage(__name__, main, preloaded_within_s=60)

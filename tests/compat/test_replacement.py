@@ -10,17 +10,15 @@ import pytest
 
 from lowerdeck.backends.neutron import sdk
 from lowerdeck.backends.neutron.converter import REFERENCE
-from lowerdeck.compat.replacement import Replacement
+from lowerdeck.compat.replacement import TRIED_WITH, Replacement
 from tests.compat.replacements import declared
 from tests.project import REPOSITORY
 from tests.test_architecture import imported_by
 
 DECLARED = declared()
-PLAIN = Replacement(target="json:dumps", reason="a test", tried_with={})
-STATIC = Replacement(
-    target="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend.preprocess", reason="a test", tried_with={}
-)
-ADDED = Replacement(target="fractions:Fraction.half", reason="a test", tried_with={}, is_addition=True)
+PLAIN = Replacement(target="json:dumps", reason="a test")
+STATIC = Replacement(target="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend.preprocess", reason="a test")
+ADDED = Replacement(target="fractions:Fraction.half", reason="a test", is_addition=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,7 +43,7 @@ def test_the_attribute_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_the_installed_versions_are_those_that_it_was_tried_with(name: str) -> None:
-    tried_with = DECLARED[name].tried_with
+    tried_with = TRIED_WITH[DECLARED[name].module.partition(".")[0]]
     assert tried_with
     assert {package: importlib.metadata.version(package).partition("+")[0] for package in tried_with} == tried_with
 
@@ -105,7 +103,7 @@ def test_an_addition_is_gone_afterwards() -> None:
 
 
 def test_what_is_not_as_declared_is_not_replaced() -> None:
-    missing = Replacement(target="json:no_such_name", reason="a test", tried_with={})
+    missing = Replacement(target="json:no_such_name", reason="a test")
     with pytest.raises(AssertionError, match="json:no_such_name is not what was declared"), missing.active(str):
         pass
     with pytest.raises(AttributeError):

@@ -422,7 +422,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "unknown key of dataset.options": (
         override("dataset.options.rot", "x"),
-        ("dataset.options.rot: ", '"x"', "allowed: root, mean, std", "did you mean 'root'?"),
+        ("dataset.options.rot: ", '"x"', "allowed: mean, std, root", "did you mean 'root'?"),
     ),
     "unknown key of target.options": (
         override("target.options.fetch_constant_to_sram", True),

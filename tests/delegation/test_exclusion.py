@@ -93,12 +93,12 @@ def test_patterns_that_name_nothing_are_an_error_with_near_names(program: torch.
         )
     message = str(caught.value)
     assert "target.options.operators_not_to_delegate: 'aten::ad' names nothing" in message
-    assert "did you mean aten.add.Tensor" in message
-    assert "did you mean aten.linear.default" in message
+    assert "Did you mean aten.add.Tensor" in message
+    assert "Did you mean aten.linear.default" in message
     assert "target.options.modules_not_to_delegate: 'layr1' names nothing" in message
-    assert "did you mean layer1" in message
+    assert "Did you mean layer1" in message
     assert "target.options.nodes_not_to_delegate: 'addmn_1' names nothing" in message
-    assert "did you mean addmm_1" in message
+    assert "Did you mean addmm_1" in message
     assert "'aten::relu'" not in message
 
 

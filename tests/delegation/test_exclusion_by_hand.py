@@ -161,14 +161,20 @@ class TestMarks:
                 nodes_not_to_delegate=["dq", "add"],
             )
         assert str(caught.value).splitlines() == [
-            "target.options.operators_not_to_delegate: 'aten::ad' names nothing that computes in the edge program",
-            "    did you mean aten.add.Tensor or aten.addmm.default or aten.linear.default?",
+            (
+                "target.options.operators_not_to_delegate: 'aten::ad' names nothing that computes in the edge program."
+                " Did you mean aten.add.Tensor or aten.addmm.default or aten.linear.default?"
+            ),
             "    it has: aten.add.Tensor, aten.addmm.default, aten.linear.default, aten.relu.default",
-            "target.options.modules_not_to_delegate: 'hed' names nothing that computes in the edge program",
-            "    did you mean head?",
+            (
+                "target.options.modules_not_to_delegate: 'hed' names nothing that computes in the edge program."
+                " Did you mean head?"
+            ),
             "    it has: body, body.0, body.1, head",
-            "target.options.nodes_not_to_delegate: 'dq' names nothing that computes in the edge program",
-            "    did you mean add?",
+            (
+                "target.options.nodes_not_to_delegate: 'dq' names nothing that computes in the edge program."
+                " Did you mean add?"
+            ),
             "    it has: add, addmm, relu",
         ]
 

@@ -175,7 +175,7 @@ def test_of_several_rules_the_last_one_holds(quantized: Quantized) -> None:
 @pytest.mark.parametrize(
     ("rule", "parts"),
     [
-        (ModuleRule(modules=("stme",)), ("keep_float", "a path like 'stme'", "near it: stem")),
+        (ModuleRule(modules=("stme",)), ("keep_float", "a path like 'stme'", "Did you mean stem")),
         (ModuleRule(modules=("stem.7",), scheme="int8"), ("quantization.rules.0", "stem.7", "stem.0")),
         (ModuleRule(types=("torch.nn.Conv3d",), scheme="int8"), ("class like 'torch.nn.Conv3d'", "conv.Conv2d")),
     ],

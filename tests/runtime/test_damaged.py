@@ -20,7 +20,7 @@ import json, sys
 from pathlib import Path
 import torch
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.runtime import open_program
+from lowerdeck.runtime.loading import open_program
 
 folder, intact, shapes = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 generator = torch.Generator().manual_seed(0)

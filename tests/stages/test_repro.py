@@ -373,8 +373,7 @@ def test_what_a_killed_stage_was_writing_is_no_output(built: Built) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.stem)
 def test_an_entry_is_short_and_cannot_be_imported(entry: Path) -> None:
-    lines = entry.read_text().splitlines()
-    assert len([line for line in lines if line and not re.match(r"\s*(from|import) ", line)]) <= 20
+    assert len(entry.read_text().splitlines()) <= 30
     with pytest.raises(ImportError, match=f"stages.{entry.stem} is a stage entry and cannot be imported"):
         importlib.import_module(f"stages.{entry.stem}")
 

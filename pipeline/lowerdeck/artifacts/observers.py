@@ -12,10 +12,11 @@ _TRAINED = "trained/"
 """Begins the names of trained weights among the tensors of observers."""
 
 
-def write_observers(state: ObserverState) -> None:
-    """What calibration found: the buffers of observers, the layout that they belong to, and what they saw."""
+def write_observers(state: ObserverState | None) -> None:
+    """What calibration found: buffers of observers, the layout that they belong to, what they saw; None for nothing."""
     from safetensors.torch import save
 
+    state = state or ObserverState(tensors={}, layout="none")
     write_json(paths.OBSERVED_RANGES, {name: dataclasses.asdict(seen) for name, seen in state.ranges.items()})
     tensors = state.tensors | {_TRAINED + name: tensor for name, tensor in state.trained.items()}
     write_bytes(paths.OBSERVERS, save(dict(sorted(tensors.items())), metadata={"layout": state.layout}))

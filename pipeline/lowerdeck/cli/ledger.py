@@ -159,11 +159,8 @@ def _cells(change: LedgerChange) -> tuple[str, ...]:
     if change.now is not None and change.before:
         moved += f" ({(change.now - change.before) / abs(change.before):+.2%})"
     before = _value(change.before, change.interval_before)
-    return change.verdict.value, f"{change.model}: {change.entry}", change.metric, before, _now(change), moved
-
-
-def _now(change: LedgerChange) -> str:
-    return "not measured" if change.now is None else _value(change.now, change.interval_now)
+    now = "not measured" if change.now is None else _value(change.now, change.interval_now)
+    return change.verdict.value, f"{change.model}: {change.entry}", change.metric, before, now, moved
 
 
 def _value(value: float, interval: tuple[float, float] | None) -> str:

@@ -8,7 +8,6 @@ VALIDATE_BATCH = Replacement(
     target="hydra.plugins.sweeper:Sweeper.validate_batch_is_legal",
     reason="Hydra composes every point before the first one runs, to find mistakes early; the sweep has composed them "
     "all before.",
-    tried_with={"hydra-core": "1.3.8"},
     upstream="hydra-ecosystem/hydra#1324",
     for_speed_only=True,
 )

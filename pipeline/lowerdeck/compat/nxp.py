@@ -4,48 +4,40 @@ from __future__ import annotations
 
 from lowerdeck.compat.replacement import Replacement
 
-_TRIED_WITH = {"executorch": "1.5.1"}
 _PARTITIONER = "executorch.backends.nxp.neutron_partitioner"
 _MANAGER = "executorch.backends.nxp.backend.neutron_converter_manager"
 
 SUPPORTED_OPERATORS = Replacement(
     target=f"{_PARTITIONER}:NeutronSupportedOperators",
     reason="The partitioner keeps no reasons, and not the object that decided either, which is asked again for them.",
-    tried_with=_TRIED_WITH,
 )
 CONTAINS_COMPUTE_NODES = Replacement(
     target=f"{_PARTITIONER}:NeutronPartitioner._partition_contains_compute_nodes",
     reason="The partitioner takes back partitions without effect and does not say which.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/executorch#16901",
 )
 VALIDATE_PARTITIONING = Replacement(
     target=f"{_PARTITIONER}:NeutronPartitioner.validate_partitioning_result",
     reason="The partitioner takes back nodes of partitions that it had formed and does not say why.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/executorch#14373",
 )
 BINARY_PAYLOAD = Replacement(
     target="executorch.backends.nxp.nxp_backend:PayloadComposer.get_binary_payload",
     reason="ExecuTorch hands out the payload of a partition only as a part of the program; here it is kept by itself.",
-    tried_with=_TRIED_WITH,
 )
 CONVERT = Replacement(
     target=f"{_MANAGER}:NeutronConverterManager.convert",
     reason="The backend calls the installed SDK without a time limit; a flavor may be another installation, and every "
     "partition is converted in a folder of its own.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/executorch#17625",
 )
 NEUTRON_CONVERTER = Replacement(
     target=f"{_MANAGER}:neutron_converter",
     reason="The backend binds the SDK once, when it is imported; a process can go from one flavor to another.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/executorch#17625",
 )
 NEUTRON_LIBRARY_UTILS = Replacement(
     target=f"{_MANAGER}:neutron_library_utils",
     reason="The same as for neutron_converter.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/executorch#17625",
 )

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from lowerdeck.compat.replacement import Replacement
 
-_TRIED_WITH = {"torch": "2.14.1"}
-
 COPY_PROVENANCE = Replacement(
     target="torch.fx.traceback:NodeSource.__deepcopy__",
     reason="Every pass copies every node with the whole tree of nodes that it came from. Nobody changes such a tree, "
     "so it is shared.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/pytorch#193051",
     for_speed_only=True,
     is_addition=True,
@@ -19,21 +16,18 @@ RECOMPILE = Replacement(
     target="torch.fx:GraphModule.recompile",
     reason="Every pass generates and compiles the Python code of the graph that it made, and the next pass makes "
     "another graph. torch.fx has _LazyGraphModule for this, which only the creator of a graph module can choose.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/pytorch#117911",
     for_speed_only=True,
 )
 SERIALIZER_TYPING = Replacement(
     target="torch._export.serde.serialize:typing",
     reason="torch.export.load asks for the type hints of the same classes thousands of times: half of its time.",
-    tried_with=_TRIED_WITH,
     for_speed_only=True,
 )
 MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     target="torch._export.utils:_materialize_cpp_cia_ops",
     reason="torch.export asks the dispatcher for all composite operators, a second for each lowering; the answer "
     "changes only with the namespaces of operators.",
-    tried_with=_TRIED_WITH,
     upstream="pytorch/pytorch#137650",
     for_speed_only=True,
 )

@@ -10,6 +10,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+TRIED_WITH: Mapping[str, Mapping[str, str]] = {
+    "executorch": {"executorch": "1.5.1"},
+    "torch": {"torch": "2.14.1"},
+    "hydra": {"hydra-core": "1.3.8"},
+    "ethosu": {"ethos-u-vela": "5.1.0"},
+}
+"""Imported package -> its distribution, and the version with which all replacements in it were found to work."""
 _ABSENT = object()
 
 
@@ -25,8 +32,6 @@ class Replacement:
     """`package.module:attribute` or `package.module:Class.attribute`, on the class that defines it."""
     reason: str
     """What is wrong or missing without it."""
-    tried_with: Mapping[str, str]
-    """Distribution -> the version with which the replacement was found to work."""
     upstream: str | None = None
     """Issue or pull request, as `owner/repository#number`, where there is one."""
     for_speed_only: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lowerdeck.config.schema import Strict
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.registry import components
 
 _UNSET = object()
 _WORDING = {  # pydantic's words for JSON and Python, in those of YAML
@@ -51,7 +52,7 @@ class Problem:
         if self.allowed:
             lines.append(f"    allowed: {', '.join(self.allowed)}")
         guess = self.suggest_for or ""
-        near = difflib.get_close_matches(guess, self.allowed, n=3)
+        near = components.similar(guess, self.allowed)
         if near:  # of equally near ones the one that goes on as the guess begins
             best = next((name for name in near if guess and name.startswith(guess)), near[0])
             lines.append(f"    did you mean {best!r}?")
@@ -121,9 +122,8 @@ def _strict(schema: type) -> type:
 
     The original is left alone, because a process that has composed may create backends and sources from plain values.
     """
-    config = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
-    namespace = {"__pydantic_config__": config, "__module__": schema.__module__, "__doc__": schema.__doc__}
-    return dataclasses.dataclass(frozen=True, kw_only=True)(type(schema.__name__, (schema,), namespace))
+    namespace = {"__module__": schema.__module__, "__doc__": schema.__doc__}
+    return dataclasses.dataclass(frozen=True, kw_only=True)(type(schema.__name__, (schema, Strict), namespace))
 
 
 def _problem(schema: type, details: Any, prefix: str) -> Problem:

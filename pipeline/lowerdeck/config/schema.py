@@ -14,19 +14,21 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from lowerdeck.contracts.backends import DynamicDimension
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The model, its weights and the shapes of its inputs."""
+class Strict:
+    """Base of dataclasses that pydantic fills strictly: unknown keys and numbers that are not finite are errors."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Strict):
+    """The model, its weights and the shapes of its inputs."""
 
     name: Name
     """Name of the model in tables and in MLflow."""
@@ -50,10 +52,8 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetConfig:
+class DatasetConfig(Strict):
     """Samples for calibration and evaluation."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of the dataset in tables and in MLflow."""
@@ -71,10 +71,8 @@ SchemeName = Literal["int8", "int8_dynamic", "int8_dynamic_int4_weight", "int16x
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObserverConfig:
+class ObserverConfig(Strict):
     """How the ranges of tensors are found."""
-
-    __pydantic_config__ = _STRICT
 
     kind: Name = "backend_default"
     """An observer, or `backend_default` for the choice of the backend's quantizer."""
@@ -83,10 +81,8 @@ class ObserverConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleRuleConfig:
+class ModuleRuleConfig(Strict):
     """Another scheme for a part of the model. Of several rules that match a module, the last one applies."""
-
-    __pydantic_config__ = _STRICT
 
     modules: list[Name] = field(default_factory=list)
     """Globs on module paths, e.g. `layer3.*`. A module is matched with everything in it."""
@@ -100,10 +96,8 @@ class ModuleRuleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(Strict):
     """Quantization-aware training: the model learns with the rounding of its weights and activations in place."""
-
-    __pydantic_config__ = _STRICT
 
     epochs: Positive
     """Passes over the training samples."""
@@ -116,10 +110,8 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizationConfig:
+class QuantizationConfig(Strict):
     """How weights and activations are represented."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of the scheme in tables and in MLflow."""
@@ -148,10 +140,8 @@ class QuantizationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetConfig:
+class TargetConfig(Strict):
     """What the program is for: a backend with its options."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of the target in tables and in MLflow."""
@@ -168,10 +158,8 @@ class TargetConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlavorConfig:
+class FlavorConfig(Strict):
     """Which converter build turns partitions into device code."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of the converter build in tables and in MLflow."""
@@ -188,10 +176,8 @@ class FlavorConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationConfig(Strict):
     """What is measured, on how many samples."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of this way of evaluating."""
@@ -206,10 +192,8 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatesConfig:
+class GatesConfig(Strict):
     """Bounds that a build has to keep: `min_METRIC` or `max_METRIC`, METRIC being a key of metrics.json."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of this set of gates. Null switches a gate off; a gate that is on also fails if its metric is missing."""
@@ -275,10 +259,8 @@ def _section_name(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirmwareConfig:
+class FirmwareConfig(Strict):
     """The form in which firmware gets the program, in build/firmware."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of this form."""
@@ -291,10 +273,8 @@ class FirmwareConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrackingConfig:
+class TrackingConfig(Strict):
     """Where MLflow runs are recorded."""
-
-    __pydantic_config__ = _STRICT
 
     name: Name
     """Name of this way of tracking."""
@@ -309,10 +289,8 @@ class TrackingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildConfig:
+class BuildConfig(Strict):
     """Settings of the whole build."""
-
-    __pydantic_config__ = _STRICT
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seeds random weights, random data and the choice of evaluation samples."""
@@ -324,10 +302,8 @@ class BuildConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Strict):
     """The whole resolved configuration, the content of build/config.yaml."""
-
-    __pydantic_config__ = _STRICT
 
     build: BuildConfig
     model: ModelConfig

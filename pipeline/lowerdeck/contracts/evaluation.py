@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +24,10 @@ class Outputs:
     """True where the samples are random: no accuracy is computed then."""
     output_lsb: float | None = None
     """One step of the quantization of the output, in its units; None where the output is not quantized."""
+
+    def joined(self, other: Outputs) -> Outputs:
+        """These outputs and those of the programs in `other`, on the same samples."""
+        return dataclasses.replace(self, logits={**self.logits, **other.logits})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ DTYPES = ("float32", "float16", "int64", "int32", "int16", "int8", "uint8", "boo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(preprocessing.NormalisedOptions):
     """What may stand under `dataset.options`."""
 
     calibration: str
@@ -36,13 +36,9 @@ class Options:
     scale: float = 1.0
     """Factor applied to the stored values before mean and std; 0.00392156862745098 (1/255) for pixels stored as
     uint8."""
-    mean: list[float] = field(default_factory=lambda: [0.0])
-    """Subtracted from the scaled values: one value, or one for each channel (the first dimension of a sample)."""
-    std: list[float] = field(default_factory=lambda: [1.0])
-    """Divisor after that: as many values as mean."""
 
     def __post_init__(self) -> None:
-        preprocessing.check_normalisation(self.mean, self.std)
+        super().__post_init__()
         if self.num_classes is not None and self.num_classes < 1:
             raise ValueError(f"num_classes is {self.num_classes}; it must be at least 1, or null without labels")
 

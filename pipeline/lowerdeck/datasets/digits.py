@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,11 @@ REMEDY = "run `dvc repro data/dvc.yaml`"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(preprocessing.NormalisedOptions):
     """What may stand under `dataset.options`."""
 
     root: str = "data/prepared/digits"
     """Folder that the stage `prepare` of data/dvc.yaml writes."""
-    mean: list[float] = field(default_factory=lambda: [0.0])
-    """Subtracted from pixels in 0 ... 1: one value, or one for each channel."""
-    std: list[float] = field(default_factory=lambda: [1.0])
-    """Divisor after that: as many values as mean."""
-
-    def __post_init__(self) -> None:
-        preprocessing.check_normalisation(self.mean, self.std)
 
 
 def fingerprint(options: Options) -> str:

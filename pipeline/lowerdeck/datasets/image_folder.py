@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,21 +30,13 @@ DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(preprocessing.ImageOptions):
     """What may stand under `dataset.options`."""
 
     root: str
     """Folder with `evaluation/` below it, and `calibration/` unless the option `calibration` names another."""
     calibration: str | None = None
     """Another folder to take calibration images from, e.g. the training set; null for `calibration/` below root."""
-    resize: int | None = None
-    """Pixels of the shorter side before the centre crop; null for the smallest image that covers the crop."""
-    interpolation: str = "bilinear"
-    """How to resize: nearest, bilinear, bicubic or lanczos."""
-    mean: list[float] = field(default_factory=lambda: [0.0])
-    """Subtracted from pixels in 0 ... 1: one value, or one for each channel."""
-    std: list[float] = field(default_factory=lambda: [1.0])
-    """Divisor after that: as many values as mean."""
 
     def __post_init__(self) -> None:
         preprocessing.check_normalisation(self.mean, self.std)

@@ -7,6 +7,7 @@ accuracy means something only when the pixels are the same everywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +39,33 @@ def check_resize(resize: int | None, interpolation: str) -> None:
         raise ValueError(f"resize is {resize}; it must be at least 1 pixel, or null to resize to the model's input")
     if interpolation not in INTERPOLATIONS:
         raise ValueError(f"interpolation is {interpolation!r}; allowed are {', '.join(INTERPOLATIONS)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalisedOptions:
+    """Options of a source whose samples are shifted and scaled."""
+
+    mean: list[float] = field(default_factory=lambda: [0.0])
+    """Subtracted from the scaled values, 0 ... 1 for pixels: one value, or one per channel (the first dimension)."""
+    std: list[float] = field(default_factory=lambda: [1.0])
+    """Divisor after that: as many values as mean."""
+
+    def __post_init__(self) -> None:
+        check_normalisation(self.mean, self.std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions(NormalisedOptions):
+    """Options of a source of images that are resized and cropped to the model's input."""
+
+    resize: int | None = None
+    """Pixels of the shorter side before the centre crop; null for the smallest image that covers the crop."""
+    interpolation: str = "bilinear"
+    """How to resize: nearest, bilinear, bicubic or lanczos."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_resize(self.resize, self.interpolation)
 
 
 def image_shape(input_shapes: Sequence[Sequence[int]]) -> tuple[int, int, int]:

@@ -115,7 +115,7 @@ DATASETS: Mapping[str, Entry] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(preprocessing.ImageOptions):
     """What may stand under `dataset.options`."""
 
     name: str
@@ -124,18 +124,6 @@ class Options:
     """Folder that torchvision keeps the data below."""
     download: bool = False
     """Whether to download the data where root lacks it."""
-    resize: int | None = None
-    """Pixels of the shorter side before the centre crop; null for the smallest image that covers the crop."""
-    interpolation: str = "bilinear"
-    """How to resize: nearest, bilinear, bicubic or lanczos."""
-    mean: list[float] = field(default_factory=lambda: [0.0])
-    """Subtracted from pixels in 0 ... 1: one value, or one for each channel."""
-    std: list[float] = field(default_factory=lambda: [1.0])
-    """Divisor after that: as many values as mean."""
-
-    def __post_init__(self) -> None:
-        preprocessing.check_normalisation(self.mean, self.std)
-        preprocessing.check_resize(self.resize, self.interpolation)
 
 
 def fingerprint(options: Options) -> str:

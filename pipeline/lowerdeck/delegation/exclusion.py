@@ -7,7 +7,6 @@ that the stored edge program keeps; the step partition writes them into the plan
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,6 +17,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.graph.modules import matches, modules_of
 from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, original_operators
+from lowerdeck.registry import components
 
 if TYPE_CHECKING:
     import torch
@@ -148,10 +148,9 @@ def _with_name(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
 
 
 def _no_match_message(option: str, pattern: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(pattern.replace("::", "."), names, n=3, cutoff=0.4)
-    guess = f"\n    did you mean {' or '.join(near)}?" if near else ""
+    guess = components.did_you_mean(pattern.replace("::", "."), names, cutoff=0.4)
     listed = ", ".join(names[:_MAX_LISTED]) + (f" and {len(names) - _MAX_LISTED} more" if names[_MAX_LISTED:] else "")
     return (
-        f"target.options.{option}: {pattern!r} names nothing that computes in the edge program{guess}\n"
+        f"target.options.{option}: {pattern!r} names nothing that computes in the edge program.{guess}\n"
         f"    it has: {listed or 'no such names'}"
     )

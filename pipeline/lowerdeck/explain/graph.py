@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -10,6 +9,7 @@ from functools import cached_property
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
+from lowerdeck.registry import components
 
 
 class PlanGraph:
@@ -50,7 +50,7 @@ class PlanGraph:
         found = [node for node in self.plan.nodes if node.name == pattern or fnmatchcase(node.name, pattern)]
         if found:
             return found
-        near = difflib.get_close_matches(pattern.replace("*", ""), self.nodes, n=5, cutoff=0.5)
+        near = components.similar(pattern.replace("*", ""), self.nodes, cutoff=0.5)
         hint = f"did you mean one of these: {', '.join(near)}?" if near else f"e.g. {', '.join(list(self.nodes)[:5])}"
         raise LowerdeckError(
             f"the plan has no node {pattern!r} among its {len(self.nodes)}; a name or a glob such as `*conv*` is "

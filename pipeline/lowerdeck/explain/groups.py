@@ -104,7 +104,9 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
         assert reason is not None
         row = Row(operator=nodes[0].operator, reason=reason, hint=hints[key], nodes=tuple(nodes))
         by_code.setdefault(reason.code, []).append(row)
-    found = [Group(code=each, rows=tuple(sorted(of_code, key=_row_order))) for each, of_code in by_code.items()]
+    for listed in by_code.values():
+        listed.sort(key=lambda row: (-row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.message))
+    found = [Group(code=each, rows=tuple(rows)) for each, rows in by_code.items()]
     return sorted(found, key=lambda group: (-group.macs, -group.num_compute, -group.num_nodes, group.code))
 
 
@@ -113,10 +115,6 @@ def _key(graph: PlanGraph, node: PlannedNode, reason: Reason, said: str) -> tupl
     values = json.dumps(dict(reason.values), sort_keys=True, default=str)
     parts = (reason.code, node.operator, reason.message, reason.check, values, said)
     return tuple(map(graph.without_names, parts))
-
-
-def _row_order(row: Row) -> tuple[int, int, int, str, str]:
-    return -row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.message
 
 
 def reason_code(name: str) -> ReasonCode:

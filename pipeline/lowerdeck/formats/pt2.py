@@ -220,7 +220,9 @@ def _canonical_model(record: bytes) -> bytes:
             if key == "from_node":
                 text = _GRAPH_ID.sub(renumbered_graph, text)
             elif key == "stack_trace":
-                text = _GENERATED_CODE.sub(renumbered_code, _SOURCE_FILE.sub(_relative_source, text))
+                text = _GENERATED_CODE.sub(
+                    renumbered_code, _SOURCE_FILE.sub(lambda path: f'File "{relative_path(path[1])}"', text)
+                )
             metadata[key] = _ADDRESS.sub(renumbered_address, text)
     return json.dumps(model, separators=(",", ":")).encode()
 
@@ -244,10 +246,6 @@ def _nodes(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
             nested = argument["arg"].get("as_graph")
             if nested is not None:
                 yield from _nodes(nested["graph"])
-
-
-def _relative_source(match: re.Match[str]) -> str:
-    return f'File "{relative_path(match[1])}"'
 
 
 def _register_edge_operators() -> None:

@@ -6,13 +6,13 @@ traced in, by path and class.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.registry import components
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,6 @@ def _is_class(kind: str, wanted: str) -> bool:
 
 def _unknown(key: str, pattern: str, what: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    near = difflib.get_close_matches(pattern.replace("*", ""), names, n=5, cutoff=0.5)
-    listed = f"near it: {', '.join(near)}" if near else f"there are: {', '.join(names[:12])}"
-    more = ", ..." if not near and len(names) > 12 else ""
-    return f"{key}: no module of the model has a {what} like {pattern!r}; {listed}{more}"
+    near = components.did_you_mean(pattern.replace("*", ""), names, cutoff=0.5)
+    listed = "" if near else f" There are: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+    return f"{key}: no module of the model has a {what} like {pattern!r}.{near}{listed}"

@@ -30,7 +30,7 @@ def markdown(page: Page) -> str:
         f"# Operators of {title}",
         f"Written by `lowerdeck operators --backend {page.backend} --update`; [README.md](README.md) explains "
         "it. Measured with " + ", ".join(f"{name} {version}" for name, version in page.versions.items()) + ".",
-        _counts(page.rows),
+        f"{len(page.rows)} rows: {summary(page.rows)}.",
     ]
     marked = [row for row in page.rows if row.verdict in MARKED]
     if marked:
@@ -44,10 +44,6 @@ def summary(rows: Sequence[Row]) -> str:
     """One line."""
     counted = Counter(row.verdict for row in rows)
     return ", ".join(f"{counted[verdict]} {verdict}" for verdict in ClaimVerdict if counted[verdict])
-
-
-def _counts(rows: Sequence[Row]) -> str:
-    return f"{len(rows)} rows: {summary(rows)}."
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -42,11 +42,22 @@ def load(package: str, name: str, available: tuple[str, ...], kind: str) -> Modu
     return importlib.import_module(f"{package}.{name}")
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """` Did you mean X?` for messages, or an empty string when nothing is close."""
+def similar(given: str, allowed: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Up to three of `allowed` that `given` may be a misspelling of, the most similar first.
+
+    Args:
+        given: What was written; upper and lower case count as equal.
+        allowed: What could have been meant.
+        cutoff: Least similarity, 0 ... 1, as `difflib` measures it.
+    """
     by_lower = {name.lower(): name for name in allowed}
-    near = difflib.get_close_matches(given.lower(), by_lower, n=3)
-    return f" Did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""
+    return [by_lower[name] for name in difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=cutoff)]
+
+
+def did_you_mean(given: str, allowed: Iterable[str], cutoff: float = 0.6) -> str:
+    """` Did you mean X?` for messages, or an empty string when nothing is similar; arguments as for `similar`."""
+    near = similar(given, allowed, cutoff)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def string_constant(path: Path, name: str) -> str:

@@ -57,7 +57,9 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
     table += [estimate(key, metrics[key], converter["flavor"]) for key in _main_estimates(metrics)]
     chosen = gates.bounds(config.gates)
     if any(bound is not None for bound in chosen.values()):
-        table.append((f"gates {config.gates.name}", _gates(gates.failed_gates(chosen, metrics))))
+        failed = gates.failed_gates(chosen, metrics)
+        verdict = f"{len(failed)} failed. " + ". ".join(failed.values()) if failed else "all passed"
+        table.append((f"gates {config.gates.name}", verdict))
     return table
 
 
@@ -84,10 +86,6 @@ def delegated_vs_quantized(metrics: Mapping[str, Any]) -> str | None:
         return None
     largest, mean = metrics["delegated_error_max_lsb"], metrics["delegated_error_mean_lsb"]
     return f"max {largest:.4g} LSB, mean {mean:.2g}, {100 * metrics['delegated_exact_share']:.1f} % exact"
-
-
-def _gates(failed: Mapping[str, str]) -> str:
-    return "all passed" if not failed else f"{len(failed)} failed. " + ". ".join(failed.values())
 
 
 def delegation(metrics: Mapping[str, Any]) -> str:

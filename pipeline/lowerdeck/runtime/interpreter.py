@@ -140,9 +140,8 @@ class BoundMethod:
                 position = position + 1 if following is None else following
         except (ArithmeticError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             what = self._describe(self._method.chains[number][position])
-            raise LowerdeckError(
-                f"method {self._method.name!r}, instruction {position} ({what}): {_brief(error)}"
-            ) from error
+            brief = str(error).split("\nException raised from", maxsplit=1)[0].strip()  # without torch's C++ stack
+            raise LowerdeckError(f"method {self._method.name!r}, instruction {position} ({what}): {brief}") from error
 
     def _describe(self, instruction: Instruction) -> str:
         if isinstance(instruction, KernelCall):
@@ -356,8 +355,3 @@ def _located(what: str, function: Callable[..., Result], *arguments: Any) -> Res
         return function(*arguments)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from error
-
-
-def _brief(error: Exception) -> str:
-    """The message without torch's C++ stack."""
-    return str(error).split("\nException raised from", maxsplit=1)[0].strip()

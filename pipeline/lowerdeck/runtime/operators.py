@@ -158,15 +158,11 @@ def _first(*arguments: Any) -> Any:
     return arguments[0]
 
 
-def _empty(*arguments: Any) -> torch.Tensor:
-    return torch.zeros(tuple(arguments[0]))
-
-
 _COPIES: dict[str, tuple[Callable[..., Any], int]] = {
     # (self, non_blocking, dim_order, out)
     "dim_order_ops::_to_dim_order_copy.out": (_first, 4),
     "dim_order_ops::_clone_dim_order.out": (_first, 4),
-    "dim_order_ops::_empty_dim_order.out": (_empty, 3),
+    "dim_order_ops::_empty_dim_order.out": (lambda size, *_: torch.zeros(tuple(size)), 3),
     "et_copy::_h2d_copy.out": (_first, 2),
     "et_copy::_d2h_copy.out": (_first, 2),
 }

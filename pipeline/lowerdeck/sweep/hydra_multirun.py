@@ -124,7 +124,8 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
         task_name="lowerdeck", config_search_path=create_config_search_path(str(folder.absolute()))
     )
     try:
-        with _quiet(), _composed_already():
+        # Sweepers need not compose every point before the first one runs: the sweep has composed them all.
+        with _quiet(), VALIDATE_BATCH.active(lambda sweeper, batch: None):
             hydra.multirun("config", task, [*own, *given], with_log_configuration=False)
     except HydraException as error:
         raise LowerdeckError(f"Hydra refuses this sweep: {' '.join(str(error.__cause__ or error).split())}") from error
@@ -140,13 +141,6 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
 
 def _quoted(path: Path) -> str:
     return "'" + str(path.absolute()).replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-@contextlib.contextmanager
-def _composed_already() -> Iterator[None]:
-    """Spare sweepers the composing of every point before the first one runs: the sweep has composed them all."""
-    with VALIDATE_BATCH.active(lambda sweeper, batch: None):
-        yield
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import re
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.registry import components
 from lowerdeck.tracking.address import redact_credentials
 from lowerdeck.tracking.store import Store, extended_upload_timeout, opened
 from lowerdeck.tracking.ui import locate
@@ -133,9 +133,8 @@ def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) ->
 
 
 def _no_file(run_id: str, path: str, files: set[str]) -> str:
-    near = difflib.get_close_matches(path, files, n=3, cutoff=0.5)
-    said = f"did you mean {near[0]!r}? " if near else ""
-    return f"the run {run_id} has no file {path!r}; {said}it has: {', '.join(sorted(files)) or 'none there'}"
+    near = components.did_you_mean(path, files, cutoff=0.5)
+    return f"the run {run_id} has no file {path!r}.{near} It has: {', '.join(sorted(files)) or 'none there'}"
 
 
 @contextmanager
@@ -197,7 +196,7 @@ def _not_found_message(store: Store, experiment_id: str, selector: str, experime
     runs = _search(store, experiment_id)
     names = {run.name for run in runs} | {run.tags.get(SWEEP_NAME_TAG, "") for run in runs} - {""}
     sweeps = sorted({run.tags[SWEEP_ID_TAG] for run in runs if SWEEP_ID_TAG in run.tags})
-    near = difflib.get_close_matches(selector, names | set(sweeps), n=3)
+    near = components.similar(selector, names | set(sweeps))
     lines = [
         f"no run or sweep in the experiment {experiment!r} of {redact_credentials(store.uri)} is called {selector!r}"
     ]

@@ -132,7 +132,8 @@ class RejectionRecorder:
         if user_check_reason is not None:
             return user_check_reason
         reason = self._check_reason(check, node)
-        if reason.code is not ReasonCode.TARGET_CONSTRAINT and self._is_device_limit(node):
+        capable = self._most_capable_support
+        if reason.code is not ReasonCode.TARGET_CONSTRAINT and capable and capable.is_node_supported({}, node):
             return Reason(
                 code=ReasonCode.TARGET_CONSTRAINT, message=reason.message, check=reason.check, values=reason.values
             )
@@ -164,9 +165,6 @@ class RejectionRecorder:
             if rejection
             else Reason(code=ReasonCode.UNKNOWN, message=_INCONSISTENT_ANSWER, check=name)
         )
-
-    def _is_device_limit(self, node: torch.fx.Node) -> bool:
-        return self._most_capable_support is not None and self._most_capable_support.is_node_supported({}, node)
 
     def _recording_reporter(self) -> type[Any]:
         recorder = self

@@ -5,7 +5,6 @@ Import this after `sdk.provide_sdk`: ExecuTorch's backend needs the SDK when it 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from lowerdeck.contracts.partition_hooks import (
 )
 from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition
 from lowerdeck.graph.nodes import is_operator
-from lowerdeck.registry import import_paths
+from lowerdeck.registry import components, import_paths
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import PartitionResult
@@ -93,12 +92,10 @@ def _operators(names: Sequence[str]) -> list[torch._ops.OpOverload]:
     for name in names:
         matched = [operator for known_name, operator in known.items() if is_operator(known_name, name)]
         if not matched:
-            near = difflib.get_close_matches(name.replace("::", "."), known, n=3)
-            guess = f"\n    did you mean {' or '.join(near)}?" if near else ""
             raise LowerdeckError(
                 f"target.options.preserve_ops: {name!r} is no operator that the Neutron backend converts whole, so to "
-                f"keep it whole would put it on the CPU, which has no kernel for it{guess}\n    allowed: "
-                f"{', '.join(sorted(known))}"
+                f"keep it whole would put it on the CPU, which has no kernel for it."
+                f"{components.did_you_mean(name.replace('::', '.'), known)}\n    allowed: {', '.join(sorted(known))}"
             )
         found += matched
     return found

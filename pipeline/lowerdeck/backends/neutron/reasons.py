@@ -150,15 +150,12 @@ class RejectionRecorder:
             valid: bool = validate(partitioner, graph, partitions, options, mapping)
             arguments = (partitions, options, partitioner.neutron_target_spec, mapping)
             for node in {} if valid else {node: None for partition in partitions for node in partition.nodes}:
-                if _was_withdrawn(node) and node not in self._withdrawn:
+                withdrawn = node.meta.get(NXP_DO_NOT_DELEGATE, False) and node.target in supported_ops
+                if withdrawn and node not in self._withdrawn:
                     self._withdrawn[node] = _partition_rejection(supported_ops[node.target], node, arguments)
             return valid
 
         return validate_partitioning_result
-
-
-def _was_withdrawn(node: torch.fx.Node) -> bool:
-    return node.meta.get(NXP_DO_NOT_DELEGATE, False) and node.target in supported_ops
 
 
 def _partition_rejection(converter: Any, node: torch.fx.Node, arguments: tuple[Any, ...]) -> Reason:

@@ -62,7 +62,8 @@ class Xnnpack(Backend[Device, Options]):
             if getattr(options, name) == []:
                 yield f"options.{name}", "an empty list would mean all of them to ExecuTorch; write null for all"
         for name in ("configs", "excluded_configs", "additional_configs", "config_precisions"):
-            if repeated := _repeated(getattr(options, name) or ()):
+            given: Sequence[str] = getattr(options, name) or ()
+            if repeated := [value for value in dict.fromkeys(given) if given.count(value) > 1]:
                 yield f"options.{name}", f"has {', '.join(repeated)} more than once"
         if options.configs is not None:
             if options.excluded_configs:
@@ -177,7 +178,3 @@ class Xnnpack(Backend[Device, Options]):
         from lowerdeck.backends.xnnpack import logs
 
         return logs.log_to_stderr() if self.options.verbose else nullcontext()
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]

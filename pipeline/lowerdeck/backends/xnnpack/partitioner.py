@@ -107,7 +107,9 @@ def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
     Raises:
         LowerdeckError: naming the option.
     """
-    if options.enable_bf16 and not any(_is_bfloat16(node) for node in graph.nodes):
+    if options.enable_bf16 and not any(
+        tensor.dtype == torch.bfloat16 for node in graph.nodes for tensor in tensors_at(node)
+    ):
         raise LowerdeckError(
             "target.options.enable_bf16: true has no effect, because the model computes nothing in bfloat16; set it to "
             "false"
@@ -132,10 +134,6 @@ def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
                 "kept whole, and ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or "
                 "modules_not_to_delegate instead, so that it is decomposed"
             )
-
-
-def _is_bfloat16(node: torch.fx.Node) -> bool:
-    return any(tensor.dtype == torch.bfloat16 for tensor in tensors_at(node))
 
 
 def _is_float_linear(node: torch.fx.Node) -> bool:

@@ -42,7 +42,8 @@ def read_graph(payload: bytes) -> SerializedGraph:
         # Bounds of activations may be infinite, which flatc writes otherwise than Python reads.
         decoded = json.loads(re.sub(r"\binf\b", "Infinity", (Path(folder) / "graph.json").read_text()))
     values = [_tensor(value["xvalue_union"]) for value in decoded["xvalues"]]
-    external = {number: kind for kind, flag in (("input", 1), ("output", 2)) for number in _with_flag(values, flag)}
+    flags = (("input", 1), ("output", 2))  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
+    external = {number: kind for kind, flag in flags for number, value in enumerate(values) if value["flags"] & flag}
     names = [node["xnode_union_type"].replace("_XNN", "XNN") for node in decoded["xnodes"]]
     return SerializedGraph(
         operators=names,
@@ -65,11 +66,6 @@ def _first_input(node: dict[str, int]) -> int:
 def _tensor(value: dict[str, Any]) -> dict[str, Any]:
     tensor: dict[str, Any] = value.get("tensor_value", value)
     return tensor
-
-
-def _with_flag(values: list[dict[str, Any]], flag: int) -> list[int]:
-    """Values that are external inputs (XNN_VALUE_FLAG_EXTERNAL_INPUT, 1) or outputs (2)."""
-    return [index for index, value in enumerate(values) if value["flags"] & flag]
 
 
 def _dtype(value: dict[str, Any]) -> str:

@@ -9,10 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict
-
 from lowerdeck.config.problems import Problem, raise_problems, validate
-from lowerdeck.config.schema import NonNegative
+from lowerdeck.config.schema import NonNegative, Strict
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.release.ledger.entries import Entry, Ledger
 
@@ -31,10 +29,8 @@ class ChangeVerdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tolerance:
+class Tolerance(Strict):
     """How a metric is judged. The wider of both bounds applies."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     better: Literal["higher", "lower"]
     """Which way is better."""
@@ -46,14 +42,10 @@ class Tolerance:
     def verdict(self, before: float, now: float) -> ChangeVerdict:
         """The verdict on a change from `before` to `now`."""
         gain = now - before if self.better == "higher" else before - now
-        if abs(gain) <= max(self.absolute, self.relative * abs(before)) + _rounding(before, now):
+        rounding = 1e-9 * max(abs(before), abs(now))  # 0.9 - 0.895 is slightly more than 0.005
+        if abs(gain) <= max(self.absolute, self.relative * abs(before)) + rounding:
             return ChangeVerdict.TOLERATED
         return ChangeVerdict.IMPROVEMENT if gain > 0 else ChangeVerdict.REGRESSION
-
-
-def _rounding(before: float, now: float) -> float:
-    """Allowance for rounding: 0.9 - 0.895 is slightly more than 0.005."""
-    return 1e-9 * max(abs(before), abs(now))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +129,7 @@ def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolera
         now = new.metrics.get(metric)
         if now == before:
             continue
-        tolerance = _tolerance_of(metric, tolerances)
+        tolerance = next((tolerances[pattern] for pattern in tolerances if fnmatch.fnmatchcase(metric, pattern)), None)
         if tolerance is None:
             verdict = ChangeVerdict.CHANGED
         elif now is None:  # a metric that is no longer measured may have got worse unnoticed
@@ -154,10 +146,6 @@ def _changes(model: str, old: Entry, new: Entry, tolerances: Mapping[str, Tolera
             interval_before=old.intervals.get(metric),
             interval_now=new.intervals.get(metric),
         )
-
-
-def _tolerance_of(metric: str, tolerances: Mapping[str, Tolerance]) -> Tolerance | None:
-    return next((value for pattern, value in tolerances.items() if fnmatch.fnmatchcase(metric, pattern)), None)
 
 
 def _changed_inputs(old: Entry, new: Entry) -> Iterator[str]:

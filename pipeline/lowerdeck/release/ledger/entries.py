@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from lowerdeck.artifacts.files import write_text
 from lowerdeck.config.problems import raise_problems, validate
-from lowerdeck.config.schema import Config
+from lowerdeck.config.schema import Config, Strict
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.fingerprints.keys import build_key
@@ -27,10 +25,8 @@ _HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md describes th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(Strict):
     """One build of a model."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     target: str
     flavor: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,13 +73,10 @@ def compare_fingerprints(recorded: RecordedBuild, config: Config) -> Iterator[Fi
     yield _compared("calibration samples", dataset["calibration"]["sha256"], samples["sha256"])
     for link in lineage.artifact_links(config):
         if link["name"] == "program":
-            yield from _converters(links["program"]["converter"], link["converter"])
+            then, now = links["program"]["converter"], link["converter"]
+            for field in _CONVERTER_FIELDS:
+                yield FingerprintComparison(name=f"converter {field}", recorded=str(then[field]), here=str(now[field]))
         yield _compared(link["name"], links[link["name"]]["sha256"], link["sha256"])
-
-
-def _converters(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[FingerprintComparison]:
-    for field in _CONVERTER_FIELDS:
-        yield FingerprintComparison(name=f"converter {field}", recorded=str(recorded[field]), here=str(here[field]))
 
 
 def _compared(name: str, recorded: Any, here: Any) -> FingerprintComparison:
