@@ -164,7 +164,8 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "gate": ({"gates": "release"}, {"evaluate"}),
     "tracking": ({"tracking": "none"}, set()),
     "experiment": ({"overrides": {"tracking": {"experiment": "another"}}}, set()),
-    "target": ({"target": "ethos_u55_128"}, {"calibrate", "quantize", "partition", "convert", "firmware"}),
+    # evaluate executes the program by the host twins of the chosen backend, which are code that it reaches.
+    "target": ({"target": "ethos_u55_128"}, {"calibrate", "quantize", "partition", "convert", "firmware", "evaluate"}),
     "target option": (
         {"overrides": {"target": {"options": {"per_op_mode": True}}}},
         {"partition", "convert", "firmware"},
