@@ -405,7 +405,7 @@ def test_backend_gets_the_sdk_of_the_chosen_flavor(tmp_path: Path) -> None:
         "reference-1 True",
         "imxrt700 16 2 ['imxrt700']",
         "True False",
-        "flavor fake converts in a child process: open `converting` around the lowering",
+        "flavor fake converts in a child process: open `intercept_conversion` around the lowering",
         "16",  # the flavor's, and after turning to another that one's
         "8",
     ]
