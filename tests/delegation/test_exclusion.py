@@ -108,8 +108,8 @@ def test_only_what_computes_can_be_named(program: torch.export.ExportedProgram) 
 
 
 def test_nothing_named_is_no_exclusion() -> None:
-    assert not Exclusion()
-    assert Exclusion(nodes_not_to_delegate=["a"])
+    assert not Exclusion().excludes_any
+    assert Exclusion(nodes_not_to_delegate=["a"]).excludes_any
 
 
 @pytest.mark.parametrize(
