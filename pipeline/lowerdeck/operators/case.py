@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from lowerdeck.contracts.backends import DynamicDimension
 
@@ -42,6 +41,9 @@ class Case:
     """Precisions to try; None for those of the claim, and `int8`."""
     positive: bool = False
     """Whether the operator takes positive numbers only."""
+    has_input_layers: bool = True
+    """In quantized programs a layer computes each input, so that the input is quantized: no quantizer annotates every
+    operator alone. False for operators that are such a layer."""
     dynamic: Sequence[DynamicDimension] = ()
     """Dimensions whose size varies."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -53,14 +55,6 @@ class Case:
     def label(self) -> str:
         """Its name in the table."""
         return f"{self.operator}, {self.what}" if self.what else self.operator
-
-    @property
-    def has_input_layers(self) -> bool:
-        """Whether a layer computes each input in quantized programs, so that the input is quantized.
-
-        No quantizer annotates every operator alone; operators that are or follow such a layer need no other.
-        """
-        return not any(isinstance(layer, (nn.Linear, _ConvNd)) for layer in self.make().modules())
 
 
 class Function(nn.Module):
@@ -83,8 +77,9 @@ def function(operator: Callable[..., Any], *arguments: Any, **options: Any) -> C
 class Program(nn.Module):
     """A case as a model: the layers before the operator, if any, and the operator."""
 
-    def __init__(self, case: Case, has_input_layers: bool) -> None:
+    def __init__(self, case: Case, quantized: bool) -> None:
         super().__init__()
+        has_input_layers = case.has_input_layers and quantized
         self.input_layers = nn.ModuleList(
             _input_layer(shape, case.positive) if has_input_layers else nn.Identity() for shape in case.shapes
         )
@@ -108,13 +103,15 @@ def _input_layer(shape: Shape, positive: bool) -> nn.Module:
 
 def program(case: Case, *, quantized: bool) -> nn.Module:
     """The case's model in eval mode; always the same weights."""
-    has_input_layers = quantized and case.has_input_layers
     torch.manual_seed(0)
-    return Program(case, has_input_layers).eval()
+    return Program(case, quantized).eval()
 
 
 def samples(case: Case, count: int) -> list[tuple[torch.Tensor, ...]]:
     """Inputs of the case's model, float32, always the same: normally distributed, or 0.5 ... 1.5 where positive."""
     generator = torch.Generator().manual_seed(1)
-    draw, least = (torch.rand, 0.5) if case.positive else (torch.randn, 0.0)
-    return [tuple(draw(shape, generator=generator) + least for shape in case.shapes) for _ in range(count)]
+    return [tuple(_sample(shape, case.positive, generator) for shape in case.shapes) for _ in range(count)]
+
+
+def _sample(shape: Shape, positive: bool, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator) + 0.5 if positive else torch.randn(shape, generator=generator)

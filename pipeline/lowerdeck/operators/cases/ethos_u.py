@@ -276,15 +276,21 @@ _INDEXING = (
 )
 
 _LAYERS = (
-    _case("linear.default", lambda: nn.Linear(32, 16), shapes=(ROWS,), precisions=("int8", "int16x8")),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3), precisions=("int8", "int16x8")),
-    _case("convolution.default", lambda: nn.Conv1d(8, 8, 3), "1D", shapes=(_SEQUENCE,)),
-    _case("convolution.default", lambda: nn.Conv3d(8, 8, 1), "3D", shapes=((1, 8, 4, 8, 8),)),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=8), "depthwise"),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=2), "two groups"),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, stride=4), "stride 4"),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, dilation=2), "dilation=2"),
-    _case("convolution.default", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), "transposed"),
+    _case(
+        "linear.default",
+        lambda: nn.Linear(32, 16),
+        shapes=(ROWS,),
+        has_input_layers=False,
+        precisions=("int8", "int16x8"),
+    ),
+    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3), has_input_layers=False, precisions=("int8", "int16x8")),
+    _case("convolution.default", lambda: nn.Conv1d(8, 8, 3), "1D", shapes=(_SEQUENCE,), has_input_layers=False),
+    _case("convolution.default", lambda: nn.Conv3d(8, 8, 1), "3D", shapes=((1, 8, 4, 8, 8),), has_input_layers=False),
+    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=8), "depthwise", has_input_layers=False),
+    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=2), "two groups", has_input_layers=False),
+    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, stride=4), "stride 4", has_input_layers=False),
+    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, dilation=2), "dilation=2", has_input_layers=False),
+    _case("convolution.default", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), "transposed", has_input_layers=False),
 )
 
 _NOT_LISTED = (
