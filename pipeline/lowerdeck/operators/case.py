@@ -12,7 +12,9 @@ from torch import nn
 from lowerdeck.contracts.backends import DynamicDimension
 
 OPERATOR = "operator"
-"""Path of the submodule with the operator in a case's program."""
+"""Path of the submodule with the operator in a `Program`."""
+INPUT_LAYERS = "input_layers"
+"""Path of the submodules of a `Program` that compute the operator's inputs."""
 Shape = tuple[int, ...]
 IMAGE: Shape = (1, 8, 8, 16)
 """[1 x c x h x w], with sizes that Neutron's multiples of 8 divide."""

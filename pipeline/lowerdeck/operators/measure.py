@@ -25,7 +25,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
 from lowerdeck.operators.agreement import Agreement, agreement
-from lowerdeck.operators.case import OPERATOR, Case, program, samples
+from lowerdeck.operators.case import INPUT_LAYERS, OPERATOR, Case, program, samples
 from lowerdeck.operators.precisions import PRECISIONS
 from lowerdeck.quantization.quantize_model import quantize_model
 from lowerdeck.steps.calibrate import calibrate
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _NUM_SAMPLES = 4
 """Number of inputs for calibration; the first one is executed too."""
-_INPUT_LAYERS = "feeds"
-"""Path of the submodules that compute the inputs."""
 _MOVING = ("XNNConvert", "XNNStaticTranspose", "XNNStaticReshape", "XNNCopy")
 """Operators of XNNPACK by which ExecuTorch changes memory formats and shapes around those that compute."""
 _Result = TypeVar("_Result")
@@ -183,7 +181,7 @@ def _is_tested(node: PlannedNode, case: Case) -> bool:
     if case.nodes:
         return fnmatchcase(node.operator, case.nodes)
     # Some passes make nodes without a module; the layers before the operator are simple enough not to need such passes.
-    return node.compute and node.module.partition(".")[0] != _INPUT_LAYERS
+    return node.compute and node.module.partition(".")[0] != INPUT_LAYERS
 
 
 def _has_integers(tensors: Sequence[QuantizedTensor]) -> bool:

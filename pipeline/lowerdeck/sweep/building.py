@@ -92,10 +92,9 @@ class PointBuild:
     def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
         """Record a point whose metrics miss a gate: they were measured, and a person wants to see by how much."""
         stage = self._shared.stages[TRACK]
-        made = (self._shared.producer_of[path] for path in (paths.CONFIG.as_posix(), *stage.inputs))
         try:
-            for earlier in dict.fromkeys(made):
-                if earlier.name != EVALUATE:
+            for path in (paths.CONFIG.as_posix(), *stage.inputs):
+                if (earlier := self._shared.producer_of[path]).name != EVALUATE:
                     self._materialize(earlier)
             if measured != self._workspace:  # the store has nothing of a stage that failed
                 for path in _files_of(self._shared.stages[EVALUATE], measured):
