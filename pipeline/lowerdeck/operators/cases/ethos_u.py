@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,11 +32,15 @@ TARGETS = (
 )
 _PAIR = (IMAGE, IMAGE)
 _SEQUENCE: Shape = (1, 8, 16)
+_INT8_AND_INT16 = ("int8", "int16x8")
+
+
+def _edge_name(operator: str) -> str:
+    return operator if operator.startswith("dim_order_ops.") else f"aten.{operator}"
 
 
 def _case(operator: str, make: Callable[..., nn.Module], what: str = "", **more: Any) -> Case:
-    name = operator if operator.startswith("dim_order_ops.") else f"aten.{operator}"
-    return Case(**({"precisions": ("int8",)} | more), operator=name, what=what, make=make)
+    return Case(**({"precisions": ("int8",)} | more), operator=_edge_name(operator), what=what, make=make)
 
 
 def _plain(operator: str, called: Callable[..., Any], *arguments: Any, **options: Any) -> Case:
@@ -44,20 +48,19 @@ def _plain(operator: str, called: Callable[..., Any], *arguments: Any, **options
 
 
 def _among_others(operator: str, called: Callable[..., Any], what: str = "", **more: Any) -> Case:
-    """An operator that needs other operators around it: booleans, indices or constants."""
-    name = operator if operator.startswith("dim_order_ops.") else f"aten.{operator}"
-    return _case(operator, function(called), what, nodes=name, **more)
+    """An operator whose booleans, indices or constants come from other operators of the module."""
+    return _case(operator, function(called), what, nodes=_edge_name(operator), **more)
 
 
 def _positive(operator: str, called: Callable[..., Any]) -> Case:
     return _case(operator, function(called), positive=True)
 
 
-def _pair(operator: str, called: Callable[..., Any], **options: Any) -> Case:
-    return _case(operator, function(called, **options), shapes=_PAIR)
+def _pair(operator: str, called: Callable[..., Any]) -> Case:
+    return _case(operator, function(called), shapes=_PAIR)
 
 
-def _as_integers(x: torch.Tensor) -> torch.Tensor:
+def _int32(x: torch.Tensor) -> torch.Tensor:
     return (x * 8).to(torch.int32)
 
 
@@ -65,7 +68,7 @@ _INDICES = torch.tensor([1, 3, 5], dtype=torch.int32)
 
 
 class _Indexed(nn.Module):
-    """An operator that takes constant indices."""
+    """An operator with constant indices."""
 
     indices: torch.Tensor
 
@@ -75,12 +78,12 @@ class _Indexed(nn.Module):
         self.register_buffer("indices", indices)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The function that is called with `x` and the indices."""
+        """The function's result for `x` and the indices."""
         return self.called(x, self.indices)
 
 
 class _Embedded(nn.Module):
-    """A table of vectors, looked up by constant indices and added to the input, which is [1 x 8 x 16]."""
+    """Embeddings at constant indices, added to the input."""
 
     indices: torch.Tensor
 
@@ -202,15 +205,8 @@ _TWO_INPUTS = (
 
 _COMPARING = tuple(
     case
-    for name, called in (
-        ("eq", torch.eq),
-        ("ne", torch.ne),
-        ("ge", torch.ge),
-        ("gt", torch.gt),
-        ("le", torch.le),
-        ("lt", torch.lt),
-    )
-    for case in (_pair(f"{name}.Tensor", called), _plain(f"{name}.Scalar", called, 0.25))
+    for called in (torch.eq, torch.ne, torch.ge, torch.gt, torch.le, torch.lt)
+    for case in (_pair(f"{called.__name__}.Tensor", called), _plain(f"{called.__name__}.Scalar", called, 0.25))
 )
 
 _BOOLEAN = (
@@ -229,23 +225,19 @@ _BOOLEAN = (
             ("where", "self", lambda x, y: torch.where(x > y, x, y)),
         )
     ),
-    _among_others("bitwise_and.Scalar", lambda x: torch.bitwise_and(_as_integers(x), 3)),
-    _among_others("bitwise_or.Scalar", lambda x: torch.bitwise_or(_as_integers(x), 3)),
-    _among_others("bitwise_xor.Scalar", lambda x: torch.bitwise_xor(_as_integers(x), 3)),
+    _among_others("bitwise_and.Scalar", lambda x: torch.bitwise_and(_int32(x), 3)),
+    _among_others("bitwise_or.Scalar", lambda x: torch.bitwise_or(_int32(x), 3)),
+    _among_others("bitwise_xor.Scalar", lambda x: torch.bitwise_xor(_int32(x), 3)),
     _among_others("bitwise_not.default", lambda x: torch.bitwise_not(x > 0)),
     _among_others("logical_not.default", lambda x: torch.logical_not(x > 0)),
     _among_others("masked_fill.Scalar", lambda x: x.masked_fill(x > 0.5, 0.25)),
 )
 
-_INTEGERS = (
-    _among_others(
-        "bitwise_left_shift.Tensor", lambda x: torch.bitwise_left_shift(_as_integers(x), _as_integers(x.abs()))
-    ),
-    _among_others(
-        "bitwise_right_shift.Tensor", lambda x: torch.bitwise_right_shift(_as_integers(x), _as_integers(x.abs()))
-    ),
-    _among_others("__lshift__.Scalar", lambda x: _as_integers(x) << 1),
-    _among_others("__rshift__.Scalar", lambda x: _as_integers(x) >> 1),
+_SHIFTS = (
+    _among_others("bitwise_left_shift.Tensor", lambda x: torch.bitwise_left_shift(_int32(x), _int32(x.abs()))),
+    _among_others("bitwise_right_shift.Tensor", lambda x: torch.bitwise_right_shift(_int32(x), _int32(x.abs()))),
+    _among_others("__lshift__.Scalar", lambda x: _int32(x) << 1),
+    _among_others("__rshift__.Scalar", lambda x: _int32(x) >> 1),
 )
 
 _CONSTANTS = (
@@ -277,13 +269,9 @@ _INDEXING = (
 
 _LAYERS = (
     _case(
-        "linear.default",
-        lambda: nn.Linear(32, 16),
-        shapes=(ROWS,),
-        has_input_layers=False,
-        precisions=("int8", "int16x8"),
+        "linear.default", lambda: nn.Linear(32, 16), shapes=(ROWS,), has_input_layers=False, precisions=_INT8_AND_INT16
     ),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3), has_input_layers=False, precisions=("int8", "int16x8")),
+    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3), has_input_layers=False, precisions=_INT8_AND_INT16),
     _case("convolution.default", lambda: nn.Conv1d(8, 8, 3), "1D", shapes=(_SEQUENCE,), has_input_layers=False),
     _case("convolution.default", lambda: nn.Conv3d(8, 8, 1), "3D", shapes=((1, 8, 4, 8, 8),), has_input_layers=False),
     _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=8), "depthwise", has_input_layers=False),
@@ -297,7 +285,7 @@ _NOT_LISTED = (
     _case("_native_batch_norm_legit_no_training.default", lambda: nn.BatchNorm2d(8)),
     _case("native_layer_norm.default", lambda: nn.LayerNorm(16)),
     _case("native_group_norm.default", lambda: nn.GroupNorm(2, 8)),
-    _case("_softmax.default", function(F.softmax, 1), precisions=("int8", "int16x8")),
+    _case("_softmax.default", function(F.softmax, 1), precisions=_INT8_AND_INT16),
     _plain("_log_softmax.default", F.log_softmax, 1),
     _case("div.Tensor", function(torch.div), shapes=_PAIR, positive=True),
     _plain("var.correction", torch.var, 1),
@@ -310,25 +298,15 @@ _NOT_LISTED = (
     _plain("topk.default", lambda x: torch.topk(x, 2, 1)[0]),
     _case("scaled_dot_product_attention", function(F.scaled_dot_product_attention), shapes=(IMAGE, IMAGE, IMAGE)),
 )
-"""Operators that networks have and the lists lack: some are decomposed before quantization."""
+"""Operators that networks use and the lists lack; some are decomposed before quantization."""
 
-CASES: Sequence[Case] = (
-    *_LAYERS,
-    *_ONE_INPUT,
-    *_TWO_INPUTS,
-    *_COMPARING,
-    *_BOOLEAN,
-    *_INTEGERS,
-    *_CONSTANTS,
-    *_INDEXING,
-    *_NOT_LISTED,
-)
+CASES = (*_LAYERS, *_ONE_INPUT, *_TWO_INPUTS, *_COMPARING, *_BOOLEAN, *_SHIFTS, *_CONSTANTS, *_INDEXING, *_NOT_LISTED)
 _NO_OPERATORS = ("getitem", "quantized_decomposed.")
 """Entries of the lists that do not compute."""
 
 
 def installed() -> dict[str, frozenset[str]]:
-    """The edge operators of the installed version's positive lists, without those that Ethos-U55 lacks."""
+    """The edge operators that the installed version's support checks list, less those that Ethos-U55 lacks."""
     from executorch.backends.arm.ethosu import EthosUCompileSpec
     from executorch.backends.arm.operator_support import tosa_supported_operators
     from executorch.backends.arm.operator_support.ethos_u55_support import EthosU55NotSupported
@@ -347,7 +325,7 @@ def installed() -> dict[str, frozenset[str]]:
 
 
 def _name(operator: Any) -> str:
-    """E.g. `aten.abs.default`; edge operators wrap those of ATen. Without a dot for what is not an operator."""
+    """E.g. `aten.abs.default`, for ATen and edge operators; a name without a dot for anything else."""
     wrapped = getattr(operator, "_op", None)
     found = wrapped if hasattr(wrapped, "_schema") else operator
     return str(found) if hasattr(found, "_schema") else str(getattr(found, "__name__", found))

@@ -1,4 +1,4 @@
-"""Neutron's cases, on the target properties of the reference flavor."""
+"""Neutron's cases, for the target properties of the reference flavor."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ TARGETS = (
 _PAIR = (IMAGE, IMAGE)
 _SEQUENCE: Shape = (1, 8, 16)
 _NINE: Shape = (1, 3, 1, 3)
+_CAT = function(lambda x, y: torch.cat([x, y], 1))
 
 
 class _Addmm(nn.Module):
-    """addmm itself: nn.Linear is aten.linear in an exported program."""
+    """addmm itself: torch.export turns nn.Linear into aten.linear."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +50,14 @@ def _plain(operator: str, called: Callable[..., Any], *arguments: Any, **options
     return _case(operator, function(called, *arguments, **options))
 
 
+def _layer(operator: str, make: Callable[..., nn.Module], what: str = "", **more: Any) -> Case:
+    return _case(operator, make, what, has_input_layers=False, **more)
+
+
+def _avg_pool(what: str, *arguments: int, violates: str = "", **options: Any) -> Case:
+    return _case("avg_pool2d.default", function(F.avg_pool2d, *arguments, **options), what, violates=violates)
+
+
 def _max_pool(operator: str) -> Sequence[Case]:
     return (
         _plain(operator, F.max_pool2d, 2),
@@ -61,70 +70,29 @@ _LISTED = (
     _plain("abs.default", torch.abs),
     _plain("_adaptive_avg_pool2d.default", F.adaptive_avg_pool2d, (4, 8)),
     _case("_adaptive_avg_pool2d.default", function(F.adaptive_avg_pool2d, (3, 5)), "3 x 5 of 8 x 16"),
-    _case("addmm.default", lambda: nn.Linear(32, 16), shapes=(ROWS,), has_input_layers=False),
-    _case("addmm.default", lambda: nn.Linear(16, 8), "4D", has_input_layers=False, violates="rank"),
+    _layer("addmm.default", lambda: nn.Linear(32, 16), shapes=(ROWS,)),
+    _layer("addmm.default", lambda: nn.Linear(16, 8), "4D", violates="rank"),
     _case("add.Tensor", function(torch.add), shapes=_PAIR),
     _case("add.Tensor", function(torch.add, alpha=2), "alpha=2", shapes=_PAIR, violates="alpha"),
     _case("add.Tensor", function(torch.add), "other rank", shapes=(IMAGE, (8, 16)), violates="rank"),
-    _plain("avg_pool2d.default", F.avg_pool2d, 2, 2, count_include_pad=False),
-    _case("avg_pool2d.default", function(F.avg_pool2d, 3, 2, ceil_mode=True), "ceil_mode", violates="ceil_mode"),
-    _case(
-        "avg_pool2d.default",
-        function(F.avg_pool2d, 2, 2, 1, count_include_pad=True),
-        "padding, count_include_pad",
-        violates="count_include_pad",
-    ),
-    _case("avg_pool2d.default", function(F.avg_pool2d, 2, 2, 1, count_include_pad=False), "padding"),
-    _case(
-        "avg_pool2d.default",
-        function(F.avg_pool2d, 2, 2, divisor_override=3),
-        "divisor_override",
-        violates="divisor_override",
-    ),
-    _case("avg_pool2d.default", function(F.avg_pool2d, 2), "without a stride"),
-    _case("cat.default", function(lambda x, y: torch.cat([x, y], 1)), shapes=_PAIR),
-    _case(
-        "cat.default",
-        function(lambda x, y: torch.cat([x, y], 1)),
-        "4 and 12 channels",
-        shapes=((1, 4, 8, 16), (1, 12, 8, 16)),
-        violates="inputs",
-    ),
-    _case(
-        "cat.default",
-        function(lambda x, y: torch.cat([x, y], 1)),
-        "6 and 8 channels",
-        shapes=((1, 6, 8, 16), IMAGE),
-        violates="output",
-    ),
+    _avg_pool("", 2, 2, count_include_pad=False),
+    _avg_pool("ceil_mode", 3, 2, ceil_mode=True, violates="ceil_mode"),
+    _avg_pool("padding, count_include_pad", 2, 2, 1, count_include_pad=True, violates="count_include_pad"),
+    _avg_pool("padding", 2, 2, 1, count_include_pad=False),
+    _avg_pool("divisor_override", 2, 2, divisor_override=3, violates="divisor_override"),
+    _avg_pool("without a stride", 2),
+    _case("cat.default", _CAT, shapes=_PAIR),
+    _case("cat.default", _CAT, "4 and 12 channels", shapes=((1, 4, 8, 16), (1, 12, 8, 16)), violates="inputs"),
+    _case("cat.default", _CAT, "6 and 8 channels", shapes=((1, 6, 8, 16), IMAGE), violates="output"),
     _plain("clone.default", torch.clone),
     _plain("constant_pad_nd.default", F.pad, (1, 1, 1, 1)),
     _case("constant_pad_nd.default", function(F.pad, (0, 0, 0, 0, 1, 1)), "channels", violates="dims"),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3), has_input_layers=False),
-    _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=8), "depthwise", has_input_layers=False),
-    _case("convolution.default", lambda: nn.Conv1d(8, 8, 3), "1D", shapes=(_SEQUENCE,), has_input_layers=False),
-    _case(
-        "convolution.default",
-        lambda: nn.Conv2d(3, 6, 3),
-        "3 to 6 channels",
-        shapes=((1, 3, 8, 8),),
-        has_input_layers=False,
-    ),
-    _case(
-        "convolution.default",
-        lambda: nn.Conv2d(8, 8, 3, groups=2),
-        "two groups",
-        has_input_layers=False,
-        violates="groups",
-    ),
-    _case(
-        "convolution.default",
-        lambda: nn.Conv3d(8, 8, 1),
-        "3D",
-        shapes=((1, 8, 4, 8, 8),),
-        has_input_layers=False,
-        violates="dims",
-    ),
+    _layer("convolution.default", lambda: nn.Conv2d(8, 8, 3)),
+    _layer("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=8), "depthwise"),
+    _layer("convolution.default", lambda: nn.Conv1d(8, 8, 3), "1D", shapes=(_SEQUENCE,)),
+    _layer("convolution.default", lambda: nn.Conv2d(3, 6, 3), "3 to 6 channels", shapes=((1, 3, 8, 8),)),
+    _layer("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=2), "two groups", violates="groups"),
+    _layer("convolution.default", lambda: nn.Conv3d(8, 8, 1), "3D", shapes=((1, 8, 4, 8, 8),), violates="dims"),
     _case(
         "convolution.default",
         function(F.conv2d),
@@ -135,12 +103,7 @@ _LISTED = (
     _plain("hardtanh.default", F.hardtanh, 0.0, 6.0),
     *(
         _case("hardtanh.default", function(F.hardtanh, low, high), f"{low:g} to {high:g}", violates=violates)
-        for low, high, violates in (
-            (-1.0, 1.0, ""),
-            (0.0, 1.0, ""),
-            (0.0, float("inf"), ""),
-            (-2.0, 2.0, "range"),
-        )
+        for low, high, violates in ((-1.0, 1.0, ""), (0.0, 1.0, ""), (0.0, float("inf"), ""), (-2.0, 2.0, "range"))
     ),
     *_max_pool("max_pool2d.default"),
     *_max_pool("max_pool2d_with_indices.default"),
@@ -151,8 +114,8 @@ _LISTED = (
     _case("mean.dim", function(torch.mean, (-1, -2)), "3D", shapes=(_SEQUENCE,), violates="rank"),
     _case("mul.Tensor", function(torch.mul), shapes=_PAIR),
     _case("mul.Tensor", function(torch.mul), "nine elements", shapes=(_NINE, _NINE), violates="size"),
-    _case("mm.default", lambda: nn.Linear(32, 16, bias=False), shapes=(ROWS,), has_input_layers=False),
-    _case("mm.default", lambda: nn.Linear(16, 8, bias=False), "4D", has_input_layers=False, violates="rank"),
+    _layer("mm.default", lambda: nn.Linear(32, 16, bias=False), shapes=(ROWS,)),
+    _layer("mm.default", lambda: nn.Linear(16, 8, bias=False), "4D", violates="rank"),
     _plain("relu.default", F.relu),
     _plain("tanh.default", torch.tanh),
     _plain("view_copy.default", torch.reshape, (1, 8, 16, 8)),
@@ -165,15 +128,10 @@ _NOT_LISTED = (
     _plain("amax.default", torch.amax, 1),
     _plain("amin.default", torch.amin, 1),
     _case("add.Tensor", function(lambda x: x + 1.0), "and a number"),
-    _case(
-        "batch_norm.default",
-        lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)),
-        "behind conv2d",
-        has_input_layers=False,
-    ),
+    _layer("batch_norm.default", lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)), "behind conv2d"),
     _case("bmm.default", function(torch.bmm), shapes=((1, 8, 8), (1, 8, 8))),
     _plain("clamp.default", torch.clamp, -0.5, 0.5),
-    _case("convolution.default", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), "transposed", has_input_layers=False),
+    _layer("convolution.default", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), "transposed"),
     _case("div.Tensor", function(torch.div), shapes=_PAIR, positive=True),
     _plain("elu.default", F.elu),
     _plain("erf.default", torch.erf),
@@ -203,7 +161,7 @@ _NOT_LISTED = (
     _plain("upsample_bilinear2d.vec", F.interpolate, scale_factor=2.0, mode="bilinear"),
     _plain("upsample_nearest2d.vec", F.interpolate, scale_factor=2.0),
 )
-"""Operators that networks have and the documentation does not list, delegated or not."""
+"""Operators that networks use and the documentation does not list, delegated or not."""
 
 _QUANTIZED = (
     _plain("abs.default", torch.abs),
@@ -211,14 +169,14 @@ _QUANTIZED = (
     _case("addmm.default", _Addmm, shapes=(ROWS,)),
     _case("add.Tensor", function(torch.add), shapes=_PAIR),
     _plain("avg_pool2d.default", F.avg_pool2d, 2, 2),
-    _case("cat.default", function(lambda x, y: torch.cat([x, y], 1)), shapes=_PAIR),
-    _case("conv1d.default", lambda: nn.Conv1d(8, 8, 3), shapes=(_SEQUENCE,), has_input_layers=False),
-    _case("conv2d.default", lambda: nn.Conv2d(8, 8, 3), has_input_layers=False),
+    _case("cat.default", _CAT, shapes=_PAIR),
+    _layer("conv1d.default", lambda: nn.Conv1d(8, 8, 3), shapes=(_SEQUENCE,)),
+    _layer("conv2d.default", lambda: nn.Conv2d(8, 8, 3)),
     _plain("dropout.default", F.dropout, training=False),
     _plain("flatten.using_ints", torch.flatten, 1),
     _plain("hardtanh.default", F.hardtanh),
     _plain("hardtanh_.default", F.hardtanh_),
-    _case("linear.default", lambda: nn.Linear(32, 16), shapes=(ROWS,), has_input_layers=False),
+    _layer("linear.default", lambda: nn.Linear(32, 16), shapes=(ROWS,)),
     _plain("max_pool2d.default", F.max_pool2d, 2),
     _plain("mean.dim", torch.mean, (-1, -2)),
     _case("mul.Tensor", function(torch.mul), shapes=_PAIR),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ TARGETS = (
         name="",
         backend="xnnpack",
         device={},
-        options={"additional_configs": ["EluConfig"]},  # the text lists elu, which is off by default
+        options={"additional_configs": ["EluConfig"]},  # the documentation lists elu, which is off by default
         flavor=Flavor(name="xnnpack_serializer", converter="xnnpack_serializer", options={}),
     ),
 )
@@ -28,8 +28,13 @@ _LAYER = (*_FLOATS, "int8", "int8_per_tensor", "int8_dynamic", "int8_dynamic_per
 _VARIANT = ("float32", "int8")
 _PAIR = (IMAGE, IMAGE)
 _SEQUENCE: Shape = (2, 8, 16)
+_VARIANT_AND_DYNAMIC = (*_VARIANT, "int8_dynamic")
 _IN_FLOAT32 = ("float32",)
-_HEIGHT = (DynamicDimension(dim=2, min=2, max=16, multiple_of=2),)
+_HEIGHT: Mapping[str, Any] = {
+    "dynamic": (DynamicDimension(dim=2, min=2, max=16, multiple_of=2),),
+    "precisions": _IN_FLOAT32,
+}
+_WEIGHTS: Mapping[str, Any] = {"what": "weights as an input", "violates": "weights", "precisions": _FLOATS}
 
 
 def _case(operator: str, make: Callable[..., nn.Module], what: str = "", **more: Any) -> Case:
@@ -40,22 +45,25 @@ def _plain(operator: str, called: Callable[..., Any], *arguments: Any, **options
     return _case(operator, function(called, *arguments, **options))
 
 
+def _layer(operator: str, make: Callable[..., nn.Module], what: str = "", **more: Any) -> Case:
+    return _case(operator, make, what, has_input_layers=False, **more)
+
+
+def _avg_pool(what: str, *arguments: int, violates: str = "", **options: Any) -> Case:
+    return _case("avg_pool2d", function(F.avg_pool2d, *arguments, **options), what, violates=violates)
+
+
 def _with_varying_batch(case: Case) -> Case:
-    """`case` in float32, with its inputs' first size varying."""
-    dimensions = tuple(
-        DynamicDimension(input=index, dim=0, min=1, max=8, name="batch") for index in range(len(case.shapes))
-    )
-    # torch.export treats a size of 1 as a constant, so programs are traced with 2.
-    shapes = tuple((2, *shape[1:]) for shape in case.shapes)
-    violates = "dynamic" if case.operator in ("slice_copy", "upsample_bilinear2d") else ""
+    """`case` in float32, with a dynamic first dimension in every input."""
+    batch = DynamicDimension(dim=0, min=1, max=8, name="batch")
     return dataclasses.replace(
         case,
         what=", ".join(filter(None, (case.what, "varying batch"))),
-        dynamic=dimensions,
-        shapes=shapes,
+        dynamic=tuple(dataclasses.replace(batch, input=index) for index in range(len(case.shapes))),
+        shapes=tuple((2, *shape[1:]) for shape in case.shapes),  # torch.export treats a size of 1 as a constant
         precisions=_IN_FLOAT32,
         uses="dynamic",
-        violates=violates,
+        violates="dynamic" if case.operator in ("slice_copy", "upsample_bilinear2d") else "",
     )
 
 
@@ -68,8 +76,8 @@ _LISTED: Sequence[Case] = (
     _plain("ceil", torch.ceil),
     _plain("clamp", torch.clamp, -0.5, 0.5),
     _plain("constant_pad_nd", F.pad, (1, 1, 1, 1)),
-    _case("conv1d", lambda: nn.Conv1d(8, 8, 3), shapes=((1, 8, 16),), has_input_layers=False, precisions=_LAYER),
-    _case("conv2d", lambda: nn.Conv2d(8, 8, 3), has_input_layers=False, precisions=_LAYER),
+    _layer("conv1d", lambda: nn.Conv1d(8, 8, 3), shapes=((1, 8, 16),), precisions=_LAYER),
+    _layer("conv2d", lambda: nn.Conv2d(8, 8, 3), precisions=_LAYER),
     _case("div", function(torch.div), shapes=_PAIR, positive=True),
     _plain("elu", F.elu),
     _plain("exp", torch.exp),
@@ -78,13 +86,7 @@ _LISTED: Sequence[Case] = (
     _plain("hardswish", F.hardswish),
     _plain("hardtanh", F.hardtanh),
     _plain("leaky_relu", F.leaky_relu, 0.1),
-    _case(
-        "linear",
-        lambda: nn.Linear(32, 16),
-        shapes=(ROWS,),
-        has_input_layers=False,
-        precisions=(*_LAYER, "int8_dynamic_int4"),
-    ),
+    _layer("linear", lambda: nn.Linear(32, 16), shapes=(ROWS,), precisions=(*_LAYER, "int8_dynamic_int4")),
     _case("log", function(torch.log), positive=True),
     _plain("max_pool2d", F.max_pool2d, 2),
     _case("maximum", function(torch.maximum), shapes=_PAIR),
@@ -105,31 +107,17 @@ _LISTED: Sequence[Case] = (
     _plain("upsample_bilinear2d", F.interpolate, scale_factor=2.0, mode="bilinear"),
     _case("_to_dim_order_copy", function(lambda x: x.to(memory_format=torch.channels_last))),
 )
-"""Operators of the documentation, with cases for its constraints."""
+"""The documented operators."""
 
 _VARIANTS: Sequence[Case] = (
     _case("add", function(torch.add, alpha=2), "alpha=2", shapes=_PAIR, violates="alpha"),
     _case("add", function(lambda x: x + 1.0), "and a number", nodes="aten.*.Tensor"),
-    _case("avg_pool2d", function(F.avg_pool2d, 3, 2, ceil_mode=True), "ceil_mode", violates="ceil_mode"),
-    _case(
-        "avg_pool2d",
-        function(F.avg_pool2d, 2, 2, 1, count_include_pad=True),
-        "padding, count_include_pad",
-        violates="count_include_pad",
-    ),
-    _case(
-        "avg_pool2d", function(F.avg_pool2d, 2, 2), "count_include_pad without padding", violates="count_include_pad"
-    ),
-    _case("avg_pool2d", function(F.avg_pool2d, 2, 2, 1, count_include_pad=False), "padding"),
-    _case(
-        "avg_pool2d",
-        function(F.avg_pool2d, 2, 2, count_include_pad=False, divisor_override=3),
-        "divisor_override=3",
-        violates="divisor_override",
-    ),
-    _case(
-        "avg_pool2d", function(F.avg_pool2d, 2, 2, count_include_pad=False, divisor_override=4), "divisor_override=4"
-    ),
+    _avg_pool("ceil_mode", 3, 2, ceil_mode=True, violates="ceil_mode"),
+    _avg_pool("padding, count_include_pad", 2, 2, 1, count_include_pad=True, violates="count_include_pad"),
+    _avg_pool("count_include_pad without padding", 2, 2, violates="count_include_pad"),
+    _avg_pool("padding", 2, 2, 1, count_include_pad=False),
+    _avg_pool("divisor_override=3", 2, 2, count_include_pad=False, divisor_override=3, violates="divisor_override"),
+    _avg_pool("divisor_override=4", 2, 2, count_include_pad=False, divisor_override=4),
     _case("cat", function(lambda x, y, z: torch.cat([x, y, z], 1)), "three", shapes=(IMAGE, IMAGE, IMAGE)),
     _case(
         "cat",
@@ -139,61 +127,21 @@ _VARIANTS: Sequence[Case] = (
     ),
     _case("clamp", function(torch.clamp, min=0.1), "one bound"),
     _case("constant_pad_nd", function(F.pad, (-1, 1)), "negative padding", violates="padding"),
-    _case(
-        "conv1d",
-        function(F.conv1d),
-        "weights as an input",
-        shapes=((1, 8, 16), (8, 8, 3)),
-        violates="weights",
-        precisions=_FLOATS,
-    ),
-    _case(
-        "conv2d",
-        function(F.conv2d),
-        "weights as an input",
-        shapes=(IMAGE, (8, 8, 3, 3)),
-        violates="weights",
-        precisions=_FLOATS,
-    ),
-    _case(
-        "conv2d",
-        lambda: nn.Conv2d(8, 8, 3, groups=8),
-        "depthwise",
-        has_input_layers=False,
-        precisions=(*_VARIANT, "int8_dynamic"),
-    ),
-    _case(
-        "conv2d",
-        lambda: nn.Conv2d(8, 8, 3, groups=2),
-        "two groups",
-        has_input_layers=False,
-        precisions=(*_VARIANT, "int8_dynamic"),
-    ),
-    _case(
-        "conv2d",
-        lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()),
-        "and relu",
-        has_input_layers=False,
-        precisions=(*_VARIANT, "int8_dynamic"),
+    _case("conv1d", function(F.conv1d), shapes=((1, 8, 16), (8, 8, 3)), **_WEIGHTS),
+    _case("conv2d", function(F.conv2d), shapes=(IMAGE, (8, 8, 3, 3)), **_WEIGHTS),
+    *(
+        _layer("conv2d", make, what, precisions=_VARIANT_AND_DYNAMIC)
+        for what, make in (
+            ("depthwise", lambda: nn.Conv2d(8, 8, 3, groups=8)),
+            ("two groups", lambda: nn.Conv2d(8, 8, 3, groups=2)),
+            ("and relu", lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU())),
+        )
     ),
     _case("hardtanh", function(F.relu6), "0 to 6"),
-    _case(
-        "linear",
-        lambda: nn.Linear(32, 16, bias=False),
-        "without bias",
-        shapes=(ROWS,),
-        has_input_layers=False,
-        precisions=(*_VARIANT, "int8_dynamic"),
+    _layer(
+        "linear", lambda: nn.Linear(32, 16, bias=False), "without bias", shapes=(ROWS,), precisions=_VARIANT_AND_DYNAMIC
     ),
-    _case(
-        "linear",
-        function(F.linear),
-        "weights as an input",
-        shapes=(ROWS, (16, 32)),
-        violates="weights",
-        nodes="aten.mm.default",
-        precisions=_FLOATS,
-    ),
+    _case("linear", function(F.linear), shapes=(ROWS, (16, 32)), nodes="aten.mm.default", **_WEIGHTS),
     _case("max_pool2d", function(F.max_pool2d, 2, 3), "stride 3 of kernel 2", violates="stride"),
     _case("max_pool2d", function(F.max_pool2d, 3, 2, ceil_mode=True), "ceil_mode"),
     _case(
@@ -201,8 +149,7 @@ _VARIANTS: Sequence[Case] = (
         function(F.max_pool2d, 3, 2, ceil_mode=True),
         "ceil_mode, varying height",
         violates="ceil_mode",
-        dynamic=_HEIGHT,
-        precisions=_IN_FLOAT32,
+        **_HEIGHT,
     ),
     _case("mean", function(torch.mean, (-1, -2)), "keepdim=False"),
     _case("mean", function(torch.mean, (-2, -1), keepdim=True), "dims -2 and -1"),
@@ -214,13 +161,12 @@ _VARIANTS: Sequence[Case] = (
     _case("slice_copy", function(lambda x: x[:, :, ::2]), "step 2"),
     _case("slice_copy", function(lambda x: x[:, :, 2:2]), "of no rows", violates="zero", precisions=_FLOATS),
     _case("softmax", function(F.softmax, 1), "dim 1", violates="dim"),
-    _case(
+    _layer(
         "softmax",
         lambda: nn.Sequential(nn.Conv2d(8, 8, 1), nn.Softmax(-1)),
         "behind conv2d",
-        has_input_layers=False,
         nodes="aten._softmax.*",
-        precisions=("float32",),
+        precisions=_IN_FLOAT32,
     ),
     _case("softmax", function(F.softmax, -1), "2D", shapes=(ROWS,)),
     _case("sub", function(torch.sub, alpha=2), "alpha=2", shapes=_PAIR, violates="alpha"),
@@ -229,8 +175,7 @@ _VARIANTS: Sequence[Case] = (
         function(F.interpolate, scale_factor=2.0, mode="bilinear"),
         "varying height",
         violates="dynamic",
-        dynamic=_HEIGHT,
-        precisions=_IN_FLOAT32,
+        **_HEIGHT,
     ),
     _case(
         "upsample_bilinear2d", function(F.interpolate, scale_factor=2.0, mode="bilinear", align_corners=True), "corners"
@@ -243,24 +188,17 @@ _VARIANTS: Sequence[Case] = (
         precisions=_IN_FLOAT32,
     ),
     *(
-        _case(
-            name,
-            lambda: nn.Conv2d(8, 8, 3),
-            has_input_layers=False,
-            nodes=f"quantized_decomposed.{name}.*",
-            precisions=("int8",),
-        )
+        _layer(name, lambda: nn.Conv2d(8, 8, 3), nodes=f"quantized_decomposed.{name}.*", precisions=("int8",))
         for name in ("quantize_per_tensor", "dequantize_per_tensor")
     ),
 )
 
 _NOT_LISTED = (
     *(
-        _case(
+        _layer(
             name,
             lambda: nn.Linear(32, 16),
             shapes=(ROWS,),
-            has_input_layers=False,
             nodes=f"torchao.{name}.*",
             precisions=("int8_dynamic_int4",),
         )
@@ -268,20 +206,10 @@ _NOT_LISTED = (
     ),
     _case("addmm", function(torch.addmm), shapes=((4, 4), (4, 8), (8, 4)), precisions=_FLOATS),
     _case("batch_norm", lambda: nn.BatchNorm2d(8)),
-    _case(
-        "batch_norm",
-        lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)),
-        "behind conv2d",
-        has_input_layers=False,
-    ),
+    _layer("batch_norm", lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)), "behind conv2d"),
     _plain("clone", torch.clone),
     _plain("cos", torch.cos),
-    _case(
-        "conv_transpose2d",
-        lambda: nn.ConvTranspose2d(8, 8, 2, stride=2),
-        has_input_layers=False,
-        precisions=(*_FLOATS, "int8"),
-    ),
+    _layer("conv_transpose2d", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), precisions=(*_FLOATS, "int8")),
     _case("max.dim", function(lambda x: torch.max(x, 1, keepdim=True)), precisions=_FLOATS),
     _case("mm", function(torch.mm), shapes=((4, 8), (8, 4)), precisions=_FLOATS),
     _case("prelu", lambda: nn.PReLU(8)),
@@ -297,7 +225,7 @@ _NOT_LISTED = (
     _plain("erf", torch.erf),
     _plain("silu", F.silu),
 )
-"""Operators that networks have and the documentation does not list, delegated or not."""
+"""Operators that networks use and the documentation does not list, delegated or not."""
 
 CASES = (
     *_LISTED,
