@@ -76,9 +76,9 @@ class TestCalls:
     def test_wrong_names_and_numbers(self) -> None:
         with pytest.raises(LowerdeckError, match="no method 'backward'; it has: forward"):
             program(1)(1, method="backward")
-        with pytest.raises(LowerdeckError, match="takes 2 inputs and was given 1; it takes int; int"):
+        with pytest.raises(LowerdeckError, match="takes 2 inputs and got 1; it takes int; int"):
             program(1, 2)(1)
-        with pytest.raises(LowerdeckError, match="takes 0 inputs and was given 1; it takes none"):
+        with pytest.raises(LowerdeckError, match="takes 0 inputs and got 1; it takes none"):
             program()(1)
 
     @pytest.mark.parametrize(("planned", "given"), [(1, True), (True, 1), (1, 1.0), (None, 1), ("x", None)])
@@ -166,7 +166,7 @@ class TestFloats:
         (found,) = of(torch.tensor([0.0, 0.6, 1.0, -100.0, 100.0]))
         assert found.tolist() == [0.0, 0.5, 1.0, -69.0, 58.5]
         assert of.executor == "echo"
-        with pytest.raises(LowerdeckError, match="takes 1 inputs and was given 2"):
+        with pytest.raises(LowerdeckError, match="takes 1 inputs and got 2"):
             of.encode([torch.zeros(5)] * 2)
 
     def test_only_what_can_fork_is_worth_several_processes(self) -> None:

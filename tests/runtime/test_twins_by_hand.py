@@ -49,13 +49,13 @@ def test_a_manifest_is_read(tmp_path: Path) -> None:
     "changed", [{"program": {}}, {"inputs": None}, {"inputs": [{"name": "x"}]}, {"partitions": [1]}]
 )
 def test_what_is_no_manifest(tmp_path: Path, changed: dict[str, Any]) -> None:
-    with pytest.raises(LowerdeckError, match=r"manifest\.json is no manifest of the stage convert: "):
+    with pytest.raises(LowerdeckError, match=r"manifest\.json is not a manifest of the stage convert: "):
         read_manifest(written(tmp_path, **changed))
 
 
 def test_what_is_no_json_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("{")
-    with pytest.raises(LowerdeckError, match="text is no manifest"):
+    with pytest.raises(LowerdeckError, match="text is not a manifest"):
         read_manifest(tmp_path / "text")
     with pytest.raises(LowerdeckError, match=r"none cannot be read: No such file.*`dvc repro convert` makes it"):
         read_manifest(tmp_path / "none")
@@ -81,7 +81,7 @@ def test_twins_are_found_by_their_place() -> None:
 
 def test_without_manifest_or_folder_there_is_device_code_only(tmp_path: Path) -> None:
     for folder, twins in ((tmp_path, None), (None, stored(tmp_path))):
-        with pytest.raises(LowerdeckError, match=f"EthosUBackend with payload {DIGEST[:12]} holds device code only"):
+        with pytest.raises(LowerdeckError, match=f"EthosUBackend with payload {DIGEST[:12]} has device code only"):
             find(folder, ETHOS_U, twins)
 
 

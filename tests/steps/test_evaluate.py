@@ -136,7 +136,7 @@ class TestEvaluate:
             evaluate({"float": answering([0, 1], classes=2)}, [0, 1], Data(Labels([0, 1])))
 
     def test_outputs_that_are_no_scores_are_refused(self) -> None:
-        with pytest.raises(LowerdeckError, match=r"the quantized program answers with shape \[1, 3, 4\]"):
+        with pytest.raises(LowerdeckError, match=r"the quantized program returns shape \[1, 3, 4\]"):
             evaluate({"quantized": lambda inputs: torch.zeros(1, 3, 4)}, [0], Data(Labels([0])))
 
     def test_a_torch_program_answers_as_the_network(self) -> None:

@@ -1,1 +1,1 @@
-"""How good a build is: gates, layer-by-layer SQNR, intervals of shares, and quantization error."""
+"""Quality of a build: gates, layer-by-layer SQNR, intervals of shares, and quantization error."""

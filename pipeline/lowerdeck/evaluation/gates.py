@@ -1,4 +1,4 @@
-"""Checks the metrics of a build against the bounds that it has to keep."""
+"""Checks the metrics of a build against their bounds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 def bounds(section: DataclassInstance) -> dict[str, float | None]:
     """The bounds in the configuration's section `gates`, without its `name`; None where a gate is off."""
-    values = asdict(section)
-    del values["name"]
-    return values
+    return {gate: bound for gate, bound in asdict(section).items() if gate != "name"}
 
 
 def check_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) -> None:
@@ -27,17 +25,16 @@ def check_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) 
         metrics: The content of metrics.json.
 
     Raises:
-        GateError: names every gate that fails, its bound and the value; a metric that was not measured fails.
+        GateError: a gate fails, or its metric was not measured; the message lists all with their bounds and values.
     """
-    chosen = sum(bound is not None for bound in bounds.values())
-    failed = failed_gates(bounds, metrics)
-    if failed:
+    if failed := failed_gates(bounds, metrics):
+        num_on = sum(bound is not None for bound in bounds.values())
         lines = "\n  ".join(failed.values())
-        raise GateError(f"{len(failed)} of {chosen} gates failed; the metrics are written nevertheless:\n  {lines}")
+        raise GateError(f"{len(failed)} of {num_on} gates failed; the metrics are written nevertheless:\n  {lines}")
 
 
 def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) -> dict[str, str]:
-    """One line for each gate that fails, with its value and bound; arguments as for `check_gates`."""
+    """One line for each gate that fails, with its value and bound; arguments are those of `check_gates`."""
     failed = {}
     for gate, bound in bounds.items():
         if bound is None:
@@ -47,7 +44,7 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
         value = metrics.get(name, "not measured")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {_exact(bound)}"
-        # Written so that a value that is no number (NaN) fails.
+        # Negated comparisons, so that NaN fails.
         elif not (value >= bound if side == "min" else value <= bound):
             relation = "less" if side == "min" else "more"
             failed[gate] = f"gates.{gate}: {name} is {_exact(value)}, {relation} than the bound {_exact(bound)}"
@@ -55,5 +52,5 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
 
 
 def _exact(value: float) -> str:
-    """All significant digits: 0.98999 must not be shown as 0.99 beside a bound of 0.99."""
+    """The value with all significant digits: 0.98999 must not read 0.99 next to a bound of 0.99."""
     return format(value, ".10g")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Z_95 = 1.959963984540054
-"""97.5 % quantile of the standard normal distribution: a two-sided interval that holds in 95 % of cases."""
+"""97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals."""
 
 LOW, HIGH = "_low", "_high"
 """Suffixes of the names of an interval's ends."""
@@ -17,7 +17,7 @@ LOW, HIGH = "_low", "_high"
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """The 95 % interval of a share.
 
-    Unlike the normal approximation it stays within 0 ... 1 and has a width where all trials succeed. Source: E. B.
+    Unlike the normal approximation it stays within 0 ... 1 and is not empty where all trials succeed. Source: E. B.
     Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927), pages 209-212; in
     the form of L. D. Brown, T. T. Cai and A. DasGupta, "Interval Estimation for a Binomial Proportion", Statistical
     Science 16 (2001), equation 4.
@@ -28,15 +28,11 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """
     assert 0 <= successes <= trials, (successes, trials)
     assert trials > 0
-    share_with_interval, square = successes / trials, Z_95**2
+    share, square = successes / trials, Z_95**2
     centre = (successes + square / 2) / (trials + square)
-    half_width = (
-        Z_95
-        * math.sqrt(trials)
-        / (trials + square)
-        * math.sqrt(share_with_interval * (1 - share_with_interval) + square / (4 * trials))
-    )
-    # At the ends rounding would leave 1e-17 where the formula gives 0 or 1.
+    root = math.sqrt(share * (1 - share) + square / (4 * trials))
+    half_width = Z_95 * math.sqrt(trials) / (trials + square) * root
+    # Rounding would leave 1e-17 where the formula gives exactly 0 or 1.
     low = 0.0 if successes == 0 else max(0.0, centre - half_width)
     high = 1.0 if successes == trials else min(1.0, centre + half_width)
     return low, high
@@ -45,8 +41,8 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 def paired_difference(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> tuple[float, float, float]:
     """How much more often `first` is right than `second` on the same samples, with the ends of the 95 % interval.
 
-    Pairs in which both are right or both wrong say nothing about the difference, so the interval is far narrower
-    than those of the two shares. Source: D. G. Bonett and R. M. Price, "Adjusted Wald Confidence Interval for a
+    Pairs in which both are right or both wrong do not affect the difference, so the interval is far narrower than those
+    of the two shares. Source: D. G. Bonett and R. M. Price, "Adjusted Wald Confidence Interval for a
     Difference of Binomial Proportions Based on Paired Data", Journal of Educational and Behavioral Statistics 37
     (2012), pages 479-488.
 

@@ -1,10 +1,10 @@
-"""Layer by layer: how far every quantized tensor is from the same tensor of the float program.
+"""SQNR layer by layer: how far every quantized tensor is from the same tensor of the float program.
 
-ExecuTorch's numeric gap (devtools.Inspector) compares edge programs with an ETDump written by its own runtime, and
-torchao's numeric debugger two graphs of one process, by graph ids that storing renumbers. Programs that are stored
-separately are matched here by provenance instead: each node of the
-quantized program has the name of the float program's node that it was made from. A program that was traced from the
-model itself lacks these names but has the same operators in the same order.
+ExecuTorch's numeric gap (devtools.Inspector) compares edge programs with an ETDump of its own runtime; torchao's
+numeric debugger compares two graphs of one process by graph ids, which storing renumbers. Here, separately stored
+programs are matched by provenance: each node of the quantized program has the name of the float program's node that it
+was made from. A program that was traced from the model itself lacks these names, but has the same operators in the same
+order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _BATCH_NORM = "aten.batch_norm"
-_TORCHAO = "torchao."  # what quantizes in a program that torchao's quantize_ changed
-# Operators that pass values on unchanged: the quantization of their input also holds for their output.
+_TORCHAO = "torchao."  # namespace of operators in a program that torchao's quantize_ modified
+# Operators that do not change values, so their output has the quantization of their input.
 _VALUE_PRESERVING_OPS = (
     "aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.squeeze", "aten.unsqueeze", "aten.permute",
     "aten.transpose", "aten.t.", "aten.slice", "aten.select", "aten.clone", "aten.contiguous", "aten.alias",
@@ -39,31 +39,31 @@ _VALUE_PRESERVING_OPS = (
 
 @dataclass(frozen=True)
 class _Pair:
-    """A tensor in both programs."""
+    """The same tensor in both programs."""
 
     source: torch.fx.Node
     """Node of the float program that computes it."""
     folded: str
-    """Name of the node of the float program whose result it is: `source`, or the batch norm folded into it."""
+    """Name of the float program's node with the result: `source`, or the batch norm folded into it."""
     dequantize: str
-    """Name of the node of the quantized program that gives it in floating point: dequantized, or rounded."""
+    """Name of the quantized program's node with the result in floating point, dequantized or rounded."""
     lsb: float | None
 
 
 def compare_layers(
     exported: ExportedProgram, quantized: ExportedProgram, split: Split, samples: Sequence[int]
 ) -> list[LayerMetrics]:
-    """Signal to quantization noise ratio of every tensor that the quantized program holds in integers, worst first.
+    """SQNR of every integer tensor of the quantized program, worst first.
 
     A tensor is compared after its quantization. Where one node of the float program became several, the last one is
-    compared. Tensors without provenance are left out, and so are weights. In a program that was traced again
-    (`float16`, 4-bit weights) every operator's result is compared.
+    compared. Weights and tensors without provenance are left out. In a program that was traced again (`float16`, 4-bit
+    weights), every operator's result is compared.
 
     Args:
         exported: The float ATen program.
         quantized: The quantized ATen program.
         split: The split of the samples.
-        samples: Indices into it, of the samples to measure on; at least one.
+        samples: Indices into it; at least one.
     """
     pairs = _pairs(exported, quantized) or _retraced_pairs(exported, quantized)
     if not pairs:
@@ -94,7 +94,7 @@ def compare_layers(
 
 
 def output_lsb(quantized: ExportedProgram) -> float | None:
-    """One step of the quantization of a program's first output, in its units; None where that is not quantized."""
+    """One step of the quantization of a program's first output, in its units; None where it is not quantized."""
     outputs = quantized.graph.output_node().args[0]
     node = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
     while isinstance(node, torch.fx.Node) and str(node.target).startswith(_VALUE_PRESERVING_OPS):
@@ -112,29 +112,30 @@ def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]
     for node in quantized.graph.nodes:
         if not _calls(node, STATIC_QUANTIZE):
             continue
-        # The nodes of some quantizers have no provenance; what they quantize has.
+        # The nodes of some quantizers lack provenance; their inputs have it.
         source = originals.get(float_node(node) or float_node(node.args[0]) or "")
         dequantize = next((user for user in node.users if _calls(user, STATIC_DEQUANTIZE)), None)
         if source is None or dequantize is None or source.name in parameters:
             continue
         folded = _folded_into(source, remaining)
         if _shape(folded) == _shape(dequantize):
-            pairs.pop(source.name, None)  # the last one takes the place of those before it, in their order
+            pairs.pop(source.name, None)  # the last of several replaces the others
             pairs[source.name] = _Pair(source, folded.name, dequantize.name, _lsb(dequantize))
     return list(pairs.values())
 
 
 def _retraced_pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:
-    """The results of operators, where `quantized` was traced from the model like `exported`, with other dtypes."""
+    """The results of operators, if `quantized` was traced from the model like `exported`, with other dtypes."""
     originals, others = _operators(exported), _operators(quantized)
-    if not any(_calls(node, _TORCHAO) or _dtype(node) == torch.float16 for node in others):
+    computing = [node for node in others if not _calls(node, _TORCHAO)]
+    is_half = any(getattr(node.meta.get("val"), "dtype", None) == torch.float16 for node in computing)
+    if computing == others and not is_half:
         return []
-    others = [node for node in others if not _calls(node, _TORCHAO)]
-    if [str(node.target) for node in originals] != [str(node.target) for node in others]:
+    if [str(node.target) for node in originals] != [str(node.target) for node in computing]:
         return []
     return [
         _Pair(original, original.name, other.name, None)
-        for original, other in zip(originals, others, strict=True)
+        for original, other in zip(originals, computing, strict=True)
         if _shape(original) is not None and _shape(original) == _shape(other)
     ]
 
@@ -145,8 +146,7 @@ def _operators(program: ExportedProgram) -> list[torch.fx.Node]:
 
 
 def _folded_into(source: torch.fx.Node, remaining: Container[str | None]) -> torch.fx.Node:
-    """The node of the float program that corresponds to the quantized `source`: its batch norm, where that was
-    folded."""
+    """The float program's node with the result of `source` in the quantized program: a folded batch norm, if any."""
     users = list(source.users)
     if len(users) == 1 and str(users[0].target).startswith(_BATCH_NORM) and users[0].name not in remaining:
         return users[0]
@@ -158,22 +158,17 @@ def _calls(node: torch.fx.Node, *prefixes: str) -> bool:
 
 
 def _lsb(dequantize: torch.fx.Node) -> float | None:
-    """Scale of a dequantize node, None where it is a tensor: one per channel, or computed while the program runs."""
+    """Scale of a dequantize node, None where it is a tensor: one per channel, or computed at run time."""
     scale = dequantize.args[1]
     return float(scale) if isinstance(scale, (int, float)) else None
 
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...] | None:
-    """Sizes, -1 for those that vary: each program has its own symbols for them."""
+    """Sizes, with -1 for dynamic ones, whose symbols differ between programs."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
     return tuple(size if isinstance(size, int) else -1 for size in value.shape)
-
-
-def _dtype(node: torch.fx.Node) -> torch.dtype | None:
-    value = node.meta.get("val")
-    return value.dtype if isinstance(value, torch.Tensor) else None
 
 
 class _Tap:
@@ -196,5 +191,5 @@ class _Tap:
     def __call__(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
         """The results by node name."""
         self._results.clear()
-        self._interpreter.run(*(given.to(dtype) for given, dtype in zip(inputs, self._dtypes, strict=True)))
+        self._interpreter.run(*(value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)))
         return self._results

@@ -1,4 +1,4 @@
-"""How far a quantized result is from what it should be: signal to noise ratio, and errors counted in LSBs."""
+"""The error of a quantized result: signal-to-noise ratio, and errors in LSBs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 IDENTICAL_DB = 200.0
-"""Reported where there is no noise, because JSON has no infinity: beyond float64's own noise floor."""
+"""Reported instead of infinity, which JSON lacks, where there is no noise; beyond float64's noise floor."""
 
 _GRID_TOLERANCE_LSB = 0.01
-"""A value this close to a step counts as on it: 16-bit outputs are computed in float32."""
+"""Values this close to a step count as on it, because 16-bit outputs are computed in float32."""
 
 
 def sqnr_db(signal_power: float, noise_power: float) -> float:
-    """10 log10(signal / noise), at most IDENTICAL_DB; 0 where there is no signal."""
+    """10 log10(signal / noise), at most IDENTICAL_DB; 0 without a signal."""
     if not signal_power:
         return 0.0
     return min(10 * math.log10(signal_power / noise_power), IDENTICAL_DB) if noise_power else IDENTICAL_DB
@@ -28,11 +28,11 @@ def power(values: npt.NDArray[Any]) -> float:
 
 
 def error_lsb(values: npt.NDArray[Any], reference: npt.NDArray[Any], lsb: float) -> npt.NDArray[np.float64]:
-    """How many steps of the output's quantization each value is away from its reference, without sign.
+    """The absolute difference of each value from its reference, in steps of the output's quantization.
 
     Args:
         values: Outputs, any shape.
-        reference: The outputs that they should equal; same shape.
+        reference: The expected outputs; same shape.
         lsb: One step, in units of the values.
 
     Returns:

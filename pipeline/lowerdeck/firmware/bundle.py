@@ -1,4 +1,4 @@
-"""Step firmware: the converted program -> the files that firmware needs to use it, by name."""
+"""Step firmware: converted program -> files that firmware needs to use it, by name."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def bundle(
     kernel_selection: bytes | None = None,
     structural: bool = False,
 ) -> dict[str, bytes]:
-    """The files of the bundle; equal arguments give equal bytes.
+    """The files of the bundle, whose bytes depend on the arguments alone.
 
     Args:
         program: The `.pte`.
         manifest: The manifest that convert wrote.
         vector: Inputs, and the program's outputs on this host.
-        target: What the program is for.
-        placement: Where the array of the C header goes.
-        data_files: Content that the program reads from beside it, by file name.
-        kernel_selection: C source that names the kernels of the NPU to link, where the converter wrote one.
+        target: The target of the program.
+        placement: Placement of the array in the C header.
+        data_files: Files next to the program that it reads, by name.
+        kernel_selection: C source that names the NPU's kernels to link, where the converter wrote one.
         structural: Whether the vector's sample is random.
     """
     metadata = describe(program, manifest, vector, target, placement, structural)
@@ -60,7 +60,7 @@ def bundle(
 
 
 def _notes(metadata: Mapping[str, Any]) -> list[str]:
-    """Lines of the comment at the head of the header."""
+    """Lines of the header's initial comment."""
     program = metadata["program"]
     return [
         *metadata["caveats"],

@@ -1,4 +1,4 @@
-"""The program as an array in a C header, as ExecuTorch's runners for microcontrollers take it."""
+"""The program as an array in a C header, the form that ExecuTorch's runners for microcontrollers use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BYTES_PER_LINE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where the array goes; see the section `firmware` of the configuration."""
+    """Name and placement of the array, from the configuration's section `firmware`."""
 
     array_name: str
     alignment_bytes: int
@@ -22,17 +22,17 @@ class Placement:
 
     @property
     def size_macro(self) -> str:
-        """Macro that holds the number of bytes."""
+        """Macro for the number of bytes."""
         return f"{self.array_name.upper()}_SIZE_BYTES"
 
 
 def c_header(program: bytes, placement: Placement, notes: list[str]) -> str:
-    """A header that defines the array, for C99, C11 and C++; to be included in one source file.
+    """A header that defines the array, for inclusion in one C99, C11 or C++ source file.
 
     Args:
         program: The `.pte`.
         placement: Name, alignment and section.
-        notes: Lines of the comment at its head. Names in them are free text, and `*/` in them is broken up.
+        notes: Lines of its initial comment; they may include free text, so `*/` is broken up.
     """
     name, guard = placement.array_name, f"{placement.array_name.upper()}_H"
     attributes = [f"aligned({placement.alignment_bytes})"]
@@ -47,7 +47,7 @@ def c_header(program: bytes, placement: Placement, notes: list[str]) -> str:
 
 
 def _rows(program: bytes) -> str:
-    """The bytes as hexadecimal numbers; string operations at once, because programs have millions of bytes."""
+    """The bytes as hexadecimal numbers, without a loop over the millions of bytes of a program."""
     numbers = f"0x{program.hex(' ').replace(' ', ',0x')},"
     width = len("0x00,") * _BYTES_PER_LINE
     return "\n".join(numbers[start : start + width] for start in range(0, len(numbers), width))

@@ -1,7 +1,8 @@
-"""The memory that a program needs on the device, as far as the program itself states it."""
+"""The memory that a program needs on the device, as far as it follows from the program itself."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ class _Sizes:
     """Sizes in bytes of the runtime's types (runtime/executor/method.cpp, runtime/core), by size of a pointer."""
 
     pointer: int
-
     value: int = 16  # EValue: 8 bytes of payload and a tag, also where pointers are small
     wide: int = 8  # int64_t and double
 
@@ -57,20 +57,18 @@ def method_allocator_bytes(method: Method, pointer_bytes: int) -> int:
     """
     sizes = _Sizes(pointer_bytes)
     total = _align_up(len(method.values) * sizes.value, 8) + _align_up(len(method.inputs), sizes.pointer)
-    for value in method.values:
-        total += _value_bytes(value, sizes)
+    total += sum(_value_bytes(value, sizes) for value in method.values)
     total += len(method.delegates) * (sizes.delegate + _MAX_COMPILE_SPECS * sizes.compile_spec)
     total += len(method.chains) * sizes.chain
-    for chain in method.chains:
-        total += len(chain) * (sizes.pointer + 2 * sizes.pointer)  # a kernel and a span of arguments each
-        for instruction in chain:
-            if isinstance(instruction, (KernelCall, DelegateCall)):
-                total += len(instruction.args) * sizes.pointer
+    for instruction in itertools.chain(*method.chains):
+        total += sizes.pointer + 2 * sizes.pointer  # a kernel and a span of arguments
+        if isinstance(instruction, (KernelCall, DelegateCall)):
+            total += len(instruction.args) * sizes.pointer
     return _align_up(total, 16)
 
 
 _MAX_COMPILE_SPECS = 8
-"""Assumed number of a delegate's compile specs; the backends here write fewer."""
+"""Assumed number of a delegate's compile specs; the project's backends write fewer."""
 
 
 def planned_bytes(method: Method) -> dict[str, int]:
@@ -80,11 +78,9 @@ def planned_bytes(method: Method) -> dict[str, int]:
 
 def _value_bytes(value: Any, sizes: _Sizes) -> int:
     if isinstance(value, TensorSpec):
-        rank = len(value.sizes)
-        dynamic = _align_up(4 * rank, sizes.pointer) + _align_up(rank, sizes.pointer) if value.dynamism != STATIC else 0
-        return (
-            sizes.tensor + _align_up(4 * rank, sizes.pointer) + dynamic
-        )  # strides; own sizes and order where they vary
+        strides, order = _align_up(4 * len(value.sizes), sizes.pointer), _align_up(len(value.sizes), sizes.pointer)
+        own_sizes_and_order = strides + order if value.dynamism != STATIC else 0  # sizes need as much as strides
+        return sizes.tensor + strides + own_sizes_and_order
     if isinstance(value, Boxed):
         return len(value.items) * (sizes.pointer + sizes.wide) + sizes.wide + sizes.list
     return sizes.list if isinstance(value, (tuple, str)) else 0

@@ -1,4 +1,4 @@
-"""metadata.json: the content of a bundle's README in machine-readable form."""
+"""metadata.json: the facts of a bundle's README in machine-readable form."""
 
 from __future__ import annotations
 
@@ -38,16 +38,7 @@ def describe(
     placement: Placement,
     structural: bool,
 ) -> dict[str, Any]:
-    """metadata.json without the hashes of the other files.
-
-    Args:
-        program: The `.pte`.
-        manifest: The manifest that convert wrote.
-        vector: Inputs, and the program's outputs on this host.
-        target: What the program is for.
-        placement: Where the array of the C header goes.
-        structural: Whether the vector's sample is random.
-    """
+    """metadata.json without the hashes of the other files; arguments are those of `bundle`."""
     methods = read_pte(program)
     forward = next(method for method in methods if method.name == "forward")
     converter, outputs = manifest["converter"], zip(manifest["outputs"], manifest["output_scales"], strict=True)
@@ -55,7 +46,7 @@ def describe(
         "format": FORMAT,
         "caveats": [caveat for caveat in (converter["caveat"], RANDOM_CAVEAT if structural else None) if caveat],
         "runs_on_target": not converter["host_only"],
-        "target": {"name": target.name, "backend": target.backend, "device": target.device, "options": target.options},
+        "target": vars(target),
         "converter": converter,
         "versions": manifest["versions"],
         "program": {
@@ -96,7 +87,7 @@ def _memory(method: Method, manifest: Mapping[str, Any]) -> dict[str, Any]:
         },
         "scratch_bytes": {
             "partitions": scratch,
-            # The temporary allocator is reset after every instruction, and a partition is one.
+            # The temporary allocator is reset after every instruction, such as a call of a partition.
             "largest": max((size for size in scratch if size is not None), default=None),
             "source": _SCRATCH_SOURCES.get(next((d.backend for d in method.delegates), ""), "the delegate names none"),
         },

@@ -1,4 +1,4 @@
-"""The kernels that a program calls, in the form that ExecuTorch's selective build reads."""
+"""The kernels that a program calls, in the format of ExecuTorch's selective build."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 def selected_operators(program: bytes) -> bytes:
     """`selected_operators.yaml` for a `.pte`, by ExecuTorch's own generator (codegen/tools/gen_oplist.py).
 
-    The generator writes the path of the program into the file: here only its name, so that bytes do not depend on the
-    folder.
+    The generator writes the path that it gets: only the file's name, so that bytes do not depend on the folder.
     """
     from executorch.codegen.tools import gen_oplist
 

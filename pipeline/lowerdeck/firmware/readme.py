@@ -1,4 +1,4 @@
-"""The README of a bundle: what the firmware engineer has to do, from the facts of the build."""
+"""The README of a bundle: instructions for the firmware engineer, with the facts of the build."""
 
 from __future__ import annotations
 
@@ -28,26 +28,24 @@ def readme(metadata: Mapping[str, Any]) -> str:
     Args:
         metadata: metadata.json, without the hashes of the files.
     """
-    return "\n".join(_lines(metadata)) + "\n"
+    return "\n\n".join(_paragraphs(metadata)) + "\n"
 
 
-def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
+def _paragraphs(metadata: Mapping[str, Any]) -> Iterator[str]:
     program, converter = metadata["program"], metadata["converter"]
     yield f"# {metadata['target']['name']}: an ExecuTorch program for firmware"
-    yield ""
     for caveat in metadata["caveats"]:
         yield f"**{caveat[0].upper()}{caveat[1:].rstrip('.')}.**"
-        yield ""
     yield (
         f"{program['bytes']:,} bytes, made with ExecuTorch {metadata['versions']['executorch']} and "
         f"{converter['name']} {converter['version']} (flavor `{converter['flavor']}`). SHA-256 "
         f"`{program['sha256']}`. metadata.json holds all of "
         "the following for programs to read, and the SHA-256 of every file. Nothing here was run on the device."
     )
-    yield ""
     yield from _header(program, metadata["data_files"])
     yield from _tensors(metadata)
-    yield from _registration(metadata)
+    yield "## Delegates and operators"
+    yield "\n".join(_registration(metadata))
     yield from _memory(metadata["memory"])
     yield from _check(metadata)
 
@@ -55,61 +53,51 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
 def _header(program: Mapping[str, Any], data_files: list[str]) -> Iterator[str]:
     header = program["header"]
     yield "## The program"
-    yield ""
     yield (
         f"`{header['file']}` defines `{header['array_name']}` with `{header['size_macro']}` bytes, aligned to "
         f"{header['alignment_bytes']}. Include it in one source file:"
     )
-    yield ""
     yield f'    #include "{header["file"]}"'
-    yield ""
     yield (
         f"    executorch::extension::BufferDataLoader loader({header['array_name']}, {header['size_macro']});\n"
         "    auto program = executorch::runtime::Program::load(&loader);\n"
         f'    auto method = program->load_method("{program["method"]}", &memory_manager);'
     )
-    yield ""
+    placed = "The array has no section of its own: the linker places it with other constants."
     if header["section"] is not None:
-        yield (
+        placed = (
             f"The array stands in section `{header['section']}`: the linker script has to place it in memory that CPU "
             "and NPU can read. `firmware.section` in the build's configuration names another one."
         )
-    else:
-        yield "The array has no section of its own: the linker places it with other constants."
-    yield "`program.pte` is the same program as a file."
-    if data_files:
-        yield (
-            f"It reads {', '.join(f'`{name}`' for name in data_files)} beside itself: give `load_method` a "
-            "NamedDataMap of that content, or the delegate fails to load."
-        )
-    yield ""
+    reads = (
+        f"\nIt reads {', '.join(f'`{name}`' for name in data_files)} beside itself: give `load_method` a "
+        "NamedDataMap of that content, or the delegate fails to load."
+    )
+    yield f"{placed}\n`program.pte` is the same program as a file.{reads if data_files else ''}"
 
 
 def _tensors(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield "## Inputs and outputs"
-    yield ""
-    yield "| | name | type | shape | dim order | real value |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    table = ["| | name | type | shape | dim order | real value |", "| --- | --- | --- | --- | --- | --- |"]
     for kind in ("input", "output"):
         for index, tensor in enumerate(metadata[f"{kind}s"]):
             bound = "up to " if tensor["is_dynamic"] else ""
-            yield (
-                f"| {kind} {index} | {tensor['name']} | {tensor['dtype']} | {bound}{_list(tensor['shape'])} | "
-                f"{_list(tensor['dim_order'])} | {_real(tensor)} |"
+            table.append(
+                f"| {kind} {index} | {tensor['name']} | {tensor['dtype']} | {bound}{list(tensor['shape'])} | "
+                f"{list(tensor['dim_order'])} | {_real(tensor)} |"
             )
-    yield ""
-    yield (
+    yield "\n".join(table)
+    explanation = (
         "Dim order lists the dimensions from outermost to innermost in memory. Integers that stand for floats saturate "
         "to the range given."
     )
-    if constants := metadata["program"]["constant_methods"]:
-        yield f"The program answers the same by its methods without inputs: {', '.join(f'`{n}`' for n in constants)}."
-    yield ""
+    if constants := ", ".join(f"`{name}`" for name in metadata["program"]["constant_methods"]):
+        explanation += f"\nThe program answers the same by its methods without inputs: {constants}."
+    yield explanation
 
 
 def _registration(metadata: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Delegates and operators"
-    yield ""
+    """The lines of a list."""
     for delegate, count in Counter(metadata["delegates"]).items():
         known = _REGISTRATION.get(delegate, f"`{delegate}` has to be registered.")
         yield f"- {known} The program has {count} partition{'s'[: count > 1]} for it."
@@ -125,54 +113,45 @@ def _registration(metadata: Mapping[str, Any]) -> Iterator[str]:
         yield f"- `{metadata['kernel_selection']}` names the NPU's kernels to link; compile it into the firmware."
     else:
         yield "- There is no kernel-selection source: the converter was not asked for one, or has none."
-    yield ""
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
     method, scratch = memory["method_allocator_bytes"], memory["scratch_bytes"]
     yield "## Memory to reserve"
-    yield ""
-    yield "| what | bytes |"
-    yield "| --- | --- |"
+    table = ["| what | bytes |", "| --- | --- |"]
     for arena, size in memory["planned_bytes"].items():
-        yield f"| planned memory, id {arena} (a buffer of the HierarchicalAllocator) | {size:,} |"
-    yield f"| method allocator, 32-bit processor | about {method['32_bit']:,} |"
-    if scratch["largest"] is not None:
-        yield f"| scratch of the delegate, from the temporary allocator, 16-byte aligned | {scratch['largest']:,} |"
-    yield ""
-    yield f"The method allocator's size is an {method['source']}."
-    if scratch["largest"] is not None:
-        yield (
-            f"Scratch is the largest of the partitions, by {scratch['source']}; what else the driver or kernels take "
+        table.append(f"| planned memory, id {arena} (a buffer of the HierarchicalAllocator) | {size:,} |")
+    table.append(f"| method allocator, 32-bit processor | about {method['32_bit']:,} |")
+    explanation = f"The method allocator's size is an {method['source']}."
+    if (largest := scratch["largest"]) is not None:
+        table.append(f"| scratch of the delegate, from the temporary allocator, 16-byte aligned | {largest:,} |")
+        explanation += (
+            f"\nScratch is the largest of the partitions, by {scratch['source']}; what else the driver or kernels take "
             "from the temporary allocator comes on top."
         )
-    yield ""
+    yield "\n".join(table)
+    yield explanation
 
 
 def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
     vector = metadata["test_vector"]
     yield "## Check with the test vector"
-    yield ""
     yield (
         "`input_N.bin` holds a sample of the calibration data as the program takes it, `expected_output_N.bin` what "
         f"the program answered when it was executed on a host by {vector['executed_by']}: bytes as they lie in memory, "
         "little-endian. The `.npy` files hold the same in logical order of dimensions. "
         f"`{vector['bundled_program']}` is a BundledProgram with the same test case."
     )
-    yield ""
     yield "On a host, the answer is the same to the byte:"
-    yield ""
-    # A `.bin` file has no shape, so `lowerdeck run` takes it for the largest that the program accepts.
+    # A `.bin` file has no shape: `lowerdeck run` assumes the largest that the program accepts.
     suffixes = {f"input_{index}": "npy" if it["is_dynamic"] else "bin" for index, it in enumerate(metadata["inputs"])}
     inputs = " ".join(f"{name}.{suffix}" for name, suffix in suffixes.items())
-    yield f"    lowerdeck run program.pte --inputs {inputs} --output answer"
-    yield "    cmp answer/output_0.bin expected_output_0.bin"
-    yield ""
+    yield (
+        f"    lowerdeck run program.pte --inputs {inputs} --output answer\n"
+        "    cmp answer/output_0.bin expected_output_0.bin"
+    )
     if metadata["target"]["backend"] != "xnnpack":
-        yield (
-            "(Where `lowerdeck run` asks for host twins, add `--manifest` and `--twins` of the build, build/convert.)"
-        )
-        yield ""
+        yield "(Where `lowerdeck run` asks for host twins, add `--manifest` and `--twins` of the build, build/convert.)"
     steps = [output["step"] for output in metadata["outputs"]]
     if any(step is not None for step in steps):
         listed = ", ".join(f"output {index}: {step:g}" for index, step in enumerate(steps) if step is not None)
@@ -191,9 +170,5 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
 def _real(tensor: Mapping[str, Any]) -> str:
     if tensor["scale"] is None:
         return "as it is"
-    saturated = f"stored {tensor['quant_min']} ... {tensor['quant_max']}"
-    return f"{tensor['scale']!r} x (stored - {tensor['zero_point']}), {saturated}"
-
-
-def _list(values: list[int]) -> str:
-    return "[" + ", ".join(map(str, values)) + "]"
+    limits = f"stored {tensor['quant_min']} ... {tensor['quant_max']}"
+    return f"{tensor['scale']!r} x (stored - {tensor['zero_point']}), {limits}"

@@ -1,4 +1,4 @@
-"""A test vector: a real sample as the program takes it, and the program's outputs on this host."""
+"""A test vector: a real sample as inputs of the program, and the program's outputs on this host."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class TestVector:
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
     executed_by: str
-    """What computed the outputs, e.g. `ExecuTorch runtime`."""
+    """Name of the executor, e.g. `ExecuTorch runtime`."""
     sample_sha256: str
     """Digest of the calibration sample that the inputs come from."""
 
     def named(self) -> dict[str, torch.Tensor]:
-        """Name of the files of each tensor, without suffix."""
+        """The tensors by the name of their files, without suffix."""
         named = {f"input_{index}": tensor for index, tensor in enumerate(self.inputs)}
         return named | {f"expected_output_{index}": tensor for index, tensor in enumerate(self.outputs)}
 
     def files(self) -> dict[str, bytes]:
-        """`.bin` files with the bytes as they lie in memory, and `.npy` files in logical order of dimensions."""
+        """`.bin` files with the bytes as in memory, and `.npy` files in logical order of dimensions."""
         files = {}
         for name, tensor in self.named().items():
             files[f"{name}.bin"] = raw_bytes(tensor)
@@ -46,14 +46,14 @@ class TestVector:
 
 
 def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
-    """The first sample that the observers saw, or the first of the split where the scheme observes nothing.
+    """The first sample that calibrate used, or the first of the split where the scheme observes nothing.
 
     Args:
         split: The calibration split.
-        digests: Of the samples that calibrate used, in its order; none where it had nothing to observe.
+        digests: Digests of the samples that calibrate used, in order; none where it observed nothing.
 
     Raises:
-        LowerdeckError: the split no longer has it.
+        LowerdeckError: the split no longer has the sample.
     """
     if not digests:
         return split[0]
@@ -61,8 +61,8 @@ def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
         if split.digest(index) == digests[0]:
             return split[index]
     raise LowerdeckError(
-        "the calibration split does not hold the first sample that calibrate used; `dvc repro -f calibrate` uses it "
-        "again"
+        "the calibration split lacks the first sample that calibrate used; `dvc repro -f calibrate` uses the present "
+        "samples"
     )
 
 
@@ -80,7 +80,7 @@ def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256
     inputs = tuple(map(_to_dim_order, program.encode(sample), program.inputs))
     outputs = program.program(inputs)
     if not all(isinstance(output, torch.Tensor) for output in outputs):
-        raise LowerdeckError("the program has outputs that are not tensors, which a test vector cannot hold")
+        raise LowerdeckError("the program has outputs that are not tensors, which a test vector cannot represent")
     return TestVector(
         inputs=inputs,
         outputs=tuple(map(_to_dim_order, outputs, program.outputs)),
@@ -97,7 +97,7 @@ def bundled_program(program: bytes, vector: TestVector) -> bytes:
 
     case = MethodTestCase(inputs=list(vector.inputs), expected_outputs=list(vector.outputs))
     suites = [MethodTestSuite(method_name="forward", test_cases=[case])]
-    with tempfile.TemporaryDirectory() as folder:  # it takes a file or the object that wrote it
+    with tempfile.TemporaryDirectory() as folder:  # BundledProgram needs a file or the manager that wrote it
         path = Path(folder, "program.pte")
         path.write_bytes(program)
         bundle = BundledProgram(None, suites, str(path))
@@ -106,10 +106,9 @@ def bundled_program(program: bytes, vector: TestVector) -> bytes:
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:
-    """The bytes of a dense tensor as they lie in memory; little-endian, like every host that ExecuTorch has wheels for.
+    """The bytes in memory of a tensor in any layout without gaps.
 
-    Args:
-        tensor: Any layout without gaps.
+    They are little-endian, like every host that ExecuTorch has wheels for.
     """
     flat = torch.as_strided(tensor, (tensor.numel(),), (1,))
     return flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""

@@ -1,4 +1,4 @@
-"""ExecuTorch's record of how a program was made, by which its Inspector finds operators in what a device measured."""
+"""ExecuTorch's ETRecord, with which its Inspector assigns a device's measurements to operators."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 
 _NO_DATE = (1980, 1, 1, 0, 0, 0)
-"""The earliest that a zip archive can hold."""
+"""The earliest date in a zip archive."""
 
 
 class Recorder:
-    """Keeps an edge program as it is before it is lowered."""
+    """Records an edge program before it is lowered."""
 
     def __init__(self, edge: EdgeProgramManager) -> None:
         from executorch.devtools.etrecord import ETRecord
@@ -24,9 +24,9 @@ class Recorder:
         self._record.add_edge_dialect_program(copy.deepcopy(edge))
 
     def finish(self, program: ExecutorchProgramManager) -> bytes:
-        """The ETRecord of `program`, which was made of that edge program, as a file.
+        """The ETRecord file of `program`, which the recorded edge program became.
 
-        Its bytes depend on the program alone: ExecuTorch's own file holds the time at which it was written.
+        Its bytes depend on the program alone; ExecuTorch's own file includes the time of writing.
         """
         self._record.add_executorch_program(program)
         dated, undated = io.BytesIO(), io.BytesIO()

@@ -1,7 +1,7 @@
 """Reads flatbuffers without trusting them.
 
-The generated classes of ExecuTorch and TOSA follow whatever offset stands in the file, and importing ExecuTorch's takes
-four seconds. This reader checks every offset against the file, so that a damaged file raises ValueError.
+The generated classes of ExecuTorch and TOSA follow any offset in the file, and importing ExecuTorch's takes four
+seconds. This reader checks every offset against the file, so a damaged file raises ValueError.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def root(data: bytes | memoryview, identifier: bytes, what: str) -> Table:
 
     Args:
         data: The flatbuffer; bytes may follow it.
-        identifier: The 4 bytes of its schema's file identifier, which stand at bytes 4 to 8.
-        what: What the bytes should be, for messages, e.g. `an ExecuTorch program`.
+        identifier: Its schema's file identifier, expected at bytes 4 to 8.
+        what: The expected content, for messages, e.g. `an ExecuTorch program`.
 
     Raises:
-        ValueError: the identifier is another one, or the root lies outside of `data`.
+        ValueError: the identifier differs, or the root is outside of `data`.
     """
     found = bytes(data[4:8])
     if found != identifier:
@@ -32,7 +32,7 @@ def unpack(data: bytes | memoryview, code: str, position: int, count: int = 1) -
     """`count` little-endian numbers of the struct type `code`.
 
     Raises:
-        ValueError: they lie outside of `data`.
+        ValueError: they are outside of `data`.
     """
     size = struct.calcsize(f"<{code}") * count
     if not 0 <= position <= len(data) - size:
@@ -41,9 +41,9 @@ def unpack(data: bytes | memoryview, code: str, position: int, count: int = 1) -
 
 
 class Table:
-    """A flatbuffer table; fields go by their slot, the position among the fields of the schema.
+    """A flatbuffer table, whose fields are numbered by slot, their position in the schema.
 
-    A union takes two slots: its type, then its value. Type codes are those of the struct module. Every method raises
+    A union occupies two slots: its type, then its value. Type codes are those of the struct module. Every method raises
     ValueError where an offset points outside of the data.
     """
 
@@ -59,47 +59,37 @@ class Table:
         self._fields: tuple[int, ...] = unpack(data, "H", vtable + 4, (size - 4) // 2)
 
     def scalar(self, slot: int, code: str, default: Any = 0) -> Any:
-        """The number in `slot`, `default` where the field is left out."""
+        """The number in `slot`, `default` where the field is missing."""
         position = self._field(slot)
         return default if position is None else unpack(self._data, code, position)[0]
 
     def table(self, slot: int) -> Table | None:
-        """The table in `slot`, None where the field is left out."""
+        """The table in `slot`, None where the field is missing."""
         target = self._target(slot)
         return None if target is None else Table(self._data, target)
 
     def tables(self, slot: int) -> Iterator[Table]:
-        """The vector of tables in `slot`; none where the field is left out."""
-        target = self._target(slot)
-        if target is None:
-            return
-        offsets = self._vector(target, "I")
-        for index, offset in enumerate(offsets):
-            yield Table(self._data, target + 4 + 4 * index + offset)
+        """The vector of tables in `slot`; empty where the field is missing."""
+        return (Table(self._data, position) for position in self._positions(slot))
 
     def numbers(self, slot: int, code: str) -> tuple[Any, ...]:
-        """The vector of numbers in `slot`; empty where the field is left out."""
+        """The vector of numbers in `slot`; empty where the field is missing."""
         target = self._target(slot)
         return () if target is None else self._vector(target, code)
 
     def string(self, slot: int) -> str:
-        """The string in `slot`; empty where the field is left out."""
+        """The string in `slot`; empty where the field is missing."""
         try:
             return bytes(self.blob(slot)).decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"a string is not UTF-8: {error}") from None
 
     def strings(self, slot: int) -> Iterator[str]:
-        """The vector of strings in `slot`; none where the field is left out."""
-        target = self._target(slot)
-        if target is None:
-            return
-        for index, offset in enumerate(self._vector(target, "I")):
-            start = target + 4 + 4 * index + offset
-            yield bytes(self._blob_at(start)).decode(errors="replace")
+        """The vector of strings in `slot`; empty where the field is missing."""
+        return (bytes(self._blob_at(position)).decode(errors="replace") for position in self._positions(slot))
 
     def blob(self, slot: int) -> bytes | memoryview:
-        """The vector of bytes in `slot`, of the same type as the data; empty where the field is left out."""
+        """The vector of bytes in `slot`, of the same type as the data; empty where the field is missing."""
         target = self._target(slot)
         return b"" if target is None else self._blob_at(target)
 
@@ -108,6 +98,13 @@ class Table:
         if length > len(self._data) - target - 4:
             raise ValueError(f"it refers to {length} bytes at {target + 4} and has {len(self._data)} bytes")
         return self._data[target + 4 : target + 4 + length]
+
+    def _positions(self, slot: int) -> Iterator[int]:
+        """Where the items of a vector of references are."""
+        target = self._target(slot)
+        if target is not None:
+            for index, offset in enumerate(self._vector(target, "I")):
+                yield target + 4 + 4 * index + offset
 
     def _vector(self, target: int, code: str) -> tuple[Any, ...]:
         return unpack(self._data, code, target + 4, unpack(self._data, "I", target)[0])

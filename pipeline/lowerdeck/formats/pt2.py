@@ -1,14 +1,14 @@
 """Exported programs as `.pt2` files whose bytes depend on the program alone.
 
-`torch.export.save` is not byte-stable: provenance metadata carries the `id()` of graphs and objects, stack traces carry
+`torch.export.save` is not byte-stable: provenance metadata has the `id()` of graphs and objects, stack traces have
 absolute paths, and the archive's root is named after the file. DVC compares bytes, so all of these are made canonical:
-ids are renumbered in order of appearance, paths are cut to what follows `site-packages/` or the working directory, and
-the root is always `archive`. The provenance itself is kept: XNNPACK's lowering depends on it.
+ids are renumbered in order of appearance, paths are relative to `site-packages/` or the working directory, and the root
+is always `archive`. The provenance itself stays, because XNNPACK's lowering depends on it.
 
-Edge-dialect programs (the result of `to_edge` and its passes) are stored in the same format, although ExecuTorch has no
-file format of its own for them: their operators are registered with torch's serializer, and what the serializer drops
-is restored on loading. That relies on semi-private interfaces of the pinned versions; tests hold the `.pte` made
-through the file against the one made without it.
+Edge-dialect programs (the result of `to_edge` and its passes), for which ExecuTorch has no file format, are stored in
+the same format: their operators are registered with torch's serializer, and what the serializer drops is restored on
+loading. This relies on semi-private interfaces of the pinned versions; tests compare the `.pte` made from the file with
+the one made without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _EDGE_EXTRAS = "edge.json"
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
-_GRAPH_ID = re.compile(r'"graph_id": (\d+)')
+_GRAPH_ID = re.compile(r'"graph_id": \d+')
 _GENERATED_CODE = re.compile(r"<eval_with_key>\.\d+")
 _SOURCE_FILE = re.compile(r'File "([^"]+)"')
 _DYNAMO = "_torchdynamo_"
@@ -42,12 +42,12 @@ _PER_ARCHIVE = (".data/version", ".data/serialization_id", "byteorder")
 
 
 def save(program: ExportedProgram, file: IO[bytes], extra_files: dict[str, str] | None = None) -> None:
-    """Write `program` to `file`, the same bytes for the same program in every process and folder.
+    """Write `program` to `file`, with the same bytes in every process and folder.
 
     Args:
-        program: ATen-dialect program; for an edge-dialect program there is `save_edge`.
+        program: ATen-dialect program; `save_edge` stores edge-dialect programs.
         file: Binary file, open for writing.
-        extra_files: Text to store beside the program, by name.
+        extra_files: Text to store in addition to the program, by name.
     """
     import torch
 
@@ -76,18 +76,18 @@ def load(path: Path) -> ExportedProgram:
 
 
 def save_edge(program: ExportedProgram, config: EdgeCompileConfig, file: IO[bytes]) -> None:
-    """Write an edge program, to be read back with `load_edge`.
+    """Write an edge program for `load_edge`.
 
     Args:
         program: Edge-dialect program, not yet lowered to a backend.
-        config: What it was made with; `to_edge_transform_and_lower` noted in it what it kept whole.
+        config: Its configuration, in which `to_edge_transform_and_lower` recorded preserved operators.
         file: Binary file, open for writing.
     """
     _register_edge_operators()
-    kept = {
-        # The serializer keeps neither the nodes' order nor their debug handles, and both end up in the `.pte`.
+    extras = {
+        # The serializer drops the order and the debug handles of nodes, on which the `.pte` depends.
         "nodes": [[node.name, node.meta.get("debug_handle")] for node in program.graph.nodes],
-        # Among them operators that the partitioner kept whole: the edge verifier has to allow them again.
+        # The edge verifier has to accept operators that the partitioner preserved.
         "config": {
             "_check_ir_validity": config._check_ir_validity,
             "_skip_dim_order": config._skip_dim_order,
@@ -95,7 +95,7 @@ def save_edge(program: ExportedProgram, config: EdgeCompileConfig, file: IO[byte
             "preserve_ops": sorted(str(op) for op in config.preserve_ops),
         },
     }
-    save(program, file, {_EDGE_EXTRAS: json.dumps(kept)})
+    save(program, file, {_EDGE_EXTRAS: json.dumps(extras)})
 
 
 def load_edge(path: Path) -> EdgeProgramManager:
@@ -105,35 +105,35 @@ def load_edge(path: Path) -> EdgeProgramManager:
     from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
     with zipfile.ZipFile(path) as archive:
-        kept = json.loads(archive.read(f"archive/extra/{_EDGE_EXTRAS}"))
+        extras = json.loads(archive.read(f"archive/extra/{_EDGE_EXTRAS}"))
     config = EdgeCompileConfig(
         **{
             name: [_operator(torch.ops, op) for op in value] if isinstance(value, list) else value
-            for name, value in kept["config"].items()
+            for name, value in extras["config"].items()
         }
     )
     _register_quantization(path)
     _register_edge_operators()
     verifier = EXIREdgeDialectVerifier(edge_compile_config=config, class_only=True)  # registers the dialect for load
     program = _load(path)
-    _restore_nodes(program.graph_module.graph, kept["nodes"])
+    _restore_nodes(program.graph_module.graph, extras["nodes"])
     program.graph_module.recompile()
     program = program._update(program.graph_module, program.graph_signature, verifiers=[verifier])
     return EdgeProgramManager({"forward": program}, None, config)
 
 
 def _register_quantization(path: Path) -> None:
-    """Import what has registered the operators that the program at `path` quantizes with."""
+    """Import the modules that register the quantization operators of the program at `path`."""
     import torch.ao.quantization.fx._decomposed  # noqa: F401
 
     with zipfile.ZipFile(path) as archive:
-        # Only then: the import takes two seconds.
+        # Only where needed, because the import takes two seconds.
         if b"torchao." in archive.read("archive/models/model.json"):
             import torchao.quantization.quant_primitives  # noqa: F401
 
 
 def _load(path: Path) -> ExportedProgram:
-    """torch.export.load, which asks for the type hints of a class only once."""
+    """torch.export.load, with the type hints of each class computed only once."""
     import torch
 
     known: dict[Any, dict[str, Any]] = {}
@@ -150,9 +150,9 @@ def _load(path: Path) -> ExportedProgram:
 
 
 def _drop_derived_ranges(program: ExportedProgram) -> None:
-    """Forget the range of `4*s0` that the loader lists beside that of `s0`, because decomposing stumbles over it.
+    """Remove the range of `4*s0` that the loader adds to that of `s0`, because decomposition fails with it.
 
-    A program that was just exported does not list it either: it follows from the range of the symbol.
+    Newly exported programs lack it too: it follows from the range of the symbol.
     """
     import sympy
 
@@ -166,16 +166,16 @@ def _drop_derived_ranges(program: ExportedProgram) -> None:
 
 
 def _operator(namespace: Any, name: str) -> Any:
-    """The operator that `name`, e.g. `aten.linear.default`, means below `namespace`."""
+    """The operator `name`, e.g. `aten.linear.default`, in `namespace`."""
     for part in name.split("."):
         namespace = getattr(namespace, part)
     return namespace
 
 
 def _restore_nodes(graph: torch.fx.Graph, stored: list[tuple[str, int | None]]) -> None:
-    """Bring back the nodes' order and debug handles, and drop what the deserializer made up.
+    """Restore the order and debug handles of nodes, and drop nodes that the deserializer added.
 
-    For an operator with several outputs the deserializer makes one getitem for each, used or not, directly behind it.
+    After an operator with several outputs, the deserializer adds a getitem for each output, used or not.
     """
     by_name = {node.name: node for node in graph.nodes}
     names = {name for name, _ in stored}
@@ -197,38 +197,29 @@ def _restore_nodes(graph: torch.fx.Graph, stored: list[tuple[str, int | None]]) 
 
 
 def _canonical_model(record: bytes) -> bytes:
-    """The serialized graph without what varies between processes, folders and installations."""
+    """The serialized graph without details that vary between processes, folders and installations."""
     model = json.loads(record)
-    graph_ids: dict[str, str] = {}
-    addresses: dict[str, str] = {}
-    generated: dict[str, str] = {}
+    numbered: dict[re.Pattern[str], dict[str, str]] = {_GRAPH_ID: {}, _GENERATED_CODE: {}, _ADDRESS: {}}
 
-    def renumbered_graph(match: re.Match[str]) -> str:
-        number = graph_ids.setdefault(match[1], str(len(graph_ids)))
-        return f'"graph_id": {number}'
-
-    def renumbered_address(match: re.Match[str]) -> str:
-        return addresses.setdefault(match[0], f"0x{len(addresses):06x}")
-
-    def renumbered_code(match: re.Match[str]) -> str:  # torch counts the code that it generates in a process
-        return generated.setdefault(match[0], f"<eval_with_key>.{len(generated)}")
+    def renumbered(pattern: re.Pattern[str], template: str, text: str) -> str:
+        known = numbered[pattern]
+        return pattern.sub(lambda match: known.setdefault(match[0], template.format(len(known))), text)
 
     for node in _nodes(model["graph_module"]["graph"]):
         metadata = node["metadata"]
         _drop_traces_of_dynamo(metadata)
         for key, text in metadata.items():
             if key == "from_node":
-                text = _GRAPH_ID.sub(renumbered_graph, text)
+                text = renumbered(_GRAPH_ID, '"graph_id": {}', text)
             elif key == "stack_trace":
-                text = _GENERATED_CODE.sub(
-                    renumbered_code, _SOURCE_FILE.sub(lambda path: f'File "{relative_path(path[1])}"', text)
-                )
-            metadata[key] = _ADDRESS.sub(renumbered_address, text)
+                text = _SOURCE_FILE.sub(lambda path: f'File "{relative_path(path[1])}"', text)
+                text = renumbered(_GENERATED_CODE, "<eval_with_key>.{}", text)
+            metadata[key] = renumbered(_ADDRESS, "0x{:06x}", text)
     return json.dumps(model, separators=(",", ":")).encode()
 
 
 def _drop_traces_of_dynamo(metadata: dict[str, str]) -> None:
-    """Leave out what Dynamo notes at nodes when it traces a function for the first time in a process, and only then."""
+    """Drop what Dynamo adds to nodes only when it first traces a function in a process."""
     if "custom" not in metadata:
         return
     kept = {key: value for key, value in json.loads(metadata["custom"]).items() if not key.startswith(_DYNAMO)}
@@ -239,7 +230,7 @@ def _drop_traces_of_dynamo(metadata: dict[str, str]) -> None:
 
 
 def _nodes(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every node of a serialized graph and of the graphs nested in its arguments (control flow)."""
+    """The nodes of a serialized graph, including graphs nested in arguments (control flow)."""
     for node in graph["nodes"]:
         yield node
         for argument in node["inputs"]:
@@ -249,7 +240,7 @@ def _nodes(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _register_edge_operators() -> None:
-    """Teach torch's serializer the operators of the edge dialect; calling it again does nothing."""
+    """Register the operators of the edge dialect with torch's serializer; further calls have no effect."""
     from executorch.exir.dialects._ops import ops
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
     from torch._export.serde import serialize

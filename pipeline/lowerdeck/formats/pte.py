@@ -1,8 +1,8 @@
 """The contents of a `.pte`: methods, values, instructions, delegates and segments, checked against the file.
 
-Read by the schema of ExecuTorch 1.5.1 (file identifier ET12). ExecuTorch's own reader needs executorch.exir, which
-takes four seconds to import, and trusts the file; this one takes milliseconds and checks every offset and every index,
-so that neither the interpreter nor ExecuTorch's runtime gets a damaged program (docs/adr/0036-reading-pte.md).
+The schema is that of ExecuTorch 1.5.1 (file identifier ET12). ExecuTorch's own reader needs executorch.exir, which
+takes four seconds to import, and trusts the file. This one takes milliseconds and checks every offset and index, so
+neither the interpreter nor ExecuTorch's runtime gets a damaged program (docs/adr/0036-reading-pte.md).
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ class TensorSpec:
     scalar_type: int
     """ScalarType of the schema, e.g. 6 for float32."""
     sizes: tuple[int, ...]
-    """Shape; the upper bound of it where the shape is dynamic."""
+    """Shape, or its upper bound where dynamic."""
     dim_order: tuple[int, ...]
     """Dimensions from outermost to innermost in memory."""
     dynamism: int
     data: memoryview | None
-    """Constant or initial content; None for a tensor that has none."""
+    """Constant or initial content, if any."""
     memory: tuple[int, int] | None
-    """Arena and offset in bytes of planned memory; None where the tensor gets its memory later, or is constant."""
+    """Arena and offset in bytes of planned memory; None for constants and tensors without planned memory."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the content (of the largest content, where the shape is dynamic)."""
+        """Size of the content, at most where the shape is dynamic."""
         return ITEM_BYTES[self.scalar_type] * math.prod(self.sizes)
 
     @property
     def is_constant(self) -> bool:
-        """Whether the content may not be written to."""
+        """Whether the content is read-only."""
         return self.data is not None and self.memory is None
 
 
 @dataclass(frozen=True, slots=True)
 class Boxed:
-    """A list whose items are values themselves: int[], Tensor[] and Tensor?[]."""
+    """A list whose items are values: int[], Tensor[] and Tensor?[]."""
 
     items: tuple[int, ...]
     """Indices of values; -1 for None."""
@@ -67,7 +67,7 @@ Value = TensorSpec | Boxed | int | float | str | tuple[Any, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """Call operator `operator` with values `args`; outputs stand among them."""
+    """Call operator `operator` with values `args`, outputs included."""
 
     operator: int
     args: tuple[int, ...]
@@ -83,7 +83,7 @@ class DelegateCall:
 
 @dataclass(frozen=True, slots=True)
 class MoveCall:
-    """Let value `target` be value `source` from now on."""
+    """Set value `target` to value `source`."""
 
     source: int
     target: int
@@ -91,7 +91,7 @@ class MoveCall:
 
 @dataclass(frozen=True, slots=True)
 class JumpFalseCall:
-    """Go on at instruction `destination` where value `condition` is false."""
+    """Jump to instruction `destination` where value `condition` is false."""
 
     condition: int
     destination: int
@@ -99,7 +99,7 @@ class JumpFalseCall:
 
 @dataclass(frozen=True, slots=True)
 class FreeCall:
-    """Value `value` is not needed any more."""
+    """Release value `value`."""
 
     value: int
 
@@ -109,7 +109,7 @@ Instruction = KernelCall | DelegateCall | MoveCall | JumpFalseCall | FreeCall
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """One partition as a backend's compiler left it."""
+    """One partition, compiled by a backend."""
 
     backend: str
     payload: memoryview
@@ -125,7 +125,7 @@ class Method:
     outputs: tuple[int, ...]
     chains: tuple[tuple[Instruction, ...], ...]
     operators: tuple[str, ...]
-    """E.g. `aten::add.out`; without the point where the overload has no name."""
+    """E.g. `aten::add.out`; without the dot where the overload has no name."""
     delegates: tuple[Delegate, ...]
     arena_bytes: tuple[int, ...]
     """Size of each arena of planned memory; number 0 is reserved."""
@@ -135,7 +135,7 @@ def read_pte(data: bytes) -> tuple[Method, ...]:
     """The methods of a `.pte`.
 
     Raises:
-        ValueError: it is no `.pte` of the schema that is known, was cut, or is inconsistent; says how.
+        ValueError: it is not a `.pte` of the known schema, is truncated or inconsistent; the message has the details.
     """
     view = memoryview(data)
     program, segments = _open(view)
@@ -171,7 +171,7 @@ def _open(view: memoryview) -> tuple[Table, list[memoryview]]:
 
 
 class _Constants:
-    """Where tensors find their content."""
+    """The content of constant and initialized tensors."""
 
     def __init__(self, program: Table, segments: Sequence[memoryview]) -> None:
         self._inline = [memoryview(table.blob(0)) for table in program.tables(2)]
@@ -181,7 +181,7 @@ class _Constants:
         self._named = {entry.string(0): _item(segments, entry.scalar(1, "I"), "segment") for entry in program.tables(7)}
 
     def find(self, table: Table, size_bytes: int) -> memoryview | None:
-        """Content of a tensor, None where it has none."""
+        """Content of a tensor, if any."""
         index, extra = table.scalar(5, "I"), table.table(9)
         if extra is not None and extra.scalar(2, "b") == 1:
             name = extra.string(1)
@@ -204,7 +204,7 @@ class _Constants:
 
 
 def _subsegments(table: Table, segments: Sequence[memoryview]) -> list[memoryview]:
-    """From every offset to the end of the segment: the size of a constant is known by its tensor only."""
+    """Views from every offset to the end of the segment, because only tensors state the size of constants."""
     offsets = table.numbers(1, "Q")
     if not offsets:
         return []
@@ -263,8 +263,7 @@ def _tensor(table: Table, constants: _Constants) -> TensorSpec:
     dynamism, allocation = table.scalar(8, "b"), table.table(6)
     if scalar_type not in ITEM_BYTES:
         raise ValueError(f"a tensor has element type {scalar_type}, which ExecuTorch 1.5.1 does not have")
-    # The emitter writes dim_order [0] for its placeholder of an absent tensor, which has one dimension; scalars have
-    # none.
+    # The emitter's placeholder for an absent tensor has one dimension and dim_order [0]; scalars have none.
     if any(size < 0 for size in sizes) or sorted(order) != list(range(len(sizes))):
         raise ValueError(f"a tensor has sizes {list(sizes)} and dimension order {list(order)}")
     if table.scalar(1, "i") != 0 or not STATIC <= dynamism <= DYNAMIC_UNBOUND:
@@ -293,7 +292,7 @@ def _instruction(table: Table) -> Instruction:
 
 
 def _check_memory(method: Method) -> None:
-    """Planned tensors lie within their arena, and arenas are no larger than plans make them."""
+    """Check that planned tensors are within their arena, and that arenas are not much larger than needed."""
     needed = [0] * len(method.arena_bytes)
     for value in method.values:
         if isinstance(value, TensorSpec) and value.memory is not None:
@@ -305,16 +304,16 @@ def _check_memory(method: Method) -> None:
                 )
             needed[arena] = max(needed[arena], offset + value.size_bytes)
     for have, need in zip(method.arena_bytes, needed, strict=True):
-        # A damaged size must not take all memory of the host before anything else can notice the damage.
+        # A damaged size must not exhaust the host's memory before other checks detect the damage.
         if have < 0 or have > max(4 * need, 1 << 30):
             raise ValueError(f"method {method.name} asks for {have} bytes of memory and uses {need} of them")
 
 
 def _check_indices(method: Method) -> None:
-    """Whatever refers to a value, operator, delegate or instruction refers to one that is there."""
+    """Check that all references to values, operators, delegates and instructions are valid."""
     lists = (value.items for value in method.values if isinstance(value, Boxed))
     for index in itertools.chain(method.inputs, method.outputs, *lists):
-        if index != -1:  # None in a list; as input or output it is refused below
+        if index != -1:  # None in a list; rejected below for inputs and outputs
             _item(method.values, index, "value")
     if -1 in method.inputs or -1 in method.outputs:
         raise ValueError(f"method {method.name} has an input or output that is no value")
@@ -325,7 +324,7 @@ def _check_indices(method: Method) -> None:
 
 
 def _referred(instruction: Instruction, method: Method, chain_length: int) -> tuple[int, ...]:
-    """The values that an instruction refers to; what else it refers to is checked."""
+    """Check what else an instruction refers to, and return the values."""
     match instruction:
         case KernelCall(operator, args):
             _item(method.operators, operator, "operator")

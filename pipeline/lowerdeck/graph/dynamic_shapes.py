@@ -1,4 +1,4 @@
-"""Dimensions of inputs whose size varies: how they are passed to torch.export and read back from a program."""
+"""Dynamic dimensions of inputs, in the form for torch.export and as read back from a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 DynamicShapes = tuple[dict[int, Any], ...] | None
-"""For every input a mapping from dimension to torch.export.Dim, None where all shapes are fixed."""
+"""For each input a mapping from dimension to torch.export.Dim; None where all shapes are fixed."""
 
 
 def traced_shapes(
@@ -21,12 +21,12 @@ def traced_shapes(
 ) -> tuple[list[list[int]], DynamicShapes]:
     """The shapes to trace a model with, and the dynamic shapes for torch.export.
 
-    Shapes are those configured, except that a dynamic dimension of size 1 gets the next larger size: torch.export
-    treats a size of 0 or 1 in an example as a constant.
+    Shapes are those configured, except that a dynamic dimension of size 1 gets the next larger size, because
+    torch.export treats example sizes of 0 and 1 as constants.
 
     Args:
         input_shapes: Shape of every input with its batch dimension.
-        dimensions: Checked by compose: they exist, and the shapes lie within them.
+        dimensions: Valid dimensions whose limits include the shapes; compose checks both.
     """
     import torch
 
@@ -46,31 +46,30 @@ def traced_shapes(
 
 
 def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) -> str | None:
-    """Why `program` rejects the smallest, the next or the largest sizes of `dimensions`; None where it accepts all.
+    """Why `program` rejects the smallest, next or largest sizes of `dimensions`; None where it accepts all.
 
-    torch.export does not always notice that a model accepts fewer sizes than declared, especially with multiples: it
-    narrows the range, or leaves a guard in the program.
+    torch.export does not always report that a model accepts fewer sizes than declared, especially with multiples: it
+    narrows the range or leaves a guard in the program.
     """
     import torch
 
     module = program.module()
     assert program.example_inputs is not None
-    for which in ("min", "next", "max"):
-        shapes = [list(given.shape) for given in program.example_inputs[0]]
+    for which in range(3):
+        shapes = [list(example.shape) for example in program.example_inputs[0]]
         for dimension in dimensions:
-            following = dimension.min + dimension.multiple_of
-            sizes = {"min": dimension.min, "next": following, "max": dimension.max}
+            sizes = (dimension.min, dimension.min + dimension.multiple_of, dimension.max)
             shapes[dimension.input][dimension.dim] = sizes[which]
         try:
             with torch.no_grad():
                 module(*(torch.zeros(shape) for shape in shapes))
-        except Exception as error:  # guards raise AssertionError, the model's operators any exception
+        except Exception as error:  # guards raise AssertionError, operators of the model anything
             return f"  inputs of shape {', '.join(map(str, shapes))}: {' '.join(str(error).split())}"
     return None
 
 
 def violations(error: BaseException, dimensions: Sequence[DynamicDimension]) -> str | None:
-    """torch.export's objections to `dimensions`, entry by entry; None where `error` is about something else."""
+    """torch.export's objections to each of `dimensions`; None where `error` has another cause."""
     text = str(error)
     if not text.startswith("Constraints violated"):
         return None
@@ -95,7 +94,7 @@ def violations(error: BaseException, dimensions: Sequence[DynamicDimension]) -> 
 
 
 def _suggestion(name: str, suggested: str) -> str:
-    """torch.export's proposal for the dimension `name`, in the keys of `model.dynamic_shapes`."""
+    """torch.export's suggestion for the dimension `name`, in keys of `model.dynamic_shapes`."""
     step = re.search(rf"^\s*{name} = (\d+)\*_{name}$", suggested, re.MULTILINE)
     limits = re.search(rf"^\s*_?{name} = Dim\('_?{name}'(?:, min=(\d+))?(?:, max=(\d+))?\)", suggested, re.MULTILINE)
     if limits is None:
@@ -111,9 +110,9 @@ def _symbol_name(dimension: DynamicDimension) -> str:
 
 
 def dynamic_shapes_of(program: ExportedProgram) -> DynamicShapes:
-    """The dynamic shapes that `program` was exported with, for exporting a derived program; None where all are fixed.
+    """The dynamic shapes of `program`, for exporting a derived program; None where all are fixed.
 
-    A program keeps each size that varies as an expression, `s0` or `4*s0`, with the range of its symbol.
+    A program stores each dynamic size as an expression, `s0` or `4*s0`, with the range of its symbol.
     """
     import sympy
     import torch

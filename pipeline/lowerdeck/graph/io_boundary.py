@@ -1,8 +1,8 @@
-"""What a program takes and gives: integers in place of floats at its I/O boundary, and the description for firmware.
+"""The I/O boundary of a program: integers instead of floats, and the description for firmware.
 
-ExecuTorch's passes (exir.passes.quantize_io_pass) take the outermost quantize and dequantize off a lowered program, as
-NXP's own flow does. They need these nodes outside of delegates, but XNNPACK's partitioner would take them in,
-so they are kept out of partitions for every backend.
+ExecuTorch's passes (exir.passes.quantize_io_pass) remove the outermost quantize and dequantize nodes of a lowered
+program, as NXP's own flow does. This requires them outside of delegates. XNNPACK's partitioner would include them, so
+they are excluded from partitions for every backend.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PER_TENSOR = "_per_tensor.default"
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationParameters:
-    """How integers represent floats in one input or output."""
+    """How integers represent floats in an input or output."""
 
     scale: float
     zero_point: int
@@ -39,27 +39,23 @@ class QuantizationParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class IOBoundary:
-    """Inputs and outputs, by index, that a program has as integers."""
+    """The integer inputs and outputs of a program, by index."""
 
     inputs: Mapping[int, QuantizationParameters]
     outputs: Mapping[int, QuantizationParameters]
 
 
 def keep_io_boundary_on_cpu(lowering: Lowering) -> Sequence[PartitionHook]:
-    """The hook that leaves the outermost quantize and dequantize on the CPU, where `lowering` wants integers."""
+    """The hook that leaves the outermost quantize and dequantize on the CPU, where `lowering` requires integers."""
     if not (lowering.quantized_inputs or lowering.quantized_outputs):
         return ()
 
     def partition_within_io_boundary(decide: Partition, program: ExportedProgram) -> PartitionResult:
         result = decide(program)
         tagged = result.tagged_exported_program
-        outermost = (
-            [user for input_node in _input_nodes(tagged) for user in input_node.users]
-            if lowering.quantized_inputs
-            else []
-        )
-        outermost += tagged.graph.output_node().all_input_nodes if lowering.quantized_outputs else []
-        for node in outermost:
+        inputs = _input_nodes(tagged) if lowering.quantized_inputs else []
+        outputs = tagged.graph.output_node().all_input_nodes if lowering.quantized_outputs else []
+        for node in (*(user for input_node in inputs for user in input_node.users), *outputs):
             if _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE):
                 node.meta.pop(DELEGATION_TAG, None)
         left = {node.meta.get(DELEGATION_TAG) for node in tagged.graph.nodes}
@@ -69,10 +65,10 @@ def keep_io_boundary_on_cpu(lowering: Lowering) -> Sequence[PartitionHook]:
 
 
 def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tuple[EdgeProgramManager, IOBoundary]:
-    """The lowered program without quantization at its I/O boundary, where `lowering` wants that, and what it was.
+    """Remove quantization from the I/O boundary of a lowered program where `lowering` requires it, and describe it.
 
-    The program gains ExecuTorch's constant methods `input0_scale`, `input0_zp` ... `output0_dtype`, which give firmware
-    the same values.
+    The program gains ExecuTorch's constant methods `input0_scale`, `input0_zp` ... `output0_dtype`, which return the
+    same values to firmware.
 
     Raises:
         LowerdeckError: an input is not used by exactly one quantize node of the whole tensor, or an output is not the
@@ -91,12 +87,12 @@ def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tup
 
 
 def describe(plan: ExecutionPlan, names: tuple[Sequence[str], Sequence[str]], boundary: IOBoundary) -> tuple[Any, Any]:
-    """ProgramTensors of the inputs and of the outputs of `plan`, the method as in the `.pte`.
+    """ProgramTensors of the inputs and of the outputs of a method.
 
     Args:
-        plan: The method.
+        plan: The method in the `.pte`.
         names: Names of inputs and of outputs, see `input_and_output_names`.
-        boundary: Which inputs and outputs are integers in place of floats.
+        boundary: Inputs and outputs that are integers instead of floats.
 
     Raises:
         LowerdeckError: an input or output is not a tensor.
@@ -124,7 +120,7 @@ def input_and_output_names(program: ExportedProgram) -> tuple[list[str], list[st
 
 
 def output_scales_of(program: ExportedProgram) -> tuple[float | None, ...]:
-    """One step of the quantization of each output of an edge program, None where it is not quantized as a whole."""
+    """One step of each output's quantization in an edge program, None where it is not quantized per tensor."""
     outputs: Any = program.graph.output_node().args[0]
     return tuple(
         _quantization_parameters(node).scale if _is_per_tensor(node, STATIC_DEQUANTIZE) else None for node in outputs
@@ -132,7 +128,7 @@ def output_scales_of(program: ExportedProgram) -> tuple[float | None, ...]:
 
 
 def input_dtypes(program: ExportedProgram) -> list[torch.dtype]:
-    """What an ATen or edge program takes, in the order of its inputs."""
+    """The dtypes of the inputs of an ATen or edge program, in order."""
     return [node.meta["val"].dtype for node in _input_nodes(program)]
 
 
@@ -151,21 +147,17 @@ def _tensor(value: Any, name: str, parameters: QuantizationParameters | None) ->
         shape=tuple(map(int, value.sizes)),
         dim_order=tuple(map(int, value.dim_order)),
         is_dynamic=value.shape_dynamism != TensorShapeDynamism.STATIC,
-        scale=None if parameters is None else parameters.scale,
-        zero_point=None if parameters is None else parameters.zero_point,
-        quant_min=None if parameters is None else parameters.quant_min,
-        quant_max=None if parameters is None else parameters.quant_max,
+        **({} if parameters is None else vars(parameters)),
     )
 
 
 def _input_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
-    """The nodes of the inputs."""
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     return [placeholders[str(name)] for name in program.graph_signature.user_inputs]
 
 
 def _quantized_inputs(program: ExportedProgram) -> dict[int, QuantizationParameters]:
-    """How the floating-point inputs are quantized."""
+    """The quantization of the floating-point inputs."""
     found = {}
     for index, input_node in enumerate(_input_nodes(program)):
         if not input_node.meta["val"].dtype.is_floating_point:
@@ -183,7 +175,7 @@ def _quantized_inputs(program: ExportedProgram) -> dict[int, QuantizationParamet
 
 
 def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationParameters]:
-    """How the floating-point outputs are dequantized."""
+    """The quantization of the floating-point outputs."""
     found = {}
     outputs: Any = program.graph.output_node().args[0]
     for index, node in enumerate(outputs):
@@ -201,10 +193,8 @@ def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationPara
 
 def _quantization_parameters(node: torch.fx.Node) -> QuantizationParameters:
     arguments: Any = node.args
-    scale, zero_point, quant_min, quant_max = arguments[1:5]
-    return QuantizationParameters(
-        scale=float(scale), zero_point=int(zero_point), quant_min=int(quant_min), quant_max=int(quant_max)
-    )
+    scale, (zero_point, quant_min, quant_max) = float(arguments[1]), map(int, arguments[2:5])
+    return QuantizationParameters(scale=scale, zero_point=zero_point, quant_min=quant_min, quant_max=quant_max)
 
 
 def _calls(node: torch.fx.Node, *prefixes: str) -> bool:

@@ -1,10 +1,9 @@
-"""Multiply-accumulate operations of an operator, from the shapes that it works on.
+"""Multiply-accumulate operations (MACs) of an operator, computed from its shapes.
 
-Counted are operators that multiply matrices: convolutions, linear layers, matrix products and attention. One operation
-is one
+Only operators that multiply matrices count: convolutions, linear layers, matrix products and attention. A MAC is one
 multiplication with the addition of its product, half of what torch.utils.flop_counter counts. Biases, activation
-functions, pooling and everything else that works element by element are not counted, and neither is padding left out: a
-kernel that reaches beyond the edge of its input is counted whole, as hardware computes it.
+functions, pooling and other element-wise work do not count. Kernels count in full even where they overlap the padding,
+as hardware computes them.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ _Arguments = Sequence[Any]
 
 
 def macs(operator: str, arguments: _Arguments, output: Shape) -> int:
-    """MACs of one execution; 0 for an operator that multiplies no matrices.
+    """MACs of one execution; 0 for an operator that does not multiply matrices.
 
     Args:
         operator: E.g. `aten.convolution.default`, of the ATen or the edge dialect.
-        arguments: The operator's, in order, with its shape in place of every tensor.
+        arguments: The operator's arguments in order, with tensors replaced by their shapes.
         output: Shape of its (first) result.
     """
     count = _COUNTS.get(operator.rpartition(".")[0])
@@ -42,24 +41,21 @@ def _plain(arguments: _Arguments, output: Shape) -> int:
 
 def _transposed(arguments: _Arguments, output: Shape) -> int:
     """Every input value costs a kernel into its group's channels."""
-    given: Shape = arguments[0]
-    weight: Shape = arguments[1]
-    return math.prod(given) * math.prod(weight[1:])
+    source, weight = (Shape(shape) for shape in arguments[:2])
+    return math.prod(source) * math.prod(weight[1:])
 
 
 def _product(first: int) -> Callable[[_Arguments, Shape], int]:
-    """A product whose left factor [.. x m x k] is argument number `first`: k for every value of the output.
+    """A product with the left factor [.. x m x k] at position `first`: k MACs for every output value.
 
-    What is added to the product has the output's shape or is broadcast to it, and is not counted.
+    Adding a tensor to the product does not count.
     """
     return lambda arguments, output: math.prod(output) * int(arguments[first][-1])
 
 
 def _attention(arguments: _Arguments, output: Shape) -> int:
-    """softmax(q k^T) v, with q [.. x l x e], k [.. x s x e], v [.. x s x d]: all of it, whether masked or not."""
-    query: Shape = arguments[0]
-    key: Shape = arguments[1]
-    value: Shape = arguments[2]
+    """softmax(q k^T) v in full even if masked, with q [.. x l x e], k [.. x s x e], v [.. x s x d]."""
+    query, key, value = (Shape(shape) for shape in arguments[:3])
     return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 

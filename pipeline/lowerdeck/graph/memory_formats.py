@@ -1,4 +1,4 @@
-"""How the inputs of a program lie in memory."""
+"""Memory formats of a program's inputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def to_memory_format(inputs: tuple[torch.Tensor, ...], memory_format: MemoryFormat) -> tuple[torch.Tensor, ...]:
-    """`inputs` in the wanted memory format; channels_last applies to those with four dimensions.
+    """`inputs` in `memory_format`, where channels_last applies to those of shape [n x c x h x w].
 
-    Shapes [n x c x h x w] and values stay. For `contiguous` the inputs are returned unchanged.
+    Shapes and values stay. For `contiguous` the inputs are returned unchanged.
     """
     import torch
 

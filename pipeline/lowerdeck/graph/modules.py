@@ -1,7 +1,7 @@
-"""Which part of the model a node of a graph comes from, and globs that choose parts of the model.
+"""The modules of the model that nodes come from, and globs that choose modules.
 
-Needs neither torch nor the model: torch.export records in `nn_module_stack` of every node the modules that it was
-traced in, by path and class.
+torch.export records path and class of these modules in `nn_module_stack` of every node, so neither torch nor the model
+is needed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import torch
 
 _REPEATED_CALL = re.compile(r"@\d+(?=\.|$)")
-"""What torch appends to the path of a module that is called again, e.g. `layer@1`."""
+"""Suffix that torch adds to the path of a module that is called again, e.g. `layer@1`."""
 
 
 def modules_of(node: torch.fx.Node) -> dict[str, str]:
     """Path -> class of the modules that `node` was traced in, outermost first, without the model itself.
 
-    Containers that are not called by themselves (`blocks` of `blocks.0.conv`) are among them, with the class "".
+    Containers that are never called (`blocks` of `blocks.0.conv`) are included, with the class "".
     """
     classes: dict[str, str] = {}
     for path, kind in (node.meta.get("nn_module_stack") or {}).values():
@@ -39,7 +39,7 @@ def modules_of(node: torch.fx.Node) -> dict[str, str]:
 def module_path(node: torch.fx.Node) -> str:
     """Path of the module that `node` comes from, e.g. `features.0.conv`; empty where unknown.
 
-    Quantization hides the outer levels of the stack that it re-exports.
+    The outer levels of the stack are ignored, because exporting a quantized program again hides them.
     """
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values() if path]
@@ -47,11 +47,11 @@ def module_path(node: torch.fx.Node) -> str:
 
 
 def with_outer_modules(path: str, classes: Mapping[str, str]) -> dict[str, str]:
-    """Path -> class of the module at `path` and of all that it is part of, outermost first, without the model itself.
+    """Path -> class of the module at `path` and the modules around it, outermost first, without the model itself.
 
     Args:
         path: E.g. `layer3.0.conv1`; "" is the model.
-        classes: Path -> class of modules, "" for those that are not among them.
+        classes: Path -> class of modules; modules missing here have the class "".
     """
     parts = path.split(".") if path else []
     outer = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -68,13 +68,13 @@ def known_modules(graph: torch.fx.Graph) -> dict[str, str]:
 
 
 def matches(modules: Mapping[str, str], globs: Sequence[str] = (), classes: Sequence[str] = ()) -> bool:
-    """Whether a node of these `modules` is in a module that one of `globs` or `classes` names.
+    """Whether one of `modules` matches one of `globs` or `classes`.
 
     Args:
-        modules: Result of `modules_of` for the node.
+        modules: Result of `modules_of` for a node.
         globs: Patterns of paths, e.g. `layer3` or `layer3.*`; `*` also matches dots.
-        classes: Names of classes with as much of their import path as wanted: `torch.nn.Linear` stands for
-            `torch.nn.modules.linear.Linear`, and so does `Linear`.
+        classes: Names of classes with any prefix of their import path: `torch.nn.Linear` and `Linear` both match
+            `torch.nn.modules.linear.Linear`.
     """
     return any(fnmatchcase(path, glob) for path in modules for glob in globs) or any(
         _is_class(kind, wanted) for kind in modules.values() for wanted in classes
@@ -84,7 +84,7 @@ def matches(modules: Mapping[str, str], globs: Sequence[str] = (), classes: Sequ
 def check_modules_known(
     modules: Mapping[str, str], key: str, globs: Iterable[str] = (), classes: Iterable[str] = ()
 ) -> None:
-    """Raise ConfigurationError for a glob or class that matches no module of the program, with similar ones.
+    """Raise ConfigurationError for a glob or class that matches no module; the message suggests similar ones.
 
     Args:
         modules: Result of `known_modules` for the program.

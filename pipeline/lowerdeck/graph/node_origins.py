@@ -1,6 +1,6 @@
-"""Where a node of a graph comes from: the float program's node, its observer, its module.
+"""The provenance of a node: the node of the float program, and the observer, that it was made from.
 
-Every node that a pass makes has in `from_node` the node that it was made from, and that node its own.
+Every node made by a pass refers in `from_node` to its origin, which refers to its own, and so on.
 """
 
 from __future__ import annotations
@@ -13,24 +13,21 @@ if TYPE_CHECKING:
     import torch
     from torch.fx.traceback import NodeSource
 
-_MODULE_PASS = "ExportedProgram.module()"  # noqa: S105  # quantize starts from it; older nodes are the float program's
+_MODULE_PASS = "ExportedProgram.module()"  # noqa: S105  # the first pass of quantize, on nodes of the float program
 _CONVERSION = "replace_observer_with_quantize_dequantize_node"
 
 
 def float_node(node: torch.fx.Node) -> str | None:
-    """Name of the float program's node that `node` was made from, None where its provenance does not say."""
+    """Name of the float program's node that `node` was made from, None where unknown."""
     if node.op == "placeholder":
-        return node.name  # inputs keep their names through every pass
-    history = list(_history(node))
-    if not history:
-        return None
-    oldest = history[-1]
-    # A node that a pass introduced has no older node than the pass.
-    return str(oldest.name) if oldest.pass_name == _MODULE_PASS else None
+        return node.name  # no pass renames inputs
+    *_, oldest = (None, *_history(node))
+    # The history of a node that a later pass introduced ends at that pass.
+    return str(oldest.name) if oldest is not None and oldest.pass_name == _MODULE_PASS else None
 
 
 def observer_of(node: torch.fx.Node) -> str | None:
-    """Name of the observer that a quantize or dequantize node replaces, None where its provenance does not say."""
+    """Name of the observer that a quantize or dequantize node replaces, None where unknown."""
     return next((str(source.name) for source in _history(node) if source.pass_name == _CONVERSION), None)
 
 

@@ -1,4 +1,4 @@
-"""What a node of a program is called in plans, options and messages, and which part of the model it comes from."""
+"""Operators of nodes: their names in plans, options and messages, and their kinds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 DELEGATION_TAG = "delegation_tag"
 """Key of `node.meta` under which ExecuTorch's partitioners store a node's partition."""
 STATIC_QUANTIZE, STATIC_DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
-"""Prefixes of the names of operators that quantize and dequantize with scales known in advance."""
+"""Name prefixes of operators that quantize and dequantize with scales known in advance."""
 QUANTIZE, DEQUANTIZE = (STATIC_QUANTIZE, "torchao.quantize_"), (STATIC_DEQUANTIZE, "torchao.dequantize_")
-"""Prefixes of the names of all operators that quantize and dequantize."""
+"""Name prefixes of all operators that quantize and dequantize."""
 _NUMBER_FORMATS = ("quantized_decomposed.", "torchao.")
-"""Namespaces of operators that quantize, dequantize, or choose a scale while the program runs."""
+"""Namespaces of operators that quantize, dequantize or choose a scale at run time."""
 
 
 def operator_name(node: torch.fx.Node) -> str:
@@ -26,8 +26,10 @@ def operator_name(node: torch.fx.Node) -> str:
 
 
 def is_compute(node: torch.fx.Node) -> bool:
-    """Whether `node` computes a tensor: getitem, quantize and dequantize only unpack or change the number format, and
-    where sizes vary some nodes only read a size.
+    """Whether `node` computes a tensor.
+
+    getitem, quantize and dequantize only unpack values or change their number format; with dynamic shapes, some nodes
+    only read a size.
     """
     import torch
 
@@ -37,7 +39,7 @@ def is_compute(node: torch.fx.Node) -> bool:
 
 
 def original_operators(node: torch.fx.Node) -> frozenset[str]:
-    """The operators that `node` was before decompositions and passes, e.g. `aten.linear.default` for an addmm."""
+    """The operators of `node` before decompositions and passes, e.g. `aten.linear.default` for an addmm."""
     found: set[str] = set()
     sources = list(node.meta.get("from_node") or ())
     while sources:
@@ -48,10 +50,9 @@ def original_operators(node: torch.fx.Node) -> frozenset[str]:
 
 
 def is_operator(name: str, pattern: str) -> bool:
-    """Whether `pattern`, e.g. `aten::add`, `aten.add` or `aten.add.Tensor`, names the operator `name`, whatever its
-    overload.
+    """Whether `pattern` is the operator `name`, with or without its overload.
 
-    Whole names are compared: `aten::add` does not match `aten.addmm.default`.
+    Patterns are e.g. `aten::add`, `aten.add` or `aten.add.Tensor`; `aten::add` does not match `aten.addmm.default`.
     """
     wanted = pattern.replace("::", ".")
     return wanted in (name, name.rpartition(".")[0])

@@ -1,4 +1,4 @@
-"""Where in the code of a model a node of its program comes from, without the folders of this machine."""
+"""Source lines of a model's code that nodes come from, without machine-specific folders."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "<")
-"""Prefixes of frames that are not the model's own code; `<` is generated code."""
+"""Prefixes of frames outside the model's code; `<` marks generated code."""
 _CODE = Path(__file__).parents[2]
 
 
 def relative_path(path: str) -> str:
-    """A file's path below the folder of installed packages, the working directory or the folder of the project's code,
-    which a sweep has elsewhere; its bare name where it is in none of these."""
+    """A file's path relative to installed packages, to the project's code (elsewhere in a sweep) or to the working
+    directory; its bare name where it is in none of these."""
     path = path.replace("\\", "/")
     for marker in _PACKAGES:
         if marker in path:
@@ -26,10 +26,10 @@ def relative_path(path: str) -> str:
 
 
 def source_line(stack_trace: str | None) -> str:
-    """The innermost line of a node's stack trace that is code of the model, e.g. `resnet8.py:41`; "" for none.
+    """The innermost line of the model's code in a node's stack trace, e.g. `resnet8.py:41`; "" for none.
 
     Args:
-        stack_trace: `stack_trace` of a node, as torch.export writes it, outermost call first.
+        stack_trace: `stack_trace` of a node as torch.export writes it, outermost call first.
     """
     for path, line in reversed(_FRAME.findall(stack_trace or "")):
         file = relative_path(path)

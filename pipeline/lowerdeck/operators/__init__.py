@@ -1,6 +1,6 @@
-"""Operator conformance: what documentation claims of a backend's operators, and what the installed versions do.
+"""Operator conformance: documented claims about a backend's operators, compared with the installed versions.
 
-claims/ holds what the documentation says and cases/ a minimal module for each of its rows and constraints. measure.py
-lowers and executes these as a build would, and page.py shows claims beside results. docs/operators/README.md explains
-how to read them.
+claims/ has the documentation's claims, and cases/ a minimal module for each of their rows and constraints. measure.py
+lowers and executes these as a build would; page.py shows claims next to results. docs/operators/README.md explains the
+pages.
 """

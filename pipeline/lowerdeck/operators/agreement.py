@@ -12,22 +12,15 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
 
 LSB, RELATIVE, SHARE = "LSB", "of the largest value", "of the values differ"
-LIMITS = {
-    LSB: 1.0,
-    "float32": 1e-4,
-    "float16": 5e-3,
-    "quantized": 5e-2,
-    SHARE: 0.0,
-}
-"""What counts as agreement. LSB: results in integers, in steps of their quantization. float32, float16: the largest
-difference over the largest value; the kernels of XNNPACK approximate exponential functions. quantized: the same for
-floats that are computed from quantized inputs, of which one may be a step off.
-Booleans and indices have to be equal."""
+LIMITS = {LSB: 1.0, "float32": 1e-4, "float16": 5e-3, "quantized": 5e-2, SHARE: 0.0}
+"""The largest error that counts as agreement. LSB: of integers, in steps of their quantization. float32, float16: the
+largest difference over the largest value; XNNPACK's kernels approximate exponential functions. quantized: the same for
+floats computed from quantized inputs, one of which may be a step off. Booleans and indices have to be equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The largest difference of a program's outputs from the quantized or float program in PyTorch."""
+    """The largest difference between a program's outputs and those of the quantized or float program in PyTorch."""
 
     max_error: float
     """Rounded: the last digits depend on the processor."""
@@ -38,29 +31,29 @@ class Agreement:
 def agreement(
     expected: Sequence[Any], actual: Sequence[Any], scales: Sequence[float | None], scheme: QuantizationScheme
 ) -> Agreement:
-    """Compare outputs; of several, the one that exceeds its limit most counts.
+    """Compare outputs and return the result of the one with the largest error relative to its limit.
 
     Args:
-        expected: of the exported program in PyTorch.
-        actual: of the delegated program.
-        scales: one step of each output's quantization, None for floats.
-        scheme: decides the limit for floats.
+        expected: Outputs of the exported program in PyTorch.
+        actual: Outputs of the delegated program.
+        scales: One step of each output's quantization, None for floats.
+        scheme: Decides the limit for floats.
 
     Raises:
-        LowerdeckError: there are more or fewer outputs, or one has another shape.
+        LowerdeckError: the number or a shape of the outputs differs.
     """
     if not len(expected) == len(actual) == len(scales):
-        raise LowerdeckError(f"the program gives {len(actual)} results instead of {len(expected)}")
-    compared = [_compare(*pair, scheme) for pair in zip(expected, actual, scales, strict=True)]
-    error, unit, limit = max(compared, key=lambda one: one[0] / (one[2] or 1e-9))
-    digits = round(error, 1) if unit == LSB else float(f"{error:.0e}")
-    return Agreement(max_error=digits, unit=unit, within_limit=error <= limit + (0.01 if unit == LSB else 0.0))
+        raise LowerdeckError(f"the program returns {len(actual)} results instead of {len(expected)}")
+    compared = (_compare(*pair, scheme) for pair in zip(expected, actual, scales, strict=True))
+    error, unit, limit = max(compared, key=lambda result: result[0] / (result[2] or 1e-9))
+    rounded = round(error, 1) if unit == LSB else float(f"{error:.0e}")
+    return Agreement(max_error=rounded, unit=unit, within_limit=error <= limit + (0.01 if unit == LSB else 0.0))
 
 
 def _compare(
     expected: torch.Tensor, actual: torch.Tensor, scale: float | None, scheme: QuantizationScheme
 ) -> tuple[float, str, float]:
-    """(error, unit, limit)."""
+    """Error, unit and limit."""
     if expected.shape != actual.shape:
         raise LowerdeckError(f"the result has shape {list(actual.shape)} instead of {list(expected.shape)}")
     if expected.numel() == 0:

@@ -1,4 +1,4 @@
-"""A case: the smallest module with one operator in one configuration of its arguments."""
+"""A case: the smallest module that calls one operator with one kind of arguments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 from lowerdeck.contracts.backends import DynamicDimension
 
 OPERATOR = "operator"
-"""Path of the submodule with the operator in a `Program`."""
+"""Path in a `Program` of the submodule with the operator."""
 INPUT_LAYERS = "input_layers"
-"""Path of the submodules of a `Program` that compute the operator's inputs."""
+"""Path in a `Program` of the submodules that compute the operator's inputs."""
 Shape = tuple[int, ...]
 IMAGE: Shape = (1, 8, 8, 16)
-"""[1 x c x h x w], with sizes that Neutron's multiples of 8 divide."""
+"""[1 x c x h x w], in multiples of 8 as Neutron requires."""
 ROWS: Shape = (4, 32)
 
 
@@ -26,32 +26,32 @@ class Case:
     """One operator with arguments of one kind."""
 
     operator: str
-    """Its name in the claims, or in the installed version where no documentation has it."""
+    """Its name in the claims; in the installed version where no document lists it."""
     what: str = ""
-    """What distinguishes this case, e.g. `alpha=2`; empty for the plain one."""
+    """What distinguishes this case from the plain one, e.g. `alpha=2`."""
     make: Callable[[], nn.Module]
-    """The module with the operator."""
+    """Makes the module with the operator."""
     shapes: Sequence[Shape] = (IMAGE,)
     """Shapes of its float inputs."""
     table: str = "partitioner"
-    """The documentation's table to which it belongs."""
+    """The table of the documentation that it belongs to."""
     violates: str = ""
-    """The constraint of the claim that it violates."""
+    """Short name of the claim's constraint that it violates."""
     uses: str = ""
-    """What the documentation says of every operator, and this case tries."""
+    """Short name of a claim about every operator that it exercises."""
     precisions: Sequence[str] | None = None
-    """Precisions to try; None for those of the claim, and `int8`."""
+    """Precisions to measure; None for the claimed and the default ones."""
     positive: bool = False
-    """Whether the operator takes positive numbers only."""
+    """Whether the operator accepts only positive numbers."""
     has_input_layers: bool = True
-    """In quantized programs a layer computes each input, so that the input is quantized: no quantizer annotates every
-    operator alone. False for operators that are such a layer."""
+    """Whether a layer computes each input in quantized programs, because no quantizer annotates every operator alone.
+    False for operators that are such layers."""
     dynamic: Sequence[DynamicDimension] = ()
     """Dimensions whose size varies."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Entries of `target.options` that differ from the target's own."""
+    """Entries of `target.options` that replace the target's."""
     nodes: str = ""
-    """Glob on the edge operators that the case is about; empty for all compute nodes of its module."""
+    """Glob for the edge operators that are tested; empty for all compute nodes of the module."""
 
     @property
     def label(self) -> str:
@@ -60,24 +60,24 @@ class Case:
 
 
 class Function(nn.Module):
-    """A function as a module."""
+    """A module that calls a function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """The result of the function for `inputs`."""
+        """The function's result."""
         return self.function(*inputs)
 
 
 def function(operator: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], nn.Module]:
-    """`Case.make` for an operator that has no weights, called with its inputs, `arguments` and `options`."""
+    """`Case.make` for an operator without weights, called with its inputs, `arguments` and `options`."""
     return lambda: Function(lambda *inputs: operator(*inputs, *arguments, **options))
 
 
 class Program(nn.Module):
-    """A case as a model: the layers before the operator, if any, and the operator."""
+    """A case as a model: input layers, if any, and the operator."""
 
     def __init__(self, case: Case, quantized: bool) -> None:
         super().__init__()
@@ -88,9 +88,9 @@ class Program(nn.Module):
         self.operator = case.make()
 
     def forward(self, x: torch.Tensor, y: torch.Tensor | None = None, z: torch.Tensor | None = None) -> Any:
-        """Inputs and outputs are those of the operator; there are one to three inputs."""
-        given = [value for value in (x, y, z) if value is not None]
-        return self.operator(*(input_layer(value) for input_layer, value in zip(self.input_layers, given, strict=True)))
+        """The operator's outputs for its one to three inputs."""
+        inputs = [value for value in (x, y, z) if value is not None]
+        return self.operator(*(layer(value) for layer, value in zip(self.input_layers, inputs, strict=True)))
 
 
 def _input_layer(shape: Shape, positive: bool) -> nn.Module:
@@ -104,13 +104,13 @@ def _input_layer(shape: Shape, positive: bool) -> nn.Module:
 
 
 def program(case: Case, *, quantized: bool) -> nn.Module:
-    """The case's model in eval mode; always the same weights."""
+    """The case's model in eval mode, with the same weights in every call."""
     torch.manual_seed(0)
     return Program(case, quantized).eval()
 
 
 def samples(case: Case, count: int) -> list[tuple[torch.Tensor, ...]]:
-    """Inputs of the case's model, float32, always the same: normally distributed, or 0.5 ... 1.5 where positive."""
+    """The same float32 inputs in every call: normally distributed, or uniform in 0.5 ... 1.5 where positive."""
     generator = torch.Generator().manual_seed(1)
     return [tuple(_sample(shape, case.positive, generator) for shape in case.shapes) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""Documented claims about the operators of a backend: claims/BACKEND.yaml, as data."""
+"""Documented claims about the operators of a backend, from claims/BACKEND.yaml."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Claim:
     """A row of an operator table."""
 
     precisions: tuple[str, ...]
-    """Names of `precisions.PRECISIONS` in which the operator is said to be supported."""
+    """Keys of `precisions.PRECISIONS` in which the operator is documented as supported."""
     constraints: Mapping[str, str] = field(default_factory=dict)
-    """Its constraints, by a short name."""
+    """Constraints by a short name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +26,15 @@ class Table:
     """One list of operators in one document."""
 
     source: str
-    """The document."""
     claims_delegation: bool = True
-    """Whether it lists what is delegated; otherwise what is quantized."""
+    """Whether it lists delegated operators, or else quantized ones."""
     everywhere: Mapping[str, str] = field(default_factory=dict)
-    """What is claimed for every operator, by a short name."""
+    """Claims about every operator, by a short name."""
     operators: Mapping[str, Claim] = field(default_factory=dict)
     """Rows by the operator's name in the document."""
 
 
 def read(backend: str) -> dict[str, Table]:
-    """The tables about a backend by their names; empty where no document lists operators."""
+    """The tables of a backend by name; empty where no document lists operators."""
     stored: Any = yaml.safe_load((files(__package__) / "claims" / f"{backend}.yaml").read_text(encoding="utf-8"))
     return TypeAdapter(dict[str, Table]).validate_python(stored or {})

@@ -1,4 +1,4 @@
-"""Lowers one case with the project's own steps, executes it on this host, and reports what became of the operator."""
+"""Lowers a case with the steps of a build, executes it on this host, and reports the outcome for its operator."""
 
 from __future__ import annotations
 
@@ -38,83 +38,83 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _NUM_SAMPLES = 4
-"""Number of inputs for calibration; the first one is executed too."""
+"""Number of inputs to calibrate with; the first one is also executed."""
 _MOVING = ("XNNConvert", "XNNStaticTranspose", "XNNStaticReshape", "XNNCopy")
-"""Operators of XNNPACK by which ExecuTorch changes memory formats and shapes around those that compute."""
+"""XNNPACK operators by which ExecuTorch changes memory formats and shapes around computing ones."""
 _Result = TypeVar("_Result")
 
 
 class Outcome(StrEnum):
-    """Outcome for the operator."""
+    """What became of the operator."""
 
     DELEGATED = "delegated"
     PARTLY = "partly"
-    """It became several nodes in the edge program, and only some are delegated."""
+    """Only some of its nodes in the edge program are delegated."""
     NOT_DELEGATED = "not delegated"
     VANISHED = "vanished"
-    """It is no longer in the edge program: it computed nothing, or was fused into another operator."""
+    """The edge program has no node of it: it computed nothing, or was fused into another operator."""
     REFUSED = "refused"
-    """The project refuses the combination: there is no quantizer for it, or the quantizer annotates nothing."""
+    """The project refuses the combination: no quantizer supports it, or the quantizer annotates nothing."""
     ERROR = "error"
-    """Lowering stopped with an exception of a library."""
+    """A library raised an exception."""
     OWN_ERROR = "own error"
-    """An exception arose in the project itself: a bug, not a result."""
+    """The project itself raised an exception: a bug, not a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A device of conf/target with its converter, as `backends.create` takes them."""
+    """Arguments of `backends.create` for one device."""
 
     name: str
-    """Name of the device; empty for the only one."""
+    """Name of the device; empty where the backend is measured for one only."""
     backend: str
     device: dict[str, Any]
     options: dict[str, Any]
     flavor: Flavor[dict[str, Any]]
     executes: bool = True
-    """Whether delegated cases are compiled and executed as well."""
+    """Whether delegated cases are also compiled and executed."""
 
     def create(self, options: Mapping[str, Any] | None = None) -> Backend:
-        """The backend, with `options` in place of its own of the same names."""
+        """The backend, with `options` taking precedence over the target's."""
         chosen = self.options | dict(options or {})
         return backends.create(self.backend, device=self.device, options=chosen, flavor=self.flavor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """The result of a case with the installed versions."""
+    """The result of a case."""
 
     outcome: Outcome
     operators: tuple[str, ...] = ()
-    """Edge operators that the case's operator became."""
+    """Edge operators of the case's operator."""
     reasons: tuple[tuple[str, Reason], ...] = ()
-    """(edge operator, why it is not delegated) for each that is not."""
+    """(edge operator, why it is not delegated), without duplicates."""
     is_quantized: bool = False
-    """Whether its result is held in integers."""
+    """Whether its result is stored in integers."""
     arithmetic: str = ""
-    """The precision in which the delegate computes it, where its payload shows it."""
+    """The delegate's precision, where the payload shows it."""
     executor: str = ""
-    """Name of the executor; empty where nothing was executed."""
+    """Name of the executor; empty where the case was not executed."""
     agreement: Agreement | None = None
-    """How the result compares with PyTorch's, where it was executed."""
+    """Comparison with PyTorch's results, where it was executed."""
     problem: str = ""
-    """The error that stopped lowering, compiling or executing, with the step."""
+    """The step and error that stopped lowering, compiling or executing."""
 
 
 class _StoppedError(Exception):
-    """A step stopped with an error that is not a bug of the project."""
+    """A step failed, and not because of a bug in the project."""
 
 
 def measure(case: Case, precision: str, target: Target) -> CaseResult:
     """Lower `case` for `target`, and execute it where the operator is delegated.
 
-    An exception out of ExecuTorch, torchao or a converter is a result; one that arises in the project itself is not;
-    the traceback shows which it is.
+    Exceptions of ExecuTorch, torchao or a converter are results. By its traceback, an exception of the project itself
+    is recognized as a bug.
     """
     try:
         return _measured(case, precision, target)
-    except Exception as error:  # a bug of the project: all others became results where they arose
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+    except Exception as error:  # a bug in the project: `_attempt` turns all others into results
+        frame = _innermost_frame(error)
         place = f"{Path(frame.filename).name}, {frame.name}"
         return CaseResult(outcome=Outcome.OWN_ERROR, problem=f"{type(error).__name__}: {_one_line(error)} ({place})")
 
@@ -138,7 +138,7 @@ def _quantized(
     case: Case, scheme: QuantizationScheme, backend: Backend
 ) -> tuple[ExportedProgram, Sequence[QuantizedTensor]]:
     def exported() -> ExportedProgram:
-        # Again each time, because preparing leaves marks on a program.
+        # A new program for each use, because preparing modifies it.
         return export(program(case, quantized=scheme.is_quantized), case.shapes, case.dynamic)
 
     observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
@@ -180,12 +180,12 @@ def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> CaseResult
 def _is_tested(node: PlannedNode, case: Case) -> bool:
     if case.nodes:
         return fnmatchcase(node.operator, case.nodes)
-    # Some passes make nodes without a module; the layers before the operator are simple enough not to need such passes.
+    # Some passes make nodes without a module; the input layers are too simple for such passes.
     return node.compute and node.module.partition(".")[0] != INPUT_LAYERS
 
 
 def _has_integers(tensors: Sequence[QuantizedTensor]) -> bool:
-    """Whether a result of the operator itself is among the quantized tensors."""
+    """Whether `tensors` include a result of the operator itself."""
     return any(tensor.module.partition(".")[0] == OPERATOR and not tensor.is_constant for tensor in tensors)
 
 
@@ -204,10 +204,9 @@ def _executed(
             converted = _attempt("convert", lambda: _converted(partitioned, backend))
             facts["arithmetic"] = _arithmetic(converted, case, scheme)
             inputs = _inputs(case, scheme)
-            executor, given = _attempt("execute", lambda: _run(inputs))
-        facts["executor"] = executor
+            facts["executor"], actual = _attempt("execute", lambda: _run(inputs))
         expected = _attempt("execute in PyTorch", lambda: _expected(quantized, inputs))
-        facts["agreement"] = _attempt("compare", lambda: agreement(expected, given, converted.output_scales, scheme))
+        facts["agreement"] = _attempt("compare", lambda: agreement(expected, actual, converted.output_scales, scheme))
     except _StoppedError as error:
         facts["problem"] = str(error)
     return CaseResult(**(vars(measured) | facts))
@@ -219,7 +218,7 @@ def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> S
 
 
 def _converted(partitioned: Partitioned, backend: Backend) -> Converted:
-    """Convert in the current folder, with the same files as a build, and the edge program stored in between."""
+    """Convert in the current folder with the files of a build, including the stored edge program."""
     write_edge_program(partitioned.program, partitioned.edge_config)
     with converter_folder() as workdir:
         converted = convert(read_edge_program(), partitioned.plan, backend, workdir.absolute())
@@ -228,7 +227,7 @@ def _converted(partitioned: Partitioned, backend: Backend) -> Converted:
 
 
 def _inputs(case: Case, scheme: QuantizationScheme) -> tuple[torch.Tensor, ...]:
-    """The first sample; where sizes vary, they differ from those of tracing."""
+    """The first sample, with dynamic dimensions of another size than in tracing."""
     (inputs,) = samples(case, 1)
     grown = list(inputs)
     for dimension in case.dynamic:
@@ -244,49 +243,47 @@ def _run(inputs: tuple[torch.Tensor, ...]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _arithmetic(converted: Converted, case: Case, scheme: QuantizationScheme) -> str:
-    """The precision in which XNNPACK computes; other backends only compute in the integers of the quantization."""
+    """The precision in which XNNPACK computes; other backends compute in the integers of the quantization."""
     if set(converted.delegates) != {"XnnpackBackend"}:
         return "int16" if scheme.name == "int16x8" else "int8"
     from lowerdeck.backends.xnnpack.serialized import read_graph
 
     found = [operator for part in converted.partitions for operator in read_graph(part.payload).arithmetic]
-    fed = len(case.shapes) if case.has_input_layers and scheme.is_quantized else 0
-    computing = [operator for operator in found if operator[0] not in _MOVING][fed:]
-    # An operator that only moves values counts where nothing else is left: conversions follow the last one.
+    num_input_layers = len(case.shapes) if case.has_input_layers and scheme.is_quantized else 0
+    computing = [operator for operator in found if operator[0] not in _MOVING][num_input_layers:]
+    # An operator that only moves values counts where none computes; conversions may follow it.
     moving = [operator for operator in found if operator[0] != "XNNConvert"][-1:]
-    return ", ".join(dict.fromkeys(_number_format(taken, given) for _, taken, given in computing or moving))
+    return ", ".join(dict.fromkeys(_number_format(source, result) for _, source, result in computing or moving))
 
 
-def _number_format(taken: str, given: str) -> str:
-    if taken in ("qdint8", "qduint8", "qpint8"):
+def _number_format(source: str, result: str) -> str:
+    if source in ("qdint8", "qduint8", "qpint8"):
         return "int8 dynamic"
-    return {"fp32": "float32", "fp16": "float16"}.get(given, "int8")
+    return {"fp32": "float32", "fp16": "float16"}.get(result, "int8")
 
 
 def _attempt(step: str, do: Callable[[], _Result]) -> _Result:
     """The result of `do`.
 
     Raises:
-        _StoppedError: it raised, and not because of an error in the project.
+        _StoppedError: it failed, and not because of a bug in the project.
     """
     try:
         with fast_graph_passes():
             return do()
     except LowerdeckError as error:
         raise _StoppedError(f"{step}: {_one_line(error)}") from error
-    except Exception as error:  # whatever a library's own code raises; ours is recognized by its traceback
-        if _raised_here(error):
-            raise
+    except Exception as error:  # a library may raise anything
+        if Path(_innermost_frame(error).filename).is_relative_to(Path(__file__).parents[1]):
+            raise  # the project's own code raised it
         raise _StoppedError(f"{step}: {type(error).__name__}: {_one_line(error)}") from error
 
 
-def _raised_here(error: Exception) -> bool:
-    """Whether the exception arose in the code of the project."""
-    own = Path(__file__).parents[1]
-    return Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(own)
+def _innermost_frame(error: Exception) -> traceback.FrameSummary:
+    return traceback.extract_tb(error.__traceback__)[-1]
 
 
 def _one_line(error: Exception) -> str:
-    """The message for a table: its first 200 characters, without breaks."""
+    """The first 200 characters of the message, without line breaks."""
     message = " ".join(str(error).split())
     return message if len(message) <= 200 else f"{message[:200]} ..."

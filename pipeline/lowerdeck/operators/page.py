@@ -1,4 +1,4 @@
-"""The table of a backend as Markdown, and its lines for a terminal."""
+"""The table of a backend as Markdown, and its cells for a terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from lowerdeck.operators.measure import Outcome
 from lowerdeck.operators.rows import Claimed, ClaimVerdict, Page, Row
 
 MARKED = (ClaimVerdict.LESS, ClaimVerdict.MORE, ClaimVerdict.FAILS)
-"""Verdicts that contradict the documentation, or would surprise a reader who trusts it."""
+"""Verdicts that contradict the documentation, or surprise a reader who trusts it."""
 _TITLES = {"neutron": "Neutron", "ethos_u": "Ethos-U", "xnnpack": "XNNPACK"}
 HEADINGS = ("operator", "precision", "claimed", "measured", "why, or how exact", "verdict")
 
 
 def columns(row: Row) -> tuple[str, ...]:
-    """A row as text, under `HEADINGS`."""
+    """The cells of a row, in the order of `HEADINGS`."""
     where = f"{row.precision} on {row.device}" if row.device else row.precision
     claimed = f"{row.claimed}: {row.constraint}" if row.constraint else str(row.claimed)
     if row.constraint and row.claimed is Claimed.NOT_DELEGATED:
         claimed = f"not delegated, because it requires: {row.constraint}"
-    return (row.case, where, claimed, _measured(row), _details(row), str(row.verdict))
+    return (row.case, where, claimed, _measured(row), "; ".join(_details(row)), str(row.verdict))
 
 
 def markdown(page: Page) -> str:
-    """The page beside the JSON file; the command writes it."""
+    """The page that the command writes next to the JSON file."""
     title = _TITLES.get(page.backend, page.backend)
     parts = [
         f"# Operators of {title}",
@@ -41,7 +41,7 @@ def markdown(page: Page) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line."""
+    """How many rows have each verdict, in one line."""
     counted = Counter(row.verdict for row in rows)
     return ", ".join(f"{counted[verdict]} {verdict}" for verdict in ClaimVerdict if counted[verdict])
 
@@ -70,11 +70,7 @@ def _measured(row: Row) -> str:
     return str(row.outcome)
 
 
-def _details(row: Row) -> str:
-    return "; ".join(_details_of(row))
-
-
-def _details_of(row: Row) -> Iterator[str]:
+def _details(row: Row) -> Iterator[str]:
     for reason in row.reasons:
         yield f"{reason['operator']}: {reason['code']}: {reason['message']}"
     if row.problem:

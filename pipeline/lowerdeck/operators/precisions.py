@@ -1,4 +1,4 @@
-"""How the numbers of a case are represented: the columns of the tables."""
+"""The number representations that cases are measured in."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ PRECISIONS: Mapping[str, QuantizationScheme] = MappingProxyType(
         "int16x8": QuantizationScheme(name="int16x8"),
     }
 )
-"""`int8` has fixed ranges and the weight scales that the backend's vendor recommends; `int8_dynamic` finds the ranges
-of activations while the program runs; `int8_dynamic_int4` also has 4-bit weights in groups."""
+"""`int8` has fixed ranges, and weight scales as the backend's vendor recommends. `int8_dynamic` finds the ranges of
+activations at run time; `int8_dynamic_int4` also has 4-bit weights in groups."""

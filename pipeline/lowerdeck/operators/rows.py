@@ -1,4 +1,4 @@
-"""The table of a backend: each case in each precision, what the documentation claims and what was measured."""
+"""The table of a backend: for each case and precision, the documentation's claim and the measured result."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from lowerdeck.operators.measure import CaseResult, Outcome, Target, measure
 PAGES = Path("docs/operators")
 DEFAULT_PRECISIONS = ("float32", "float16", "int8")
 _VARYING = ("max_error",)
-"""Fields of a row that differ in their last digits between processors."""
+"""Fields of a row whose last digits differ between processors."""
 
 
 class Claimed(StrEnum):
-    """What the documentation says of a case."""
+    """What the documentation claims about a case."""
 
     DELEGATED = "delegated"
     NOT_DELEGATED = "not delegated"
-    """It violates a constraint of the text, or only another device is said to have it."""
+    """It violates a documented constraint, or only another device is documented to support it."""
     QUANTIZED = "quantized"
     NOT_LISTED = "not listed"
 
 
 class ClaimVerdict(StrEnum):
-    """How measurement and documentation agree."""
+    """Whether measurement and documentation agree."""
 
     AS_CLAIMED = "as claimed"
     LESS = "less than claimed"
-    """It is claimed, but not delegated, or not in this precision, or does not execute, or gives wrong results."""
+    """Claimed, but not delegated, not in this precision, not executable, or with wrong results."""
     MORE = "more than claimed"
-    """It violates a constraint, but works."""
+    """It violates a constraint and works."""
     BEYOND = "works, not listed"
     FAILS = "fails"
-    """It is not documented; it is delegated, but does not execute or gives wrong results."""
+    """Undocumented and delegated, but not executable or with wrong results."""
     NOT_LISTED = "not listed"
     NOTHING_LEFT = "nothing left"
-    """No node of it is left to delegate."""
+    """The edge program has no node of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +62,13 @@ class Row:
     table: str
     claimed: Claimed
     constraint: str
-    """The constraint that it violates, in words; empty where it violates none."""
+    """Text of the constraint that it violates, if any."""
     outcome: Outcome
     operators: tuple[str, ...]
-    """Its operators in the edge program."""
     quantized: bool
     arithmetic: str
     reasons: tuple[Mapping[str, str], ...]
-    """`operator`, `code` and `words` of what is not delegated."""
+    """`operator`, `code` and `message` for each reason why nodes are not delegated."""
     problem: str
     executor: str
     max_error: float | None
@@ -86,7 +85,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All rows of a backend."""
+    """The table of a backend."""
 
     backend: str
     versions: Mapping[str, str]
@@ -95,7 +94,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A row to be measured."""
+    """A row to measure."""
 
     case: Case
     precision: str
@@ -104,7 +103,7 @@ class Planned:
 
 
 def planned(backend: str, only: str = "*") -> list[Planned]:
-    """The rows of `backend` whose case or key matches the glob `only`, in order."""
+    """The rows of `backend` in order, those whose case or key matches the glob `only`."""
     collection = cases.collection_of(backend)
     tables = claims.read(backend)
     found = [
@@ -118,11 +117,9 @@ def planned(backend: str, only: str = "*") -> list[Planned]:
 
 
 def _precisions(case: Case, tables: Mapping[str, claims.Table]) -> Sequence[str]:
-    """Those that the documentation claims, and the default ones."""
-    table = tables.get(case.table)
-    claim = table.operators.get(case.operator) if table else None
-    listed = claim.precisions if claim else ()
-    return list(dict.fromkeys([*DEFAULT_PRECISIONS, *listed]))
+    """The default precisions and the claimed ones."""
+    claim = tables[case.table].operators.get(case.operator) if case.table in tables else None
+    return list(dict.fromkeys([*DEFAULT_PRECISIONS, *(claim.precisions if claim else ())]))
 
 
 def _key(case: Case, precision: str, target: Target) -> str:
@@ -130,7 +127,7 @@ def _key(case: Case, precision: str, target: Target) -> str:
 
 
 def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[str], None]) -> Page:
-    """Measure rows; `advance` receives the key of each before it is measured."""
+    """Measure rows, calling `advance` with the key of each before it is measured."""
     tables, installed = claims.read(backend), cases.collection_of(backend).installed()
     rows = []
     for row in planned_rows:
@@ -141,16 +138,15 @@ def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[s
 
 
 def versions(backend: str) -> dict[str, str]:
-    """Versions of the packages that the results depend on."""
+    """Versions of the packages and the converter that the results depend on."""
     converter = cases.collection_of(backend).targets[0].create().converter()
-    found = lowering_versions()
-    found |= {converter.name: f"{converter.version} (flavor {converter.flavor})"}
+    found = lowering_versions() | {converter.name: f"{converter.version} (flavor {converter.flavor})"}
     return dict(sorted(found.items()))
 
 
 def _claimed(row: Planned, tables: Mapping[str, claims.Table], installed: Mapping[str, frozenset[str]]) -> Claimed:
     case, table = row.case, tables.get(row.case.table)
-    if table is None:  # no document lists operators: the installed version's own lists are its claims
+    if table is None:  # without a document, the lists of the installed version are the claims
         if case.operator in installed[row.target.name]:
             return Claimed.DELEGATED
         elsewhere = any(case.operator in operators for operators in installed.values())
@@ -158,7 +154,7 @@ def _claimed(row: Planned, tables: Mapping[str, claims.Table], installed: Mappin
     claim = table.operators.get(case.operator)
     if claim is None or row.precision not in claim.precisions:
         return Claimed.NOT_LISTED
-    assert not case.uses or case.uses in table.everywhere, f"the text says nothing of {case.uses}"
+    assert not case.uses or case.uses in table.everywhere, f"the documentation claims nothing about {case.uses}"
     if not table.claims_delegation:
         return Claimed.QUANTIZED
     return Claimed.NOT_DELEGATED if case.violates else Claimed.DELEGATED
@@ -201,14 +197,7 @@ def _verdict(claimed: Claimed, precision: str, found: CaseResult) -> ClaimVerdic
         return ClaimVerdict.AS_CLAIMED if found.is_quantized else ClaimVerdict.LESS
     is_delegated = found.outcome is Outcome.DELEGATED
     executes = not found.problem and (found.agreement is None or found.agreement.within_limit)
-    # A float precision has the delegate's numbers; a quantized one has integers, and the documentation means exactly
-    # these.
-    in_precision = not found.arithmetic or found.arithmetic == precision or not precision.startswith("float")
-    if precision.startswith("int") and found.arithmetic:
-        in_precision = found.arithmetic.startswith("int") and ("dynamic" in precision) == (
-            "dynamic" in found.arithmetic
-        )
-    works = is_delegated and executes and in_precision
+    works = is_delegated and executes and (not found.arithmetic or _is_in_precision(found.arithmetic, precision))
     if found.outcome is Outcome.VANISHED:
         return ClaimVerdict.NOTHING_LEFT
     if claimed is Claimed.DELEGATED:
@@ -220,8 +209,15 @@ def _verdict(claimed: Claimed, precision: str, found: CaseResult) -> ClaimVerdic
     return ClaimVerdict.BEYOND if works else ClaimVerdict.NOT_LISTED
 
 
+def _is_in_precision(arithmetic: str, precision: str) -> bool:
+    """Whether the delegate computes in `precision`; any integers are those of the quantization, dynamic or not."""
+    if precision.startswith("int"):
+        return arithmetic.startswith("int") and ("dynamic" in precision) == ("dynamic" in arithmetic)
+    return arithmetic == precision
+
+
 def differences(committed: Page, fresh: Page) -> Iterator[str]:
-    """Where `fresh`, which may have only some rows, differs from `committed`."""
+    """Where the rows of `fresh`, which may be a selection, differ from `committed`."""
     before = {row.key: row for row in committed.rows}
     for row in fresh.rows:
         old = before.get(row.key)
@@ -239,10 +235,10 @@ def _text(value: Any) -> str:
 
 
 def merged(committed: Page, fresh: Page) -> Page:
-    """`committed` with the rows of `fresh` in the order of the cases; those of cases that are gone are left out.
+    """`committed` updated with the rows of `fresh`, in the order of the cases and without removed cases.
 
     Raises:
-        LowerdeckError: they were measured with other versions.
+        LowerdeckError: the two were measured with different versions.
     """
     if committed.versions != fresh.versions:
         raise LowerdeckError(
@@ -255,7 +251,7 @@ def merged(committed: Page, fresh: Page) -> Page:
 
 
 def path(backend: str) -> Path:
-    """The table that is kept."""
+    """The stored table's file."""
     return PAGES / f"{backend}.json"
 
 
@@ -263,7 +259,7 @@ def read(backend: str) -> Page:
     """The stored table.
 
     Raises:
-        LowerdeckError: there is none.
+        LowerdeckError: it is missing.
     """
     if not path(backend).is_file():
         raise LowerdeckError(f"{path(backend)} is missing; `lowerdeck operators --backend {backend} --update` makes it")
@@ -272,5 +268,5 @@ def read(backend: str) -> Page:
 
 
 def write(page: Page) -> None:
-    """Store the table; the same rows give the same bytes."""
+    """Store the table, in bytes that depend on its content alone."""
     write_json(path(page.backend), TypeAdapter(Page).dump_python(page, mode="json"))

@@ -1,4 +1,4 @@
-"""Work that hundreds of small lowerings in one process share; results stay the same."""
+"""Faster lowering of hundreds of small programs in one process, with the same results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lowerdeck.compat.xnnpack import ANNOTATORS
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """While open, lowering is faster in two ways.
+    """Speed up lowering in two ways.
 
-    - torch.export materializes the composite operators again only when there is a new namespace of operators.
-    - XNNPACKQuantizer looks for convolutions with batch norm only in programs that have a batch norm.
+    - torch.export materializes composite operators again only after a namespace of operators was added.
+    - XNNPACKQuantizer looks for convolutions with batch norm only in programs with a batch norm.
     """
     materialize = MATERIALIZE_COMPOSITE_OPERATORS.original()
     once = functools.cache(lambda num_namespaces: materialize())

@@ -1,1 +1,1 @@
-"""How a model becomes a quantized one: annotation, observers, training, and what is known of its tensors."""
+"""Quantization of a model: annotation, observers, training, sensitivity, and facts about quantized tensors."""

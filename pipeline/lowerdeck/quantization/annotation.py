@@ -1,8 +1,8 @@
-"""Parts of a model with another scheme or none, and chosen observers, over the quantizer of any backend.
+"""Other schemes or none for parts of a model, and chosen observers, with the quantizer of any backend.
 
-A quantizer annotates nodes with how their inputs and outputs are to be quantized, and skips nodes that are annotated
-already. So an empty annotation hides nodes from it: those that stay float, and those that have another scheme. This
-needs no support by the backend, and also works for NeutronQuantizer, which has no settings per module.
+A quantizer annotates nodes with the quantization of their inputs and outputs, and skips annotated nodes. An empty
+annotation therefore hides nodes from it that stay float or have another scheme. The backend need not support this:
+even NeutronQuantizer works, which has no settings per module.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule, Node
 
 _FOLLOWERS = ("aten.batch_norm.", "aten.relu.", "aten.relu_.", "aten.hardtanh.", "aten.hardtanh_.")
-"""Operators that backends fuse with the preceding one."""
+"""Operators that backends fuse with their predecessor."""
 
 
 def scheme_quantizer(backend: Backend, scheme: QuantizationScheme) -> Quantizer | None:
-    """The quantizer for `scheme` with all its exceptions and observers, None where there is nothing to annotate.
+    """The quantizer for `scheme` with its rules and observers, None where there is nothing to annotate.
 
     Raises:
-        UnsupportedQuantizationError: the backend lacks the scheme, or that of a rule.
+        UnsupportedQuantizationError: the backend lacks the scheme or that of a rule.
     """
-    whole = backend.quantizer(_without_rules(scheme))
-    default = scheme.activation_observer.kind == scheme.weight_observer.kind == BACKEND_DEFAULT
-    if whole is None or (default and not scheme.rules):
+    default = ObserverChoice()
+    plain = dataclasses.replace(scheme, rules=(), activation_observer=default, weight_observer=default)
+    whole = backend.quantizer(plain)
+    has_defaults = scheme.activation_observer.kind == scheme.weight_observer.kind == BACKEND_DEFAULT
+    if whole is None or (has_defaults and not scheme.rules):
         return whole
     return SchemeQuantizer(backend, scheme, whole)
 
 
 class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
-    """A backend's quantizer, with another one for some modules, none for others, and chosen observers."""
+    """A backend's quantizer, with other schemes or none for some modules, and chosen observers."""
 
     def __init__(self, backend: Backend, scheme: QuantizationScheme, whole: Quantizer) -> None:
         """`whole` is the backend's quantizer for `scheme` without its rules."""
@@ -57,34 +59,34 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
         self._whole = whole
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """The backend's own transformation, without the parts for quantized nodes where nodes stay float."""
+        """Apply the backend's transformation, except to nodes that stay float."""
         check_patterns_match(model.graph, self._scheme.rules)
         with _hidden(self._float_nodes(model.graph)):
             transformed: GraphModule = self._whole.transform_for_annotation(model)
-        _show(transformed.graph.nodes)  # a transformation may have copied annotations to new nodes
+        _show(transformed.graph.nodes)  # the transformation may have copied annotations to new nodes
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Annotate first the modules that have a scheme of their own, then the rest."""
+        """Annotate modules with a scheme of their own first, then the rest."""
         graph = model.graph
-        kept = self._float_nodes(graph)
+        floats = self._float_nodes(graph)
         groups = self._groups(graph)
         for (scheme, granularity), nodes in groups.items():
             self._annotate_only(model, scheme, granularity, nodes)
-        with _hidden([*kept, *(node for nodes in groups.values() for node in nodes if not _annotated(node))]):
+        with _hidden([*floats, *(node for nodes in groups.values() for node in nodes if not _annotated(node))]):
             self._whole.annotate(model)
-        for (scheme, granularity), nodes in groups.items():  # what shares the quantization of a neighbour
+        for (scheme, granularity), nodes in groups.items():  # nodes that share the quantization of a neighbour
             self._annotate_only(model, scheme, granularity, nodes)
-        _repair_float_neighbours(graph, kept)
+        _repair_float_neighbours(graph, floats)
         self._choose_observers(graph)
         return model
 
     def validate(self, model: GraphModule) -> None:
-        """The backend's own check."""
+        """Run the backend's check."""
         self._whole.validate(model)
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """The backend's own final changes to observers."""
+        """Run the backend's final changes to observers."""
         self._whole.prepare_obs_or_fq_callback(model, edge_or_node_to_obs_or_fq)
 
     def _float_nodes(self, graph: Graph) -> list[Node]:
@@ -125,10 +127,9 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
 
 
 def rule_of_node(graph: Graph, rules: Collection[ModuleRule]) -> dict[Node, ModuleRule]:
-    """The rule that applies to each node, the last one that matches; nodes without a rule are left out.
+    """The last matching rule for each node that has one.
 
-    A batch norm or an activation function follows the node before it, with which backends fuse it, unless a rule names
-    it.
+    A batch norm or activation function has the rule of the node that backends fuse it with, unless a rule names it.
     """
     found: dict[Node, ModuleRule] = {}
     for node in graph.nodes:
@@ -145,9 +146,9 @@ def rule_of_node(graph: Graph, rules: Collection[ModuleRule]) -> dict[Node, Modu
 
 
 def check_patterns_match(graph: Graph, rules: Collection[ModuleRule]) -> None:
-    """Raise ConfigurationError where a pattern of `rules` names no module.
+    """Raise ConfigurationError for a pattern of `rules` that matches no module.
 
-    Batch norms have been folded into convolutions, so a pattern that names nothing else is refused as well.
+    Batch norms have been folded into convolutions, so a pattern for batch norms alone is rejected too.
     """
     known = known_modules(graph)
     for index, rule in enumerate(rules):
@@ -155,20 +156,14 @@ def check_patterns_match(graph: Graph, rules: Collection[ModuleRule]) -> None:
         check_modules_known(known, key, rule.modules, rule.types)
 
 
-def _without_rules(scheme: QuantizationScheme) -> QuantizationScheme:
-    """`scheme` without rules, as a backend's own quantizer takes it."""
-    default = ObserverChoice()
-    return dataclasses.replace(scheme, rules=(), activation_observer=default, weight_observer=default)
-
-
 class _Hidden(QuantizationAnnotation):  # type: ignore[misc]
-    """An empty annotation, which marks nodes that a quantizer must not annotate."""
+    """An empty annotation, which hides a node from quantizers."""
 
 
 @contextmanager
 def _hidden(nodes: Collection[Node]) -> Iterator[None]:
     for node in nodes:
-        if node.op != "get_attr":  # a weight belongs to the node that takes it
+        if node.op != "get_attr":  # a weight belongs to the node that uses it
             node.meta[Q_ANNOTATION_KEY] = _Hidden(_annotated=True)
     try:
         yield
@@ -187,20 +182,20 @@ def _annotated(node: Node) -> bool:
 
 
 def _is_weight(source: Node, spec: Any) -> bool:
-    """Whether `spec` is that of a weight: a constant, quantized symmetrically."""
+    """Whether `spec` belongs to a weight: a constant, quantized symmetrically."""
     symmetric = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
     return source.op == "get_attr" and isinstance(spec, QuantizationSpec) and spec.qscheme in symmetric
 
 
-def _repair_float_neighbours(graph: Graph, kept: Collection[Node]) -> None:
-    """Make annotations whole again where float nodes are beside quantized ones.
+def _repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> None:
+    """Repair annotations where float and quantized nodes are adjacent.
 
-    A quantized node has to quantize its output although a fused activation stays float; nothing can share the
-    quantization of a float node; and inputs and outputs of the model that only float nodes touch stay float.
+    A quantized node must quantize its output even if a fused activation stays float, no node can share the
+    quantization of a float node, and inputs and outputs of the model that only float nodes use stay float.
     """
-    if not kept:
+    if not float_nodes:
         return
-    floats = set(kept)
+    floats = set(float_nodes)
     annotated = [node for node in graph.nodes if _annotated(node)]
     default = next((spec for node in annotated if (spec := _activation_spec(node)) is not None), None)
     for node in annotated:
@@ -228,7 +223,7 @@ def _unshare_with_float(node: Node, activation: QuantizationSpec | None) -> None
 
 
 def _is_observed(edge_or_node: Any) -> bool:
-    """Whether an observer will be put on an edge or behind a node."""
+    """Whether an edge or a node's output will have an observer."""
     source, user = edge_or_node if isinstance(edge_or_node, tuple) else (None, edge_or_node)
     annotation = user.meta.get(Q_ANNOTATION_KEY) if isinstance(user, torch.fx.Node) else None
     if annotation is None:
@@ -238,7 +233,7 @@ def _is_observed(edge_or_node: Any) -> bool:
 
 
 def _activation_spec(node: Node) -> QuantizationSpec | None:
-    """How `node` has its output or an input quantized, where ranges are fixed in advance and not by the operator."""
+    """The quantization of the output or an input of `node`, if its ranges come from calibration."""
     annotation = node.meta[Q_ANNOTATION_KEY]
     inputs = [spec for source, spec in annotation.input_qspec_map.items() if source.op != "get_attr"]
     for spec in (annotation.output_qspec, *inputs):

@@ -1,7 +1,7 @@
-"""Observers by name: what may be chosen under `quantization`, and the torchao class that each stands for.
+"""Observers that can be chosen under `quantization`, by name, and their torchao classes.
 
-torchao 0.18 has no percentile observer for PT2E, so none is offered. Nothing here imports torch until an observer is
-built: compose checks names and options.
+torchao 0.18 has no percentile observer for PT2E, so none is offered. This module imports torch only to build an
+observer, because compose checks names and options.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BACKEND_DEFAULT = "backend_default"
 
 @dataclass(frozen=True, kw_only=True)
 class BackendDefault:
-    """What the backend's quantizer chooses."""
+    """The observer that the backend's quantizer chooses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +30,20 @@ class Histogram:
     """The range with the least squared quantization error, searched in a histogram of all values."""
 
     bins: Annotated[int, Field(ge=2, le=2**20)] = 2048
-    """Bins of the histogram."""
+    """Number of bins."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinMax:
-    """From the least to the largest value ever seen."""
+    """The range from the smallest to the largest value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MovingAverageMinMax:
-    """Moving averages of the least and the largest value of each sample."""
+    """Moving averages of the smallest and the largest value of each sample."""
 
     averaging_constant: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
-    """Share of a new sample in the average."""
+    """Weight of a new sample in the average."""
 
 
 ACTIVATION_OBSERVERS: Mapping[str, type] = {
@@ -54,15 +54,15 @@ ACTIVATION_OBSERVERS: Mapping[str, type] = {
 }
 """Kind -> its options."""
 WEIGHT_OBSERVERS: Mapping[str, type] = {BACKEND_DEFAULT: BackendDefault, "histogram": Histogram, "min_max": MinMax}
-"""A weight is seen once and does not change, so a moving average of its range is its range."""
+"""A weight is observed once and does not change, so a moving average of its range is its range."""
 PER_TENSOR_ONLY = ("histogram",)
-"""Kinds that torchao does not have per channel."""
+"""Kinds that torchao lacks per channel."""
 
 
 def observed_by(spec: QuantizationSpec, choice: ObserverChoice) -> QuantizationSpec:
-    """`spec` with the observer of `choice` in place of the backend's own.
+    """`spec` with the observer of `choice` instead of the backend's.
 
-    The backend's other arguments stay: kernels may depend on the least scale (`eps`).
+    The smallest scale (`eps`) stays the backend's, because kernels may depend on it.
     """
     import dataclasses
 

@@ -1,8 +1,7 @@
 """PT2E preparation, and the state of its observers as plain tensors.
 
-A prepared model can be saved neither by torch.export.save nor without pickle. Calibration only adds the observers'
-buffers to it: they are read as tensors, and written into a model that is prepared
-again in another process.
+torch.export.save cannot store a prepared model, and everything else needs pickle. Calibration only changes the buffers
+of observers, so these are stored as tensors and restored in a model that another process prepares.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphModule:
-    """`program` with the observers that `quantizer` asks for.
+    """`program` with the observers that `quantizer` requires.
 
     Raises:
-        LowerdeckError: the quantizer annotated nothing; converting would silently give a float program.
+        LowerdeckError: the quantizer annotated nothing, so the converted program would silently stay float.
     """
     module = program.module(check_guards=False)  # the Arm passes fail on the guard submodule
     assert isinstance(module, torch.fx.GraphModule)
     for node in module.graph.nodes:
         if node.op == "call_function":
-            # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export writes.
+            # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export adds.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
     with fast_graph_passes():
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
@@ -60,10 +59,10 @@ def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:
 
 
 def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> None:
-    """Give a freshly prepared model the state that calibration found, and the weights that training has changed.
+    """Restore the observer state and the trained weights, if any, in a freshly prepared model.
 
-    The buffers are assigned instead of loaded with load_state_dict, which expects the shapes of observers that have
-    seen data and resets `eps` where the dict lacks version metadata.
+    The buffers are assigned, because load_state_dict expects the shapes of observers that have seen data, and resets
+    `eps` where the dict lacks version metadata.
 
     Raises:
         LowerdeckError: the state belongs to another model, quantizer or version.
@@ -80,21 +79,21 @@ def restore_observers(prepared: torch.fx.GraphModule, state: ObserverState) -> N
 
 
 def replace_parameters(prepared: torch.fx.GraphModule, values: Mapping[str, torch.Tensor]) -> None:
-    """Give a prepared model its own parameters, copies of `values` by name, because it shares those of its program.
+    """Replace the parameters that a prepared model shares with its program by copies of `values`, by name.
 
-    Names that shared one parameter still do.
+    Names that share a parameter continue to do so.
     """
-    places: dict[int, list[tuple[str, torch.nn.Parameter]]] = {}
+    names_of: dict[torch.nn.Parameter, list[str]] = {}
     for name, parameter in prepared.named_parameters(remove_duplicate=False):
-        places.setdefault(id(parameter), []).append((name, parameter))
-    for names in places.values():
-        given = next((values[name] for name, _ in names if name in values), None)
-        if given is None:
+        names_of.setdefault(parameter, []).append(name)
+    for names in names_of.values():
+        value = next((values[name] for name in names if name in values), None)
+        if value is None:
             continue
-        own = torch.nn.Parameter(given.detach().clone())
-        for name, _ in names:
+        copy = torch.nn.Parameter(value.detach().clone())
+        for name in names:
             owner, _, key = name.rpartition(".")
-            prepared.get_submodule(owner).register_parameter(key, own)
+            prepared.get_submodule(owner).register_parameter(key, copy)
 
 
 def _observers(prepared: torch.fx.GraphModule) -> Iterator[tuple[str, Any]]:
@@ -104,5 +103,4 @@ def _observers(prepared: torch.fx.GraphModule) -> Iterator[tuple[str, Any]]:
 
 
 def _layout(prepared: torch.fx.GraphModule) -> str:
-    layout = [[name, type(observer).__name__] for name, observer in _observers(prepared)]
-    return digest(layout)
+    return digest([[name, type(observer).__name__] for name, observer in _observers(prepared)])

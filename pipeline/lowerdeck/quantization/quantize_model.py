@@ -1,6 +1,6 @@
-"""Step quantize, for schemes that change the model itself before it is traced: half precision, and torchao's quantize_.
+"""Step quantize for schemes that modify the model before it is traced: half precision and torchao's quantize_.
 
-PT2E annotates a traced graph and supports neither: they need the modules of the model.
+Both need the model's modules, while PT2E annotates a traced graph.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 def quantize_model(
     model: nn.Module, program: ExportedProgram, scheme: QuantizationScheme
 ) -> tuple[ExportedProgram, tuple[QuantizedTensor, ...]]:
-    """Trace `model` again, as `scheme` represents its weights.
+    """Convert the weights of `model` to `scheme` and trace it again.
 
     Args:
         model: As its source builds it; it is modified.
-        program: The exported program of it: shapes and memory formats of inputs are taken from here.
+        program: Its exported program, which provides shapes and memory formats of inputs.
         scheme: `float16` or `int8_dynamic_int4_weight`.
 
     Returns:
-        The ATen program, and all tensors that are integers in it.
+        The ATen program, and all its integer tensors.
 
     Raises:
         LowerdeckError: the model cannot be traced with the scheme, or its linear layers do not divide into groups.
@@ -47,7 +47,7 @@ def quantize_model(
     try:
         with torch.no_grad(), fast_graph_passes():
             traced = torch.export.export(model.eval(), inputs, dynamic_shapes=dynamic_shapes_of(program))
-    except Exception as error:  # tracing runs the user's code, which may raise anything
+    except Exception as error:  # the user's code, which tracing runs, may raise anything
         raise LowerdeckError(
             f"{type(model).__name__} cannot be exported in {scheme.name} (quantization.scheme): "
             f"{type(error).__name__}: {error}"
@@ -56,7 +56,7 @@ def quantize_model(
 
 
 def _with_grouped_weights(model: nn.Module, scheme: QuantizationScheme) -> nn.Module:
-    """`model` with 4-bit weights in its linear layers, and 8-bit activations that are quantized at run time."""
+    """`model` with 4-bit weights in its linear layers and 8-bit activations that are quantized at run time."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerGroup
     from torchao.utils import unwrap_tensor_subclass
@@ -75,7 +75,7 @@ def _with_grouped_weights(model: nn.Module, scheme: QuantizationScheme) -> nn.Mo
         weight_granularity=PerGroup(scheme.group_size),
     )
     quantize_(model, config, filter_fn=lambda module, path: path in chosen)
-    # Tensor subclasses would be stored as pickles; their parts are plain tensors.
+    # Tensor subclasses would be pickled; their parts are plain tensors.
     plain: nn.Module = unwrap_tensor_subclass(model)
     return plain
 

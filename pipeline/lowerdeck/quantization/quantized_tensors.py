@@ -1,4 +1,4 @@
-"""The tensors of a quantized program that are held in integers, as its dequantize nodes describe them."""
+"""The integer tensors of a quantized program, as its dequantize nodes describe them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def quantized_tensors(
     ranges: Mapping[str, ObservedRange] | None = None,
     modules: Mapping[str, str] | None = None,
 ) -> tuple[QuantizedTensor, ...]:
-    """All tensors of a quantized program that are held in integers.
+    """All integer tensors of a quantized program.
 
     Args:
-        program: Directly from conversion: a program that was stored and read again no longer names its observers.
-        ranges: Range that each observer saw.
-        modules: Path of the module that each observer's tensor belongs to; None where there were no observers.
+        program: Directly from conversion, because storing a program loses the names of its observers.
+        ranges: Range that each observer recorded.
+        modules: Path of the module that each observer's tensor belongs to; None without observers.
     """
     found = []
     stored = program.graph_signature.inputs_to_buffers | program.graph_signature.inputs_to_parameters
@@ -38,7 +38,7 @@ def quantized_tensors(
         if not isinstance(argument, torch.fx.Node):
             return [float(argument)]  # type: ignore[arg-type]
         if argument.name not in stored:
-            return []  # computed while the program runs
+            return []  # computed at run time
         name = stored[argument.name]
         tensor = program.state_dict.get(name, program.constants.get(name))
         assert tensor is not None
@@ -51,7 +51,7 @@ def quantized_tensors(
         scales, zero_points, quant_min, quant_max, dtype, axis, group_size = described
         source, observer = node.args[0], observer_of(node) or ""
         is_constant = source.op == "placeholder"
-        # The nodes of some quantizers have no provenance; what they quantize has.
+        # The nodes of some quantizers lack provenance; their inputs have it.
         origin = None if is_constant else float_node(source) or float_node(source.args[0])
         found.append(
             QuantizedTensor(
@@ -74,7 +74,7 @@ def quantized_tensors(
 
 
 def _described(node: torch.fx.Node) -> tuple[Any, ...] | None:
-    """Scales, zero points, quant_min, quant_max, dtype, axis and group size; None for any node but a dequantize."""
+    """Scales, zero points, quant_min, quant_max, dtype, axis and group size of a dequantize node; None for others."""
     name = str(node.target)
     arguments: Any = node.args
     if node.op != "call_function":

@@ -1,6 +1,6 @@
-"""What observers saw, and how much of it the resulting quantization clips.
+"""The values that observers saw, and how many of them the resulting quantization clips.
 
-An observer's state does not show it: a moving average forgets, a histogram narrows its range on purpose.
+An observer's state does not show this: a moving average forgets, and a histogram narrows its range on purpose.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grid:
-    """The steps that a quantization rounds to, in one scale or one for each channel."""
+    """The steps of a quantization, with one scale per tensor or per channel."""
 
     scale: torch.Tensor
     """float32 [1] or [channels]."""
@@ -33,34 +33,34 @@ class Grid:
     """Channel axis, None for one scale per tensor."""
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """`values` in steps, rounded and not yet clipped; same shape."""
-        shape = [1] * values.ndim
-        if self.axis is not None:
-            shape[self.axis] = -1
-        steps: torch.Tensor = torch.round(values / self.scale.reshape(shape)) + self.zero_point.reshape(shape)
+        """`values` in steps, rounded but not clipped; same shape."""
+        scale, zero_point = self._broadcast(values.ndim)
+        steps: torch.Tensor = torch.round(values / scale) + zero_point
         return steps
 
     def clipped(self, values: torch.Tensor) -> int:
         """How many of `values` are rounded to a step outside the representable range.
 
-        A value outside by less than half a step does not count: it is only rounded, as all others are.
+        A value outside by less than half a step does not count, because it is only rounded, like all others.
         """
         steps = self.rounded(values)
         return int(((steps < self.quant_min) | (steps > self.quant_max)).sum())
 
     def sqnr_db(self, values: torch.Tensor) -> float:
-        """Signal to noise ratio of `values` after quantization, in dB."""
-        shape = [1] * values.ndim
-        if self.axis is not None:
-            shape[self.axis] = -1
+        """Signal-to-noise ratio of `values` after quantization, in dB."""
+        scale, zero_point = self._broadcast(values.ndim)
         steps = self.rounded(values).clamp(self.quant_min, self.quant_max)
-        given_back = (steps - self.zero_point.reshape(shape)) * self.scale.reshape(shape)
-        noise = (values - given_back).double().square().sum()
+        noise = (values - (steps - zero_point) * scale).double().square().sum()
         return sqnr_db(float(values.double().square().sum()), float(noise))
+
+    def _broadcast(self, num_dims: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point in shapes that broadcast over tensors of `num_dims` dimensions."""
+        shape = [-1 if dim == self.axis else 1 for dim in range(num_dims)]
+        return self.scale.reshape(shape), self.zero_point.reshape(shape)
 
 
 def grid(observer: Any) -> Grid | None:
-    """The quantization that `observer` results in; None where scales are computed while the program runs."""
+    """The quantization that `observer` results in; None where scales are computed at run time."""
     if getattr(observer, "is_dynamic", False) or not hasattr(observer, "calculate_qparams"):
         return None
     scale, zero_point = observer.calculate_qparams()
@@ -75,10 +75,10 @@ def grid(observer: Any) -> Grid | None:
 
 
 def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tensor, ...]]) -> dict[str, ObservedRange]:
-    """Ranges that a calibrated model's observers of activations saw, by observer.
+    """Ranges of activations that a calibrated model's observers saw, by observer.
 
     Args:
-        prepared: A calibrated model; its observers are replaced, so it cannot be used afterwards.
+        prepared: A calibrated model; it cannot be used afterwards, because its observers are replaced.
         samples: The samples that it was calibrated with.
     """
     tallies: dict[str, _Tally] = {}
@@ -97,11 +97,7 @@ def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tenso
 
 
 def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
-    """Ranges of the quantized weights and biases, by observer, measured on their values.
-
-    Args:
-        prepared: A calibrated model.
-    """
+    """Ranges of a calibrated model's quantized weights and biases, measured on their values, by observer."""
     found = {}
     modules = dict(prepared.named_modules(remove_duplicate=False))
     values = constant_values(prepared)
@@ -120,7 +116,7 @@ def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
 
 
 def observed_modules(prepared: GraphModule) -> dict[str, str]:
-    """Path of the module that computes each observer's tensor, or uses it where it is a weight, by observer."""
+    """Path of the module that computes each observer's tensor, or that uses it in case of a weight, by observer."""
     fixed = constants(prepared)
     found = {}
     for node in observer_nodes(prepared):
@@ -130,7 +126,7 @@ def observed_modules(prepared: GraphModule) -> dict[str, str]:
 
 
 def observer_nodes(prepared: GraphModule) -> Iterator[Any]:
-    """The nodes of a prepared graph that call observers; each has the observer's name."""
+    """The nodes of a prepared graph that call observers, under the observers' names."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     for node in list(prepared.graph.nodes):
         if node.op == "call_module" and hasattr(modules[node.target], "calculate_qparams"):
@@ -148,7 +144,7 @@ def constants(prepared: GraphModule) -> set[Node]:
 
 
 def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
-    """Values of `constants`; observers pass theirs on unchanged."""
+    """Values of `constants`, which observers leave unchanged."""
     interpreter = torch.fx.Interpreter(prepared)
     fixed, values = constants(prepared), interpreter.env
     with torch.no_grad():
@@ -159,7 +155,7 @@ def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
 
 
 class _Tally(torch.nn.Module):
-    """Replaces an observer and records the values that pass."""
+    """Replaces an observer and records the range of the values."""
 
     def __init__(self, steps: Grid) -> None:
         super().__init__()
@@ -177,10 +173,7 @@ class _Tally(torch.nn.Module):
         return values
 
     def seen(self) -> ObservedRange:
-        """The values seen so far."""
+        """The range so far."""
         return ObservedRange(
-            minimum=self._minimum,
-            maximum=self._maximum,
-            num_values=self.num_values,
-            num_clipped=self._num_clipped,
+            minimum=self._minimum, maximum=self._maximum, num_values=self.num_values, num_clipped=self._num_clipped
         )

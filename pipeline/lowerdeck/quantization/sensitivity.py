@@ -1,7 +1,7 @@
-"""Which layers lose accuracy when they alone are quantized, what leaving one float gains, and which to leave float.
+"""How much accuracy quantizing one layer costs and leaving it float gains, and which layers to leave float.
 
-Layers are modules that `quantization.keep_float` can name. Everything is measured on one calibrated model whose layers
-are switched (switches.py), so that a measurement costs one pass over the samples and no conversion.
+Layers are modules that `quantization.keep_float` can name. All measurements use one calibrated model whose layers are
+switched (switches.py), so each costs one pass over the samples and no conversion.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
-    """The outputs for one choice of quantized layers."""
+    """How good the outputs are for one choice of quantized layers."""
 
     hits: tuple[bool, ...] | None
-    """Whether each sample is classified correctly; None where samples have no labels."""
+    """Whether each sample is classified correctly; None without labels."""
     sqnr_db: float
-    """Signal to quantization noise of the outputs, relative to the model with every layer float."""
+    """SQNR of the outputs, relative to the model with every layer float."""
 
     @property
     def accuracy(self) -> float | None:
@@ -42,7 +42,7 @@ class TrialResult:
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyDifference:
-    """An accuracy minus another on the same samples, with its 95 % interval."""
+    """The difference of two accuracies on the same samples, with its 95 % interval."""
 
     value: float
     low: float
@@ -51,16 +51,16 @@ class AccuracyDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSensitivity:
-    """What quantizing one layer costs."""
+    """The cost of quantizing one layer."""
 
     layer: str
     """Path of the module."""
     operators: tuple[str, ...]
-    """Its nodes and those fused with them; those of several modules where it contains others."""
+    """Its nodes, including those of modules that it contains, and the nodes fused with them."""
     alone_quantized: TrialResult
-    """Everything else float."""
+    """All other layers float."""
     alone_float: TrialResult
-    """Everything else quantized."""
+    """All other layers quantized."""
     accuracy_loss: AccuracyDifference | None
     """Accuracy of the float model minus `alone_quantized`; None without labels."""
     accuracy_gain: AccuracyDifference | None
@@ -74,7 +74,7 @@ class OptOut:
     layers: tuple[str, ...]
     accuracy: float
     reached: bool
-    """Whether the wanted accuracy was reached; if not, this is the best that was found."""
+    """Whether the wanted accuracy was reached; if not, this is the best choice found."""
 
 
 class Trials:
@@ -85,9 +85,9 @@ class Trials:
     ) -> None:
         """
         Args:
-            prepared: A calibrated model; its observers are replaced, so it cannot be used afterwards.
-            samples: The samples to measure on; at least one.
-            known: Measurements that were made before, by what was quantized; new ones are added.
+            prepared: A calibrated model; it cannot be used afterwards, because its observers are replaced.
+            samples: At least one.
+            known: Previous measurements by key, to which new ones are added.
         """
         self.model = SwitchedModel(prepared)
         self._samples = samples
@@ -96,7 +96,7 @@ class Trials:
         self.has_labels = all(sample.label is not None for sample in samples)
 
     def measure(self, on: Collection[str]) -> TrialResult:
-        """The outputs of the model with the tensors `on` quantized."""
+        """The result with the tensors `on` quantized."""
         key = hashlib.sha256(" ".join(sorted(on)).encode()).hexdigest()[:16]
         if key not in self._known:
             self._known[key] = self._measured(on)
@@ -121,7 +121,7 @@ class Trials:
 
 
 def sensitivities(trials: Trials) -> Iterator[LayerSensitivity]:
-    """Measure every layer, in the order of the graph; the first one also includes the whole model's measurements."""
+    """Measure every layer in graph order, after the model with all layers float and with all quantized."""
     floats, quantized = trials.measure(()), trials.measure(trials.model.switches)
     for layer, operators in trials.model.layers().items():
         alone_quantized = trials.measure(trials.model.switches_for_layer(layer))
@@ -137,11 +137,11 @@ def sensitivities(trials: Trials) -> Iterator[LayerSensitivity]:
 
 
 def ranked(layers: Sequence[LayerSensitivity], metric: str) -> list[LayerSensitivity]:
-    """The layers that lose most first.
+    """The layers in descending order of loss.
 
     Args:
         layers: In any order.
-        metric: `accuracy`, where SQNR decides between equal losses, or `sqnr` alone.
+        metric: `accuracy`, with SQNR deciding between equal losses, or `sqnr` alone.
     """
 
     def order(layer: LayerSensitivity) -> tuple[float, float]:
@@ -154,23 +154,23 @@ def ranked(layers: Sequence[LayerSensitivity], metric: str) -> list[LayerSensiti
 def search_float_layers(
     trials: Trials, layers: Sequence[LayerSensitivity], wanted: float, report: Callable[[OptOut], None] | None = None
 ) -> OptOut:
-    """A short list of layers to leave float so that the accuracy is `wanted`.
+    """Find a short list of layers to leave float for the accuracy `wanted`.
 
-    Layers are added in the order of what each gains alone, those that contain others last, until the accuracy is
-    reached; then those that turn out not to be needed are quantized again. The search is greedy, so a shorter list
-    may exist.
+    Layers are added in descending order of what each gains alone, those that contain others last, until the accuracy
+    is reached. Layers that turn out to be unnecessary are then quantized again. The search is greedy, so a shorter
+    list may exist.
 
     Args:
-        trials: Does the measuring.
-        layers: All layers, measured.
+        trials: Measures choices of layers.
+        layers: The measurements of all layers.
         wanted: Accuracy as a fraction.
-        report: Called with every list that was tried.
+        report: Called with every list that is tried.
     """
 
     def tried(chosen: Sequence[str]) -> OptOut:
         accuracy = trials.measure(trials.model.switches_with_float(chosen)).accuracy
         if accuracy is None:
-            raise LowerdeckError("the samples have no labels, so that there is no accuracy to reach")
+            raise LowerdeckError("the samples have no labels, so no accuracy can be measured")
         found = OptOut(layers=tuple(chosen), accuracy=accuracy, reached=accuracy >= wanted)
         if report is not None:
             report(found)
@@ -186,7 +186,7 @@ def search_float_layers(
         best = found if found.accuracy > best.accuracy else best
     if not best.reached:
         return best
-    for layer_path in best.layers[:-1]:  # without the last one it was not reached
+    for layer_path in best.layers[:-1]:  # the last one is needed: the accuracy was not reached without it
         found = tried([path for path in best.layers if path != layer_path])
         best = found if found.reached else best
     return best

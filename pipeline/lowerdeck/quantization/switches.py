@@ -1,8 +1,8 @@
-"""A calibrated model in which each layer can be quantized or left float, without converting it again.
+"""A calibrated model in which each layer can be quantized or left float without converting it again.
 
-Every observer becomes a switch: switched on it rounds to the steps that calibration decided on, with the operators of
-a quantized program; switched off it passes values on. Which switches are on follows from which nodes are to stay float,
-as `quantization.keep_float` decides it: a tensor is quantized while any node that is to be quantized asks for it.
+Every observer becomes a switch. When on, it rounds to the steps that calibration found, with the operators of a
+quantized program; when off, it passes values through. As with `quantization.keep_float`, a choice of float nodes
+decides which switches are on: a tensor is quantized while any quantized node requires it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _OPERATORS = torch.ops.quantized_decomposed
 
 @dataclass(frozen=True)
 class _QuantizationRequest:
-    """A node that needs a tensor quantized."""
+    """A node that requires a tensor to be quantized."""
 
     node: str
     floats: frozenset[str]
-    """It no longer does once all of these nodes stay float."""
+    """Where all of these nodes stay float, the node no longer requires it."""
 
 
 class SwitchedModel:
@@ -43,10 +43,10 @@ class SwitchedModel:
         """`prepared` is calibrated; its observers are replaced.
 
         Raises:
-            LowerdeckError: ranges are found while the program runs, so there is nothing to switch.
+            LowerdeckError: ranges are determined at run time, so there is nothing to switch.
         """
         bare = _without_observers(prepared)
-        self._rules = {path: _float_nodes(bare, [path]) for path in _annotated_paths(bare)}
+        self._rules = {path: _float_nodes(bare, path) for path in _annotated_paths(bare)}
         self._nodes = frozenset(node.name for node in bare.nodes if node.op == "call_function")
         self._requests = {node.name: _requests(node, bare) for node in observer_nodes(prepared)}
         self._switches = _put_switches(prepared)
@@ -58,10 +58,9 @@ class SwitchedModel:
         return frozenset(self._switches)
 
     def layers(self) -> dict[str, tuple[str, ...]]:
-        """Paths of the modules that can be left float by themselves, in graph order, with the nodes that then stay so.
+        """The modules that can be left float by themselves, in graph order: path -> nodes that then stay float.
 
-        Modules that only contain what is fused with the preceding operator, or whose choice changes no tensor, are left
-        out.
+        Modules are left out if all their nodes are fused with a preceding operator, or if the choice changes no tensor.
         """
         found = {}
         for path, nodes in self._rules.items():
@@ -71,11 +70,11 @@ class SwitchedModel:
         return found
 
     def switches_with_float(self, paths: Iterable[str]) -> frozenset[str]:
-        """What is quantized while the modules at `paths` stay float."""
+        """The tensors that are quantized while the modules at `paths` stay float."""
         return self._on(frozenset().union(*(self._rules[path] for path in paths)))
 
     def switches_for_layer(self, path: str) -> frozenset[str]:
-        """What is quantized while all but the module at `path` stays float."""
+        """The tensors that are quantized while all modules but the one at `path` stay float."""
         return self._on(self._nodes - self._rules[path])
 
     def run(self, on: Collection[str], inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -88,9 +87,7 @@ class SwitchedModel:
 
     def _on(self, floats: frozenset[str]) -> frozenset[str]:
         return frozenset(
-            name
-            for name in self._switches
-            if any(request.node not in floats and not _all_float(request, floats) for request in self._requests[name])
+            name for name in self._switches if any(_is_active(request, floats) for request in self._requests[name])
         )
 
 
@@ -102,35 +99,32 @@ class _Switch(torch.nn.Module):
         steps = grid(observer)
         if steps is None:
             raise LowerdeckError(
-                "the ranges of activations are found while the program runs, so that no layer can be measured by "
-                "itself; choose a scheme with fixed ranges, e.g. `quantization: int8`"
+                "the ranges of activations are determined at run time, so no layer can be measured by itself; "
+                "choose a scheme with fixed ranges, e.g. `quantization: int8`"
             )
         self._steps, self._dtype = steps, observer.dtype
         self._is_constant = is_constant
-        self._kept: torch.Tensor | None = None
+        self._cached: torch.Tensor | None = None
         self.on = True
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """`values`, rounded where the switch is on; same shape."""
         if not self.on:
             return values
-        if self._kept is not None:
-            return self._kept
-        rounded = self._rounded(values)
-        if self._is_constant:
-            self._kept = rounded
+        rounded = self._rounded(values) if self._cached is None else self._cached
+        self._cached = rounded if self._is_constant else None
         return rounded
 
     def _rounded(self, values: torch.Tensor) -> torch.Tensor:
         steps = self._steps
-        ends = (steps.quant_min, steps.quant_max, self._dtype)
+        limits = (steps.quant_min, steps.quant_max, self._dtype)
         if steps.axis is None:
-            qparams: tuple[Any, ...] = (float(steps.scale), int(steps.zero_point), *ends)
-            stored = _OPERATORS.quantize_per_tensor(values, *qparams)
-            rounded: torch.Tensor = _OPERATORS.dequantize_per_tensor(stored, *qparams)
+            qparams: tuple[Any, ...] = (float(steps.scale), int(steps.zero_point), *limits)
+            quantize, dequantize = _OPERATORS.quantize_per_tensor, _OPERATORS.dequantize_per_tensor
         else:
-            qparams = (steps.scale, steps.zero_point, steps.axis, *ends)
-            rounded = _OPERATORS.dequantize_per_channel(_OPERATORS.quantize_per_channel(values, *qparams), *qparams)
+            qparams = (steps.scale, steps.zero_point, steps.axis, *limits)
+            quantize, dequantize = _OPERATORS.quantize_per_channel, _OPERATORS.dequantize_per_channel
+        rounded: torch.Tensor = dequantize(quantize(values, *qparams), *qparams)
         return rounded
 
 
@@ -146,7 +140,7 @@ def _put_switches(prepared: GraphModule) -> dict[str, _Switch]:
 
 
 def _without_observers(prepared: GraphModule) -> Graph:
-    """The graph as the quantizer has annotated it."""
+    """The graph as the quantizer annotated it."""
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     observers = set(observer_nodes(prepared))
@@ -156,7 +150,7 @@ def _without_observers(prepared: GraphModule) -> Graph:
 
 
 def _annotated_paths(bare: Graph) -> list[str]:
-    """Paths of the innermost modules of all nodes that are to be quantized, in graph order."""
+    """Paths of the innermost modules of all annotated nodes, in graph order."""
     paths: dict[str, None] = {}
     for node in bare.nodes:
         if node.op == "call_function" and Q_ANNOTATION_KEY in node.meta and (modules := modules_of(node)):
@@ -164,12 +158,12 @@ def _annotated_paths(bare: Graph) -> list[str]:
     return list(paths)
 
 
-def _float_nodes(bare: Graph, paths: list[str]) -> frozenset[str]:
-    return frozenset(node.name for node in rule_of_node(bare, [ModuleRule(modules=tuple(paths))]))
+def _float_nodes(bare: Graph, path: str) -> frozenset[str]:
+    return frozenset(node.name for node in rule_of_node(bare, [ModuleRule(modules=(path,))]))
 
 
 def _requests(observer: Node, bare: Graph) -> list[_QuantizationRequest]:
-    """The nodes whose annotation needs the tensor of `observer` quantized."""
+    """The nodes whose annotation requires the tensor of `observer` to be quantized."""
     nodes = {node.name: node for node in bare.nodes}
     source: Any = observer.args[0]
     direct = source.name in nodes
@@ -187,12 +181,12 @@ def _requests(observer: Node, bare: Graph) -> list[_QuantizationRequest]:
 
 
 def _readers_of_input(producer: Node) -> frozenset[str]:
-    """An input of the model stays float where all nodes that read it do."""
+    """The nodes that read `producer` if it is an input of the model, which stays float where all of them do."""
     return frozenset(user.name for user in producer.users) if producer.op == "placeholder" else frozenset()
 
 
-def _all_float(request: _QuantizationRequest, floats: frozenset[str]) -> bool:
-    return bool(request.floats) and request.floats <= floats
+def _is_active(request: _QuantizationRequest, floats: frozenset[str]) -> bool:
+    return request.node not in floats and not (request.floats and request.floats <= floats)
 
 
 def _annotation(node: Node, field: str) -> Any:

@@ -1,10 +1,10 @@
-"""Quantization-aware training: the model learns with the rounding of its weights and activations in place.
+"""Quantization-aware training: the model is trained with its weights and activations rounded.
 
-It is part of the stage calibrate, whose result it refines: ranges and weights. Batch norms have been folded into
-convolutions, as for calibration, so the graph computes in evaluation mode throughout and is never switched between
-modes: torchao's switches would replace eps and momentum of batch norms and the rate of dropouts by its own
-(pytorch/ao#2980). Without batch statistics, gradients summed over single samples are those of the batch, and the
-program that was exported for one sample can be trained. See ADR 0016.
+It is part of the stage calibrate and refines the ranges and weights. As for calibration, batch norms have been folded
+into convolutions, so the graph stays in evaluation mode. It is never switched between modes, because torchao would
+replace eps and momentum of batch norms and the rate of dropouts by its own (pytorch/ao#2980). Without batch statistics,
+gradients summed over single samples are those of the batch, so a program exported for one sample can be trained. See
+ADR 0016.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ _MODEL, _OPTIMIZER = "model/", "optimizer/"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train; quantization.training of the configuration."""
+    """Hyperparameters, from quantization.training of the configuration."""
 
     epochs: int
     learning_rate: float
-    """Adam's step size at the start; it falls to zero along half a cosine."""
+    """Adam's initial step size, which falls to zero along half a cosine."""
     batch_size: int
     seed: int
-    """Draws the order of the samples, a new one for each epoch."""
+    """Determines the order of the samples in each epoch."""
 
 
 class Checkpoints(Protocol):
-    """Where training keeps the state from which an interrupted run continues."""
+    """Stores the state from which an interrupted training continues."""
 
     def load(self) -> tuple[int, Mapping[str, torch.Tensor]] | None:
-        """Finished epochs and the tensors saved after them; None where this training has none."""
+        """The number of finished epochs and the tensors saved after them; None where nothing is saved."""
         ...
 
     def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Save `tensors` as the state after this many epochs, atomically."""
+        """Save `tensors` atomically as the state after this many epochs."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How to train, on what, and where checkpoints go."""
+    """Hyperparameters, samples and checkpoints."""
 
     recipe: Recipe
     split: Split
-    """The samples to learn from; every one has a label."""
+    """Training samples, all with labels."""
     checkpoints: Checkpoints
-    """Written after every epoch."""
+    """Saved after every epoch."""
 
 
 def train(
@@ -76,17 +76,17 @@ def train(
 ) -> ObserverState:
     """Calibrate, then train with cross-entropy.
 
-    The result depends on nothing but the arguments: a training that was killed and continues from its last checkpoint
-    gives the same tensors as an uninterrupted one.
+    The result depends on the arguments alone: a training that continues from its last checkpoint gives the same tensors
+    as an uninterrupted one.
 
     Args:
         program: ATen program of the float model.
         quantizer: The backend's quantizer for training.
-        observed: Inputs of the model that ranges come from, before every epoch and at the end; iterated repeatedly.
-        training: How, and on what.
+        observed: Inputs that determine the ranges before every epoch and at the end; iterated repeatedly.
+        training: Hyperparameters, samples and checkpoints.
 
     Raises:
-        LowerdeckError: the model's outputs are no scores of the labels' classes, or the training diverged.
+        LowerdeckError: the outputs are not scores of the labels' classes, or the training diverged.
     """
     prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
     inputs = _InMemoryFormat(observed, memory_format)
@@ -109,7 +109,7 @@ def train(
 
 @dataclass(frozen=True)
 class _InMemoryFormat:
-    """Inputs or samples in the memory format that the program takes."""
+    """Inputs or samples, converted to the program's memory format."""
 
     source: Any
     memory_format: Any
@@ -123,15 +123,15 @@ class _InMemoryFormat:
     def sample(self, index: int) -> tuple[tuple[torch.Tensor, ...], int]:
         """Inputs and label."""
         sample = self.source[index]
-        assert sample.label is not None, "training_split checks that there are labels"
+        assert sample.label is not None, "training_split checks that all samples have labels"
         return to_memory_format(sample.inputs, self.memory_format), sample.label
 
 
 def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...]]) -> None:
-    """Give activations the ranges that calibration finds with the current weights, and freeze them.
+    """Freeze the ranges of activations as calibration finds them for the current weights.
 
-    The quantizers' own observers average the least and largest value of each batch. Here a batch is one sample, and
-    ranges of the average sample clip every other one.
+    The quantizers' own observers average the smallest and largest value of each batch. With batches of one sample,
+    such average ranges would clip about half of the samples.
     """
     histograms: dict[FakeQuantizeBase, Any] = {}
     fake_quantizers, weights = _fake_quantizers(prepared)
@@ -140,16 +140,16 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
         fake_quantizer.disable_observer()
     for fake_quantizer in fake_quantizers:
         inner = fake_quantizer.activation_post_process
-        ends = {"quant_min": inner.quant_min, "quant_max": inner.quant_max, "eps": float(inner.eps)}
-        histograms[fake_quantizer] = HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **ends)
+        limits = {"quant_min": inner.quant_min, "quant_max": inner.quant_max, "eps": float(inner.eps)}
+        histograms[fake_quantizer] = HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **limits)
 
-    def observe(fake_quantizer: Any, given: tuple[torch.Tensor, ...]) -> None:
-        histograms[fake_quantizer](given[0])
+    def observe(fake_quantizer: Any, arguments: tuple[torch.Tensor, ...]) -> None:
+        histograms[fake_quantizer](arguments[0])
 
     hooks = [fake_quantizer.register_forward_pre_hook(observe) for fake_quantizer in fake_quantizers]
     with torch.no_grad():
-        for given in tqdm(inputs, desc="calibrate", unit="sample", disable=None):
-            prepared(*given)
+        for sample in tqdm(inputs, desc="calibrate", unit="sample", disable=None):
+            prepared(*sample)
         for hook in hooks:
             hook.remove()
         for fake_quantizer, histogram in histograms.items():
@@ -161,7 +161,7 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
 
 
 def _fix_range(fake_quantizer: Any, scale: torch.Tensor, zero_point: torch.Tensor) -> None:
-    """Set the observer of `fake_quantizer` to the range that these steps represent."""
+    """Set the observer of `fake_quantizer` to the range of these steps."""
     inner = fake_quantizer.activation_post_process
     inner.min_val = (scale * (inner.quant_min - zero_point)).reshape(()).to(torch.float32)
     inner.max_val = (scale * (inner.quant_max - zero_point)).reshape(()).to(torch.float32)
@@ -188,7 +188,7 @@ def _train_epoch(
             progress.set_postfix_str(f"loss {loss / seen:.4f}, accuracy {100 * hits / seen:.1f} %")
     if not all(bool(parameter.isfinite().all()) for parameter in prepared.parameters()):
         raise LowerdeckError(
-            "the training diverged, weights are no longer finite; lower quantization.training.learning_rate, or look "
+            "the training diverged: weights are no longer finite; lower quantization.training.learning_rate, or look "
             "for training samples that are not finite"
         )
 
@@ -196,7 +196,7 @@ def _train_epoch(
 def _accumulate_gradients(
     prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float
 ) -> tuple[float, bool]:
-    """Add the gradients of one sample; returns its loss and whether it is classified correctly."""
+    """Add the gradients of one sample, and return its loss and whether it is classified correctly."""
     outputs = prepared(*inputs)
     scores = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
     if scores.ndim != 2 or scores.shape[0] != 1 or label >= scores.shape[1]:
@@ -210,7 +210,7 @@ def _accumulate_gradients(
 
 
 def _reobserve_weights(prepared: GraphModule) -> None:
-    """Give weights the ranges that they ended with: observers also remember earlier ones."""
+    """Set the ranges of weights to those of their final values, because observers also remember earlier ones."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     values = constant_values(prepared)
     with torch.no_grad():
@@ -222,7 +222,7 @@ def _reobserve_weights(prepared: GraphModule) -> None:
 
 
 def _fake_quantizers(prepared: GraphModule) -> tuple[list[Any], list[Any]]:
-    """The fake quantizers of activations and those of weights; each once, however many nodes share it."""
+    """The fake quantizers of activations and those of weights, each once even if several nodes share it."""
     modules = dict(prepared.named_modules(remove_duplicate=False))
     fixed = constants(prepared)
     found: tuple[dict[Any, None], dict[Any, None]] = ({}, {})
@@ -233,7 +233,7 @@ def _fake_quantizers(prepared: GraphModule) -> tuple[list[Any], list[Any]]:
 
 
 def _tensors(prepared: GraphModule, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Parameters that training changes."""
+    """The state of the model and the optimizer."""
     parameters = dict(prepared.named_parameters())
     named = {**parameters, **dict(prepared.named_buffers())}
     tensors = {_MODEL + name: tensor.detach().clone().contiguous() for name, tensor in named.items()}

@@ -1,7 +1,7 @@
 """Executes the instructions of an ExecuTorch program: operators by PyTorch, delegates by their host twins.
 
-Everything that can be decided once is decided when a method is bound: kernels are resolved, memory is allocated,
-arguments are put where their kernel takes them. A call then runs a list of prepared functions.
+Binding a method does all work that needs doing only once: it resolves kernels, allocates memory and arranges the
+arguments of every kernel. A call then runs a list of prepared functions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from lowerdeck.runtime.operators import Kernel, resolve, view_shape
 from lowerdeck.runtime.tensors import allocate, resize, strides_of
 
 MAX_INSTRUCTIONS = 10_000_000
-"""ExecuTorch's runtime has the same bound; more instructions count as an endless loop."""
+"""The bound of ExecuTorch's runtime; beyond it a program counts as an endless loop."""
 
 Result = TypeVar("Result")
 Step = Callable[[], int | None]
-"""Does one instruction; returns the number of the next one if that is not the following one."""
+"""Executes one instruction; returns the destination of a jump, if any."""
 
 
 StoredTwin = Callable[[str], bytes]
-"""Gives the twin that convert stored for a partition, by the suffix of its file, e.g. `.tosa`."""
+"""Returns the twin that convert stored for a partition, by the suffix of its file, e.g. `.tosa`."""
 
 
 class Twin(Protocol):
@@ -46,7 +46,7 @@ class Twin(Protocol):
     description: str
 
     def check(self, arguments: Sequence[TensorSpec]) -> None:
-        """Raise ValueError unless the twin takes and gives these tensors (the delegate call's arguments)."""
+        """Raise ValueError unless these arguments of the delegate call fit the twin's inputs and outputs."""
         ...
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> None:
@@ -60,10 +60,10 @@ class Interpreter:
     has_threads = False
 
     def __init__(self, methods: Sequence[Method], find_twin: Callable[[Delegate], Twin]) -> None:
-        """Bind all methods.
+        """Bind all methods of one program.
 
         Args:
-            methods: Methods of one program.
+            methods: All methods.
             find_twin: Returns the host twin of a delegate, or raises LowerdeckError.
 
         Raises:
@@ -91,9 +91,7 @@ class BoundMethod:
         self._method = method
         self._twins = twins
         tensors = allocate(method)
-        # A tensor object stays the same while its shape changes, so that everything that refers to it (a moved value)
-        # sees the
-        # change.
+        # A change of shape keeps the tensor object, so that all references to it (moved values) see the change.
         self._specs: dict[int, TensorSpec] = {}
         self._values: list[Any] = []
         for value, tensor in zip(method.values, tensors, strict=True):
@@ -115,16 +113,16 @@ class BoundMethod:
         """Execute all instructions.
 
         Raises:
-            LowerdeckError: an instruction failed, or the program does not end.
+            LowerdeckError: an instruction failed, or there were more than MAX_INSTRUCTIONS.
         """
         values = self._values
         for index in self._replaced:
             values[index] = self._initial[index]
-        for index, given in zip(self._method.inputs, inputs, strict=True):
-            if isinstance(given, torch.Tensor):
-                self._store(values[index], given)
+        for index, value in zip(self._method.inputs, inputs, strict=True):
+            if isinstance(value, torch.Tensor):
+                self._store(values[index], value)
             else:
-                values[index] = given
+                values[index] = value
         for number, steps in enumerate(self._chains):
             self._run_chain(number, steps)
         return tuple(self._output(values[index]) for index in self._method.outputs)
@@ -140,8 +138,8 @@ class BoundMethod:
                 position = position + 1 if following is None else following
         except (ArithmeticError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             what = self._describe(self._method.chains[number][position])
-            brief = str(error).split("\nException raised from", maxsplit=1)[0].strip()  # without torch's C++ stack
-            raise LowerdeckError(f"method {self._method.name!r}, instruction {position} ({what}): {brief}") from error
+            message = str(error).split("\nException raised from", maxsplit=1)[0].strip()  # without torch's C++ stack
+            raise LowerdeckError(f"method {self._method.name!r}, instruction {position} ({what}): {message}") from error
 
     def _describe(self, instruction: Instruction) -> str:
         if isinstance(instruction, KernelCall):
@@ -213,7 +211,7 @@ class BoundMethod:
         return compute_one
 
     def _items(self, index: int) -> tuple[int, ...]:
-        """The values behind a value: itself, or the items of a list."""
+        """The index of a value, or those of the items where it is a list."""
         value = self._method.values[index]
         return value.items if isinstance(value, Boxed) else (index,)
 
@@ -222,14 +220,14 @@ class BoundMethod:
 
         def compute_several() -> None:
             results = call()
-            # All are computed before any is stored: an output may share memory with an input.
+            # Nothing is stored before all are computed, because an output may share memory with an input.
             for target, result in zip(targets, results, strict=True):
                 self._store(self._values[target], result)
 
         return compute_several
 
     def _bind_result(self, call: Callable[[], Any], target: int) -> Step:
-        """A kernel that returns its result as a value: sizes, conditions, and in-place operators."""
+        """A result that replaces a value: sizes, conditions, and results of in-place operators."""
         values = self._values
 
         def compute_value() -> None:
@@ -238,7 +236,7 @@ class BoundMethod:
         return compute_value
 
     def _prepare_call(self, kernel: Kernel, args: Sequence[int]) -> Callable[[], Any]:
-        """The kernel's function with its arguments bound; those that change are fetched before each call."""
+        """Bind the arguments of a kernel's function; those whose values get replaced are fetched before each call."""
         positional: list[Any] = []
         keyword: dict[str, Any] = {}
         fetched: list[tuple[Any, Any, Any]] = []
@@ -269,7 +267,7 @@ class BoundMethod:
         return fetch_and_call
 
     def _bind_memory_primitive(self, name: str, args: Sequence[int]) -> Step:
-        """The two operators that work on memory directly: et_view and et_copy_index."""
+        """Bind et_view or et_copy_index, which work on memory directly."""
         values = self._values
         if len(args) != 3 and not (name == _COPY_INDEX and len(args) == 4):
             raise ValueError(f"takes 3 arguments, the program passes {len(args)}")
@@ -301,11 +299,7 @@ class BoundMethod:
             raise ValueError("it is called with a tensor of dynamic shape or a plain value, and its twin is static")
         twin.check(tensors)
         values = self._values
-
-        def call_twin() -> None:
-            twin([values[index] for index in args])
-
-        return call_twin
+        return lambda: twin([values[index] for index in args])
 
     def _bind_move(self, source: int, target: int) -> Step:
         values = self._values
@@ -336,7 +330,7 @@ _COPY_INDEX = "executorch_prim::et_copy_index.tensor"
 
 
 def _replaced_values(method: Method, kernels: Sequence[Kernel | None]) -> frozenset[int]:
-    """Values whose object changes during a call: they must be looked up at each use."""
+    """Values whose object changes during a call, so that each use has to look them up."""
     replaced = {index for index in method.inputs if not isinstance(method.values[index], TensorSpec)}
     for chain in method.chains:
         for instruction in chain:
@@ -350,7 +344,7 @@ def _replaced_values(method: Method, kernels: Sequence[Kernel | None]) -> frozen
 
 
 def _located(what: str, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call `function`; a ValueError gets `what` in front of its message."""
+    """Call `function`, and prefix the message of a ValueError with `what`."""
     try:
         return function(*arguments)
     except ValueError as error:

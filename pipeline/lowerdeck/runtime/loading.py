@@ -30,27 +30,25 @@ def open_program(
 
     Args:
         path: The program.
-        manifest: The manifest that convert wrote for it. With it the file must be exactly the one that was built;
-        without
-            it only structural damage is noticed, and a program for ExecuTorch's runtime is first tried in a separate
-            process (about 2 s).
-        twins: Folder with the host twins that the manifest names. Programs for Ethos-U, and those that NXP's converter
-            made, need both; programs of Neutron's reference flavor and programs without such delegates need neither.
+        manifest: The manifest that convert wrote for it, which the file must match exactly. Without it only structural
+            damage is noticed, and a program for ExecuTorch's runtime is first tried in a separate process (about 2 s).
+        twins: Folder with the host twins that the manifest names. Programs for Ethos-U, and those of NXP's converter,
+            need both; programs of Neutron's reference flavor and programs without such delegates need neither.
         resolver: Which of LiteRT's kernels execute Neutron's twins: `reference` computes as the operators are
             specified, `optimized` and `xnnpack` are faster and may round differently. Other programs ignore it.
         num_threads: Threads of LiteRT's kernels.
         engine: `interpreter` uses it even for programs that ExecuTorch's runtime could execute.
 
     Raises:
-        LowerdeckError: the file cannot be read or was damaged, does not belong to the manifest, or holds a delegate
-            that this host cannot execute; the message says which and how to fix it.
+        LowerdeckError: the file is unreadable or damaged, does not belong to the manifest, or has a delegate that this
+            host cannot execute; the message has the details and a fix.
     """
     from lowerdeck.formats.pte import read_pte
     from lowerdeck.runtime.program import HostProgram
     from lowerdeck.runtime.twins import read_manifest
 
     if resolver not in Resolver.__args__:  # type: ignore[attr-defined]
-        raise LowerdeckError(f"there is no resolver {resolver!r}; there are: {', '.join(Resolver.__args__)}")  # type: ignore[attr-defined]
+        raise LowerdeckError(f"no resolver {resolver!r}; known are: {', '.join(Resolver.__args__)}")  # type: ignore[attr-defined]
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -76,16 +74,9 @@ def open_program(
 
 
 def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference") -> FloatProgram:
-    """Load a `.pte` for execution on float32 samples, which are converted to its inputs as its manifest says.
+    """Load a `.pte` for execution on float32 samples, which are converted as described in its manifest.
 
-    Args:
-        path: The program.
-        manifest: The manifest that convert wrote for it.
-        twins: Folder with the host twins that the manifest names.
-        resolver: Which of LiteRT's kernels execute Neutron's twins, see `open_program`.
-
-    Raises:
-        LowerdeckError: as `open_program`.
+    Arguments and errors are those of `open_program`.
     """
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.twins import read_manifest
@@ -95,10 +86,10 @@ def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Res
 
 
 def _runs_natively(methods: tuple[Method, ...]) -> bool:
-    """Whether ExecuTorch's runtime has everything that the program needs.
+    """Whether ExecuTorch's runtime has all delegates and operators of the program.
 
     Raises:
-        LowerdeckError: the runtime lacks operators of a program with delegates that only it can execute.
+        LowerdeckError: it lacks operators, and only it can execute the program's delegates.
     """
     from lowerdeck.runtime.native import missing_delegates, missing_operators
 
@@ -108,7 +99,7 @@ def _runs_natively(methods: tuple[Method, ...]) -> bool:
     missing = missing_operators(name for method in methods for name in method.operators)
     if missing and delegates:
         raise LowerdeckError(
-            f"ExecuTorch's runtime as installed lacks operators of the program, {', '.join(missing)}, and only it "
+            f"the installed ExecuTorch runtime lacks operators of the program, {', '.join(missing)}, and only it "
             f"executes {', '.join(sorted(delegates))}; replace them in the model, or lower the program without "
             "delegates"
         )
@@ -127,6 +118,3 @@ def _interpreted(
         return HostProgram(methods, Interpreter(methods, finder))
     except RuntimeError as error:
         raise LowerdeckError(f"the program's memory cannot be set up: {error}") from error
-
-
-__all__ = ["Resolver", "open_float_program", "open_program"]

@@ -1,4 +1,4 @@
-"""Captures what C++ libraries write to standard error, which says why something failed."""
+"""Captures what C++ libraries write to standard error, such as the reason for a failure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager, redirect_stderr
 
 @contextmanager
 def captured_messages(*ignored: str) -> Iterator[list[str]]:
-    """Catch what is written to the process's standard error; the list is filled when the block ends.
+    """Capture lines that are written to standard error; the list is filled when the block ends.
 
-    ExecuTorch's bindings write to Python's `sys.stderr`, other libraries to the file descriptor, and in a notebook or a
-    test these are two places. Output of other threads is caught too.
+    ExecuTorch's bindings write to Python's `sys.stderr`, other libraries to the file descriptor, which is another
+    place in a notebook or a test. Output of other threads is captured too.
 
     Args:
         ignored: Lines that contain one of these are dropped.

@@ -1,8 +1,7 @@
 """ExecuTorch's own runtime: executes programs whose delegates are built into the installed wheel.
 
-The runtime is C++ code that ends its process on some errors. So a file of unknown origin is first executed once, on
-zeros, in
-a separate process.
+The runtime is C++ code, and some errors abort its process. A file of unknown origin is therefore first executed once,
+on zeros, in a separate process.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ class NativeEngine:
         """Load the program.
 
         Args:
-            data: The `.pte`; its structure has been checked.
-            methods: Its methods by name.
+            data: The `.pte`, structurally valid.
+            methods: Its methods.
             probe: Execute it in a separate process first; unnecessary only for a file known to be intact.
 
         Raises:
-            LowerdeckError: the runtime refuses the file, with its reason, or crashes.
+            LowerdeckError: the runtime rejects the file, with its reason, or crashes.
         """
         if probe:
             _probe(data, methods)
@@ -71,8 +70,8 @@ class NativeEngine:
         """
         plan = self._methods[method]
         contiguous = [
-            _to_dim_order(given, spec) if isinstance(spec := plan.values[index], TensorSpec) else given
-            for given, index in zip(inputs, plan.inputs, strict=True)
+            _to_dim_order(value, spec) if isinstance(spec := plan.values[index], TensorSpec) else value
+            for value, index in zip(inputs, plan.inputs, strict=True)
         ]
         try:
             with captured_messages() as messages:
@@ -83,19 +82,19 @@ class NativeEngine:
             ) from error
 
 
-def _to_dim_order(given: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """`given` in the memory layout that the program was made for: the runtime refuses others."""
-    strides = strides_of(given.shape, spec.dim_order)
-    if given.stride() == strides and not given.requires_grad:
-        return given
-    return torch.empty_strided(given.shape, strides, dtype=given.dtype).copy_(given)
+def _to_dim_order(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """`tensor` in the memory layout of the program, because the runtime rejects others."""
+    strides = strides_of(tensor.shape, spec.dim_order)
+    if tensor.stride() == strides and not tensor.requires_grad:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
 def _probe(data: bytes, methods: Sequence[Method]) -> None:
     """Execute every method once in a child process.
 
     Raises:
-        LowerdeckError: the runtime reported an error, crashed or did not end.
+        LowerdeckError: the runtime reported an error, crashed or timed out.
     """
     calls = {method.name: [_probe_input(method.values[index]) for index in method.inputs] for method in methods}
     request = json.dumps(calls).encode() + b"\n" + data
@@ -111,18 +110,18 @@ def _probe(data: bytes, methods: Sequence[Method]) -> None:
         tail = _reason(done.stderr.decode(errors="replace").splitlines())
         how = f"crashed (signal {-done.returncode}) on" if done.returncode < 0 else "cannot execute"
         raise LowerdeckError(
-            f"ExecuTorch's runtime {how} the program in a trial run on zeros: {tail or 'it gave no reason'}{_HINT}"
+            f"ExecuTorch's runtime {how} the program in a trial run on zeros: {tail or 'no reason reported'}{_HINT}"
         )
 
 
 def _reason(messages: Sequence[str], error: Exception | None = None) -> str:
-    """What the runtime wrote about a failure: its checks, with source lines, and the error."""
+    """The runtime's messages about a failure: its checks, with source lines, and the error."""
     lines = [line.strip() for line in messages if "cpuinfo" not in line and "] arg " not in line]
     return " ".join([*lines[-4:], *([str(error)] if error else [])])
 
 
 def _probe_input(value: Any) -> Any:
-    """A plain value, or what describes a tensor of zeros to native_probe.py."""
+    """A plain value, or the description of a tensor of zeros for native_probe.py."""
     if not isinstance(value, TensorSpec):
         return value
     return {
@@ -133,7 +132,7 @@ def _probe_input(value: Any) -> Any:
 
 
 def _runtime() -> Any:
-    """The runtime with the operators for undelegated quantize and dequantize."""
+    """The runtime, with the operators for undelegated quantize and dequantize registered."""
     global _RUNTIME
     if _RUNTIME is None:
         # Neither imports executorch.exir: together they take milliseconds beyond torch.

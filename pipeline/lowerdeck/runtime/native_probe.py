@@ -1,8 +1,8 @@
 """Child process of native.py: loads a `.pte` into ExecuTorch's runtime and executes every method once, on zeros.
 
-Run as a script. Standard input: a line of JSON, method name -> inputs (a plain value, or shape, strides and dtype of a
-tensor), then the `.pte`. Exits with 0 on success, with 1 and a message where the runtime reports an error, and by a
-signal where the runtime crashes.
+Run as a script. Standard input is a line of JSON, method name -> inputs (a plain value, or shape, strides and dtype of
+a tensor), then the `.pte`. The exit code is 0 on success and 1, with a message, where the runtime reports an error; a
+crash of the runtime ends it by a signal.
 """
 
 import json
@@ -11,11 +11,11 @@ import sys
 
 
 def main() -> int:
-    """Execute what standard input holds."""
+    """Execute the program on standard input."""
     request = sys.stdin.buffer
     calls = json.loads(request.readline())
     data = request.read()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result here, not something to debug
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result, nothing to debug
 
     import torch
     from executorch.extension.pybindings import _C

@@ -1,7 +1,7 @@
 """Operators of a program as torch functions.
 
-A `.pte` calls out variants (`aten::add.out`). Here the functional variant computes (`aten::add.Tensor`) and the result
-is copied into the program's tensor: its memory layout need not be the one that torch would choose, and it may share
+A `.pte` calls out variants (`aten::add.out`). Here the functional variant (`aten::add.Tensor`) computes the result,
+which is then copied into the program's tensor: its memory layout may differ from torch's choice, and it may share
 memory with an input, as planned for a device that computes element by element.
 """
 
@@ -25,24 +25,24 @@ class Kernel:
 
     function: Callable[..., Any]
     num_arguments: int
-    """How many arguments the program passes, without results."""
+    """Number of arguments that the program passes, without results."""
     keywords: tuple[str | None, ...]
-    """For every argument its name where `function` takes it by keyword, None where by position."""
+    """The name of each argument that `function` takes by keyword, None for positional ones."""
     outputs: tuple[int, ...]
-    """Which arguments are outputs that `function` does not take; empty where it returns a value or works in place."""
+    """Positions of outputs, which `function` does not take; empty where it returns a value or works in place."""
     mutated: tuple[int, ...]
-    """Which arguments `function` writes to."""
+    """Positions of arguments that `function` writes to."""
     makes_dtype: bool = False
-    """Whether `function` takes the element type of its output by the keyword `dtype`."""
+    """Whether `function` takes the output's element type by the keyword `dtype`."""
     casts: bool = False
-    """Whether the result takes on the element type of the output, whatever it is."""
+    """Whether the result is cast to the output's element type."""
 
 
 def resolve(name: str) -> Kernel:
     """The kernel of an operator, e.g. `aten::add.out`.
 
     Raises:
-        ValueError: there is none; says what is missing.
+        ValueError: there is none; the message says what is missing.
     """
     if name in _SCALAR_PRIMITIVES:
         function, count = _SCALAR_PRIMITIVES[name]
@@ -70,9 +70,10 @@ def _from_schema(name: str, schema: torch._C.FunctionSchema) -> Kernel:
         for index, argument in enumerate(arguments)
         if index not in outputs and argument.alias_info is not None and argument.alias_info.is_write
     )
-    if name in _FAITHFUL:
-        return Kernel(_FAITHFUL[name], len(arguments), (None,) * len(arguments), outputs, mutated)
-    packet = _packet(schema.name)
+    if function := _EXECUTORCH_ARITHMETIC.get(name):
+        return Kernel(function, len(arguments), (None,) * len(arguments), outputs, mutated)
+    namespace, _, operator = schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), operator)
     overload = _functional(packet, schema, name) if outputs else getattr(packet, schema.overload_name or "default")
     taken = {argument.name: argument for argument in overload._schema.arguments}
     keywords = tuple(
@@ -85,9 +86,9 @@ def _from_schema(name: str, schema: torch._C.FunctionSchema) -> Kernel:
 
 
 def _functional(packet: Any, schema: torch._C.FunctionSchema, name: str) -> Any:
-    """The overload that has the arguments of `schema` without its outputs, and returns the results.
+    """The overload with the arguments of `schema`, less its outputs, that returns the results.
 
-    Where it creates a tensor (`aten::full`), it also has arguments for dtype and layout.
+    Overloads that create a tensor (`aten::full`) have additional arguments for dtype and layout.
     """
     wanted = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]
     names = {argument_name for argument_name, _ in wanted}
@@ -100,19 +101,14 @@ def _functional(packet: Any, schema: torch._C.FunctionSchema, name: str) -> Any:
             for argument in candidate.arguments
             if argument.name in names or argument.name not in _TENSOR_OPTIONS
         ]
-        # Out variants with a list of outputs return nothing.
+        # Out variants with a list of outputs have no returns.
         if not writes and offered == wanted and len(candidate.returns) == (len(schema.returns) or 1):
             return overload
     raise ValueError(f"has no functional variant in PyTorch {torch.__version__}; delegate it")
 
 
-def _packet(qualified: str) -> Any:
-    namespace, _, name = qualified.partition("::")
-    return getattr(getattr(torch.ops, namespace), name)
-
-
 def _register_quantized() -> None:
-    """Register quantized_decomposed, functional and out variants; both take milliseconds and happen once."""
+    """Register the functional and out variants of quantized_decomposed, which takes milliseconds and happens once."""
     import executorch.kernels.quantized  # noqa: F401
     import torch.ao.quantization.fx._decomposed  # noqa: F401
 
@@ -120,10 +116,9 @@ def _register_quantized() -> None:
 def _quantize(
     value: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor, low: int, high: int, dtype: int
 ) -> torch.Tensor:
-    """As ExecuTorch's kernel computes it, in float32: round(value * (1 / scale)) + zero_point, clamped.
+    """round(value * (1 / scale)) + zero_point, clamped, in float32 as in ExecuTorch's kernel.
 
-    The wheel's own `quantize_per_tensor.out` is not called: it ignores strides, which is wrong for channels-last
-    tensors.
+    The wheel's own `quantize_per_tensor.out` ignores strides, which is wrong for channels-last tensors.
     """
     inverse = 1.0 / torch.tensor(float(scale), dtype=torch.float32)
     result = torch.mul(value.to(torch.float32), inverse).round_().add_(int(zero_point)).clamp_(low, high)
@@ -139,12 +134,12 @@ def _dequantize(
     dtype: int,
     out_dtype: int | None = None,
 ) -> torch.Tensor:
-    """(value - zero_point) * scale in float32; no clamping, as ExecuTorch's kernel has none."""
+    """(value - zero_point) * scale in float32, without clamping, as in ExecuTorch's kernel."""
     result = value.to(torch.float32).sub_(int(zero_point)).mul_(torch.tensor(float(scale), dtype=torch.float32))
     return result if out_dtype is None else result.to(DTYPES[out_dtype])
 
 
-_FAITHFUL: dict[str, Callable[..., Any]] = {
+_EXECUTORCH_ARITHMETIC: dict[str, Callable[..., Any]] = {
     "quantized_decomposed::quantize_per_tensor.out": _quantize,
     "quantized_decomposed::quantize_per_tensor.Tensor_out": _quantize,
     "quantized_decomposed::dequantize_per_tensor.out": _dequantize,
@@ -154,7 +149,7 @@ _FAITHFUL: dict[str, Callable[..., Any]] = {
 
 
 def _first(*arguments: Any) -> Any:
-    """The tensor itself: the caller copies it into the output's element type and dimension order."""
+    """The tensor itself, which the caller copies into the output's element type and dimension order."""
     return arguments[0]
 
 
@@ -166,11 +161,11 @@ _COPIES: dict[str, tuple[Callable[..., Any], int]] = {
     "et_copy::_h2d_copy.out": (_first, 2),
     "et_copy::_d2h_copy.out": (_first, 2),
 }
-"""Operators of ExecuTorch that PyTorch lacks: function, number of arguments with the output as the last one."""
+"""Operators of ExecuTorch that PyTorch lacks: function, and number of arguments including the output, the last one."""
 
 
 def _remainder(dividend: float, divisor: float) -> float:
-    """C's remainder, which has the sign of the dividend."""
+    """The remainder as in C, with the sign of the dividend."""
     if isinstance(dividend, int) and isinstance(divisor, int):
         return (1 if dividend >= 0 else -1) * (abs(dividend) % abs(divisor))
     return math.fmod(dividend, divisor)
@@ -204,11 +199,11 @@ _SCALAR_PRIMITIVES: dict[str, tuple[Callable[..., Any], int]] = {
     "executorch_prim::round.Scalar": (round, 1),
     "executorch_prim::trunc.Scalar": (math.trunc, 1),
 }
-"""Arithmetic on sizes and conditions: function, number of arguments; the result replaces the value after them."""
+"""Arithmetic on sizes and conditions: function and number of arguments; the result replaces the value after them."""
 
 
 def view_shape(elements: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """`shape` with its one -1, if any, resolved.
+    """`shape` with its -1, if any, resolved.
 
     Raises:
         ValueError: it does not have `elements` elements.

@@ -1,4 +1,4 @@
-"""Calls a function for many items in forked processes, which inherit its data instead of receiving copies."""
+"""Calls a function for many items in forked processes, which inherit its data without copying."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _work: Callable[[Any], Any] | None = None
-"""The function that the processes of a pool call; they inherit it from the process that they are forked from."""
+"""The function for the processes of a pool, which they inherit by forking."""
 
 
 def num_processors() -> int:
-    """Processors that this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -26,9 +26,9 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processe
     """`work(item)` for every item, in their order.
 
     Args:
-        work: Its exceptions are raised here; its results are sent between processes.
-        items: Sent between processes as well.
-        num_processes: With 1 this process does the work itself. Threads of this process do not exist in the others.
+        work: Its exceptions are raised here; its results have to be picklable.
+        items: Have to be picklable.
+        num_processes: With 1, this process does the work itself. Forked processes lack the threads of this one.
     """
     if num_processes == 1 or len(items) < 2 or "fork" not in multiprocessing.get_all_start_methods():
         yield from map(work, items)

@@ -1,4 +1,4 @@
-"""A program that the host can execute: its inputs and outputs, and the check of arguments."""
+"""A program that the host can execute: its inputs and outputs, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class ValueInfo:
     """`tensor`, or `int`, `float`, `bool`, `str`, `none`, `list` for a plain value."""
     dtype: torch.dtype | None = None
     shape: tuple[int, ...] = ()
-    """Shape; its upper bound where `is_dynamic`."""
+    """The upper bound where `is_dynamic`."""
     dim_order: tuple[int, ...] = ()
     """Dimensions from outermost to innermost in the program's memory; inputs may have any strides."""
     is_dynamic: bool = False
-    """Whether smaller shapes are accepted (or returned) as well."""
+    """Whether shapes may be smaller."""
 
     def __str__(self) -> str:
         if self.kind != "tensor":
@@ -39,7 +39,7 @@ class ValueInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodInfo:
-    """What a method takes and gives."""
+    """Inputs, outputs and delegates of a method."""
 
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
@@ -52,18 +52,18 @@ class Engine(Protocol):
 
     description: str
     has_threads: bool
-    """Whether it has its own threads, which a forked process would lack."""
+    """Whether it has threads, which a forked process would lack."""
 
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Outputs of `method`; `inputs` have been checked."""
+        """Outputs of `method` for valid `inputs`."""
         ...
 
 
 class HostProgram:
     """A `.pte` that is ready to be called.
 
-    Its state (buffers that the program itself changes) lasts from call to call, as in ExecuTorch's runtime; a program
-    without state gives the same bytes for the same inputs. One thread at a time may call it.
+    Its state (buffers that the program itself modifies) lasts from call to call, as in ExecuTorch's runtime. A program
+    without state returns the same bytes for the same inputs. Only one thread at a time may call it.
     """
 
     def __init__(self, methods: Sequence[Method], engine: Engine) -> None:
@@ -74,7 +74,7 @@ class HostProgram:
 
     @property
     def can_fork(self) -> bool:
-        """Whether a process that is forked from this one can call the program as well."""
+        """Whether a process forked from this one can call the program."""
         return not self._engine.has_threads
 
     @property
@@ -87,10 +87,10 @@ class HostProgram:
 
         Args:
             inputs: Tensors (and plain numbers, where the method takes some) in order, or one tuple or list of them.
-            method: Which method.
+            method: Name of the method.
 
         Returns:
-            All outputs, which no later call changes.
+            All outputs; later calls leave them unchanged.
 
         Raises:
             LowerdeckError: the method does not exist, the inputs do not fit it, or an operator failed.
@@ -102,7 +102,7 @@ class HostProgram:
         expected = self.methods[method].inputs
         if len(inputs) != len(expected):
             raise LowerdeckError(
-                f"method {method!r} takes {len(expected)} inputs and was given {len(inputs)}; it takes "
+                f"method {method!r} takes {len(expected)} inputs and got {len(inputs)}; it takes "
                 f"{'; '.join(map(str, expected)) or 'none'}"
             )
         for info, given in zip(expected, inputs, strict=True):
@@ -112,7 +112,7 @@ class HostProgram:
 
 
 def method_info(method: Method) -> MethodInfo:
-    """What `method` takes and gives."""
+    """Describe `method`."""
     return MethodInfo(
         inputs=tuple(_value_info(position, method.values[index]) for position, index in enumerate(method.inputs)),
         outputs=tuple(_value_info(position, method.values[index]) for position, index in enumerate(method.outputs)),
@@ -135,7 +135,7 @@ def _value_info(index: int, value: Any) -> ValueInfo:
 
 
 def _check_input(info: ValueInfo, given: Any, method: str) -> None:
-    """Raise LowerdeckError unless `given` is what the method takes."""
+    """Raise LowerdeckError unless `given` fits the input."""
     if info.kind != "tensor":
         if type(given).__name__.replace("NoneType", "none") != info.kind:
             raise LowerdeckError(f"input {info.index} of {method!r} is a {info.kind}, got {type(given).__name__}")
@@ -148,5 +148,5 @@ def _check_input(info: ValueInfo, given: Any, method: str) -> None:
     if given.dtype != info.dtype or not (info.is_dynamic and fits):
         raise LowerdeckError(
             f"input {info.index} of {method!r} is {info}; got {str(given.dtype).removeprefix('torch.')} "
-            f"{list(given.shape)}. Nothing is converted or reshaped silently: pass what the program was exported for"
+            f"{list(given.shape)}. Inputs are not converted or reshaped: pass what the program was exported for"
         )

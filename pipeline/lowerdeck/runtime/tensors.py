@@ -1,7 +1,8 @@
-"""Tensors of a program as torch tensors: element types, layouts, and memory shared as the memory plan says."""
+"""Tensors of a program as torch tensors: element types, layouts, and memory shared as in the memory plan."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,7 @@ DTYPES: dict[int, torch.dtype] = {
     7: torch.float64, 11: torch.bool, 15: torch.bfloat16, 23: torch.float8_e5m2, 24: torch.float8_e4m3fn,
     25: torch.float8_e5m2fnuz, 26: torch.float8_e4m3fnuz, 27: torch.uint16, 28: torch.uint32, 29: torch.uint64,
 }  # fmt: skip
-"""torch dtype by the schema's ScalarType; torch cannot express programs with others."""
+"""torch dtype by the schema's ScalarType; torch has no others."""
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
@@ -28,7 +29,7 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def strides_of(shape: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a dense tensor of `shape` with dimensions in memory in the order `dim_order`."""
+    """Strides in elements of a dense tensor of `shape` whose dimensions are stored in the order `dim_order`."""
     strides, step = [0] * len(shape), 1
     for dim in reversed(dim_order):
         strides[dim] = step
@@ -37,7 +38,7 @@ def strides_of(shape: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...
 
 
 def resize(tensor: torch.Tensor, spec: TensorSpec, shape: Sequence[int]) -> None:
-    """Give `tensor` another shape in place, visible through every reference; its content is lost.
+    """Change the shape of `tensor` in place, for all references to it; its content is lost.
 
     Raises:
         ValueError: `spec` does not allow the shape.
@@ -52,7 +53,7 @@ def resize(tensor: torch.Tensor, spec: TensorSpec, shape: Sequence[int]) -> None
     if within:
         tensor.as_strided_(shape, strides)
     else:
-        storage = torch.zeros(_elements(shape), dtype=tensor.dtype).untyped_storage()
+        storage = torch.zeros(math.prod(shape), dtype=tensor.dtype).untyped_storage()
         tensor.set_(storage, 0, tuple(shape), strides)
 
 
@@ -66,7 +67,7 @@ def allocate(method: Method) -> list[torch.Tensor | None]:
         ValueError: a tensor cannot be expressed in torch.
         RuntimeError: the host lacks the memory.
     """
-    # Zeros instead of uninitialized memory: the same program must give the same bytes even if it reads too early.
+    # Zeros instead of uninitialized memory keep results reproducible even for a program that reads too early.
     arenas = [torch.zeros(size, dtype=torch.uint8) for size in method.arena_bytes]
     tensors: list[torch.Tensor | None] = []
     for spec in method.values:
@@ -78,7 +79,7 @@ def allocate(method: Method) -> list[torch.Tensor | None]:
             arena, offset = spec.memory
             flat = _typed(arenas[arena][offset : offset + spec.size_bytes], dtype)
         else:
-            flat = torch.zeros(_elements(spec.sizes), dtype=dtype)
+            flat = torch.zeros(math.prod(spec.sizes), dtype=dtype)
         if spec.data is not None and spec.size_bytes:
             flat.copy_(torch.frombuffer(bytearray(spec.data), dtype=dtype))
         tensors.append(flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order)))
@@ -89,10 +90,3 @@ def _typed(flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if flat.storage_offset() % dtype.itemsize:
         raise ValueError(f"a tensor of {dtype} is planned at {flat.storage_offset()}, not aligned to its elements")
     return flat.view(dtype)
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

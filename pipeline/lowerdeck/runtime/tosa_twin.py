@@ -1,4 +1,4 @@
-"""Host twin of a partition that has a TOSA graph, which the TOSA reference model executes."""
+"""Host twin of a partition with a TOSA graph, which the TOSA reference model executes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from lowerdeck.runtime.tensors import dtype_of
 
 _IDENTIFIER = b"TOSA"
 _IGNORED = "TOSA spec"
-"""Part of a line that the reference model writes at every run of a graph made for an older TOSA, and executes all the
-same."""
+"""Part of a message that the reference model writes whenever it executes a graph for an older TOSA."""
 _DTYPES = {
     1: torch.bool, 3: torch.int8, 4: torch.int16, 5: torch.int32, 7: torch.float32, 8: torch.float16, 17: torch.int64,
 }  # fmt: skip
-"""torch dtype by the TOSA schema's DType; partitions have no other inputs and outputs."""
+"""torch dtype by the TOSA schema's DType, as far as partitions have such inputs and outputs."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def read_ports(graph: bytes) -> tuple[list[GraphPort], list[GraphPort]]:
     blocks = list(regions[0].tables(1)) if regions else []
     if not blocks:
         raise ValueError("the TOSA graph is empty")
-    # The first region is the graph itself, the others are bodies of control flow.
+    # The first region is the graph itself; others are bodies of control flow.
     main = blocks[0]
     tensors = {table.string(0): table for table in main.tables(2)}
 
@@ -54,7 +53,7 @@ def read_ports(graph: bytes) -> tuple[list[GraphPort], list[GraphPort]]:
         found = []
         for name in main.strings(slot):
             if name not in tensors:
-                raise ValueError(f"the TOSA graph has an input or output {name!r} that is no tensor of it")
+                raise ValueError(f"the TOSA graph has an input or output {name!r} that is not among its tensors")
             found.append(_port(name, tensors[name]))
         return found
 
@@ -74,10 +73,10 @@ class TosaTwin:
     description = "TOSA reference model"
 
     def __init__(self, graph: bytes) -> None:
-        """Take the graph.
+        """Read the graph.
 
         Args:
-            graph: TOSA flatbuffer, known to belong to the delegate's payload.
+            graph: TOSA flatbuffer that belongs to the delegate's payload.
 
         Raises:
             ValueError: it is not a TOSA flatbuffer, or damaged.
@@ -95,8 +94,8 @@ class TosaTwin:
     def check(self, arguments: Sequence[TensorSpec]) -> None:
         """Bind the graph's inputs and outputs to the delegate call's arguments.
 
-        The delegate gets memory as it is, so the graph has the dimensions of an argument in their order in memory: N,
-        H, W, C for a channels-last tensor.
+        The delegate sees memory as it is, so the graph has the dimensions of an argument in memory order: N, H, W, C
+        for a channels-last tensor.
 
         Raises:
             ValueError: their number, shapes or element types do not match.
@@ -120,7 +119,7 @@ class TosaTwin:
         """Execute the graph on the inputs among `arguments` and write the outputs among them.
 
         Raises:
-            RuntimeError: the reference model refuses the graph.
+            RuntimeError: the reference model rejects the graph.
         """
         count = len(self._inputs)
         in_memory = [tensor.permute(order) for tensor, order in zip(arguments, self._orders, strict=True)]
@@ -142,10 +141,10 @@ def _stored_as(dtype: torch.dtype) -> torch.dtype:
 
 @contextmanager
 def _silent_stdout() -> Iterator[None]:
-    """Drop what C++ code writes to the process's standard output: the serializer notes there, at every run, that a
-    graph was made for an older TOSA. Its errors go to standard error."""
+    """Drop what C++ code writes to standard output: the serializer's note in every run that a graph is for an older
+    TOSA. Its errors go to standard error."""
     c_library = ctypes.CDLL(None)
-    c_library.fflush(None)  # what was written before belongs to the real output
+    c_library.fflush(None)  # earlier output belongs to the real standard output
     original, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:

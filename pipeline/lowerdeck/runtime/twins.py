@@ -1,8 +1,7 @@
-"""Finds the host twin of a delegate and makes sure that it is the delegate's own.
+"""Finds the host twin of a delegate and verifies that the two belong together.
 
 A backend whose partitions have twins has a module backends/NAME/twin.py with `DELEGATE_ID`, the name of its delegate in
-programs, and `open_twin` (see TwinModule). It is found by its source text, so that only the one that is needed is
-imported.
+programs, and `open_twin` (see TwinModule). Searching the source text imports only the module that is needed.
 """
 
 from __future__ import annotations
@@ -26,48 +25,44 @@ _BACKENDS = f"{__name__.partition('.')[0]}.backends"
 
 
 class TwinModule(Protocol):
-    """What backends/NAME/twin.py defines, besides `DELEGATE_ID`."""
+    """The interface of backends/NAME/twin.py, in addition to `DELEGATE_ID`."""
 
     def open_twin(self, payload: memoryview, stored: StoredTwin, *, resolver: str, num_threads: int) -> Twin:
         """The twin of a delegate's payload.
 
         Args:
-            payload: Of the delegate.
-            stored: Gives the twin that convert stored, by its suffix.
+            payload: The delegate's payload.
+            stored: Returns the twin that convert stored, by its suffix.
             resolver: Which of LiteRT's kernels execute LiteRT models: a key of backends.neutron.twin.RESOLVERS.
-            num_threads: For kernels that use threads.
+            num_threads: Number of threads for kernels that use them.
         """
         ...
 
 
 @cache
 def twin_modules() -> Mapping[str, str]:
-    """Delegate id -> name of the module that opens its twins; imports none of them."""
-    folder = Path(__file__).parents[1] / "backends"
-    found = {}
-    for path in sorted(folder.glob("*/twin.py")):
-        found[string_constant(path, "DELEGATE_ID")] = f"{_BACKENDS}.{path.parent.name}.twin"
-    return found
+    """Delegate id -> name of the module that opens its twins, without importing any."""
+    paths = sorted(Path(__file__).parents[1].glob("backends/*/twin.py"))
+    return {string_constant(path, "DELEGATE_ID"): f"{_BACKENDS}.{path.parent.name}.twin" for path in paths}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What convert wrote about a program: which file it is, what it takes and gives, every partition's twin."""
+    """Convert's description of a program: its digest, inputs and outputs, and the twins of partitions."""
 
     program_sha256: str
     twins: dict[str, tuple[str, str]] = field(default_factory=dict)
     """SHA-256 of a payload -> file name of its twin and the twin's SHA-256."""
     inputs: tuple[ProgramTensor, ...] = ()
-    """What the method `forward` takes."""
+    """Inputs of the method `forward`."""
     outputs: tuple[ProgramTensor, ...] = ()
-    """What it gives."""
 
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest that convert wrote.
 
     Raises:
-        LowerdeckError: it is missing, or no manifest.
+        LowerdeckError: it is missing or malformed.
     """
     try:
         stored = json.loads(path.read_bytes())
@@ -87,7 +82,9 @@ def read_manifest(path: Path) -> Manifest:
             f"the manifest {path} cannot be read: {error.strerror}; `dvc repro convert` makes it"
         ) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise LowerdeckError(f"{path} is no manifest of the stage convert: {type(error).__name__} {error}") from error
+        raise LowerdeckError(
+            f"{path} is not a manifest of the stage convert: {type(error).__name__} {error}"
+        ) from error
 
 
 def _program_tensor(stored: dict[str, Any]) -> ProgramTensor:
@@ -100,7 +97,7 @@ class TwinFinder:
 
     manifest: Manifest | None
     folder: Path | None
-    """Where the twins are that the manifest names."""
+    """Folder of the twins that the manifest names."""
     resolver: str
     num_threads: int
 
@@ -108,7 +105,7 @@ class TwinFinder:
         """The twin of `delegate`.
 
         Raises:
-            LowerdeckError: there is none, or the one that is there belongs to another payload.
+            LowerdeckError: there is none, or the stored one does not match the manifest.
             ValueError: the payload is damaged.
         """
         stored = partial(self._stored, delegate)
@@ -116,14 +113,14 @@ class TwinFinder:
             module: Any = importlib.import_module(twin_modules()[delegate.backend])
             opened: TwinModule = module
             return opened.open_twin(delegate.payload, stored, resolver=self.resolver, num_threads=self.num_threads)
-        # A TOSA graph needs nothing of the backend that it was made for, so that a new backend needs no module.
+        # The TOSA reference model executes any backend's TOSA graphs, so a new backend needs no module.
         if self._stored_suffix(delegate) == ".tosa":
             from lowerdeck.runtime.tosa_twin import TosaTwin
 
             return TosaTwin(stored(".tosa"))
         raise LowerdeckError(
-            f"this host cannot execute partitions for {delegate.backend!r}: ExecuTorch's runtime as installed does not "
-            f"have that backend, and host twins exist for {', '.join(twin_modules())}"
+            f"this host cannot execute partitions for {delegate.backend!r}: the installed ExecuTorch runtime lacks "
+            f"that backend, and host twins exist for {', '.join(twin_modules())}"
         )
 
     def _stored_suffix(self, delegate: Delegate) -> str | None:
@@ -132,12 +129,12 @@ class TwinFinder:
         return None if stored is None else Path(stored[0]).suffix
 
     def _stored(self, delegate: Delegate, suffix: str) -> bytes:
-        """The twin that convert kept beside the program."""
+        """The twin that convert stored next to the program."""
         payload = hashlib.sha256(delegate.payload).hexdigest()
         what = f"the partition for {delegate.backend} with payload {payload[:12]}"
         if self.manifest is None or self.folder is None:
             raise LowerdeckError(
-                f"{what} holds device code only: this host needs its twin, which convert keeps beside the program. "
+                f"{what} has device code only: this host needs its twin, which convert stores next to the program. "
                 "Pass both the manifest and the folder of twins of the build that made it"
             )
         if payload not in self.manifest.twins:

@@ -1,1 +1,1 @@
-"""The six pure steps: plain typed arguments in, values out; no step reads or writes files."""
+"""The six pure steps: plain typed arguments in, values out, without file access."""

@@ -1,4 +1,4 @@
-"""Step calibrate: representative samples through the prepared model -> state of the observers, and trained weights."""
+"""Step calibrate: representative samples through the prepared model -> observer state, and trained weights."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def calibrate(
     num_samples: int,
     training: Training | None = None,
 ) -> ObserverState:
-    """Let the observers see `samples`, and the model learn where that is wanted.
+    """Run `samples` through the observers, and train the model if `training` is set.
 
     Args:
         program: ATen program of the float model.
         quantizer: The backend's quantizer.
-        samples: Inputs of the model, each with its batch dimension. They are gone through twice: what is clipped can
+        samples: Inputs of the model with their batch dimension. They are iterated twice, because clipped values can
             only be counted once the ranges are known.
-        num_samples: How many there are. Where there are none, only weights can be observed, and their observers see
-            them while the program runs on its example inputs.
-        training: Quantization-aware training, for which `quantizer` has to be made.
+        num_samples: Number of samples. With 0, the program runs on its example inputs, so that the observers of
+            weights see these.
+        training: Quantization-aware training, which `quantizer` must support.
     """
     if training is not None:
         return train(program, quantizer, samples, training)

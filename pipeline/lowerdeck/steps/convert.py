@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# Registers the out variants of quantize and dequantize, without which undelegated ones stop to_executorch.
+# Registers out variants: to_executorch fails without those of undelegated quantize and dequantize.
 import executorch.extension.pybindings.portable_lib
 import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
@@ -29,33 +29,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """A program that ExecuTorch can load, and what is known about it."""
+    """A program that ExecuTorch can load, with its description."""
 
     program: bytes
     """The `.pte`."""
     delegates: tuple[str, ...]
-    """Backend ids of its delegates, in order, one for each partition."""
+    """Backend ids of its delegates in order, one for each partition."""
     operators: tuple[str, ...]
-    """Kernels that the runtime must have for what is not delegated."""
+    """Kernels that the runtime needs for undelegated nodes."""
     planned_memory_bytes: int
-    """Memory that ExecuTorch plans for mutable tensors, over all arenas."""
+    """Memory that ExecuTorch plans for mutable tensors, in all arenas."""
     inputs: tuple[ProgramTensor, ...]
-    """What the program takes, in order."""
     outputs: tuple[ProgramTensor, ...]
-    """What the program gives, in order."""
     output_scales: tuple[float | None, ...]
-    """One step of the quantization of each output, in its units; None where the output is not quantized."""
+    """One step of each output's quantization, in its units; None where it is not quantized."""
     partitions: Sequence[CompiledPartition]
     data_files: Mapping[str, bytes] = field(default_factory=dict)
-    """Constants that the program does not hold itself, by the name of the file that firmware has to load."""
+    """Constants outside of the program, by the name of the file that firmware has to load."""
     etrecord: bytes | None = None
-    """ExecuTorch's ETRecord, where the backend's options ask for it."""
+    """ExecuTorch's ETRecord, where the backend's options request it."""
     reports: Mapping[str, bytes] = field(default_factory=dict)
-    """What the converter reports about the whole program, by file name, beside the reports of its partitions."""
+    """The converter's reports about the whole program, by file name, in addition to those of partitions."""
 
     @property
     def estimates(self) -> dict[str, float]:
-        """What the compiler predicts for the whole program: peaks of working memory, sums of everything else."""
+        """The compiler's predictions for the whole program: peaks of working memory, sums of everything else."""
         total: dict[str, float] = {}
         for partition in self.partitions:
             for key, value in partition.estimates.items():
@@ -65,18 +63,18 @@ class Converted:
 
 
 def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend, workdir: Path) -> Converted:
-    """Lower an edge program as `plan` says.
+    """Lower an edge program according to `plan`.
 
     Args:
-        manager: Edge program that partition made.
-        plan: What partition decided; the partitioner runs again and has to decide the same.
+        manager: Edge program from partition.
+        plan: Decisions of partition; the partitioner runs again and has to decide the same.
         backend: The backend that partition used.
         workdir: Empty folder for the converter's files.
 
     Raises:
         ConversionError: the converter failed.
-        LowerdeckError: the converter, the partitioner's decisions or what came of them are others than in partition,
-            or the program cannot take or give the integers that the backend's options ask for.
+        LowerdeckError: the converter, the partitioner's decisions or their result differ from those in partition, or
+            the program cannot have the integer inputs or outputs that the backend's options require.
     """
     verification.check_planned_converter(plan, backend.converter())
     lowering = backend.lowering(manager.exported_program())
@@ -96,7 +94,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
         raise ConversionError(
             f"{len(plan.partitions)} partitions were planned, {len(partitions)} compiled and {len(method.delegates)} "
-            "stand in the program"
+            "are in the program"
         )
     inputs, outputs = io_boundary.describe(method, names, boundary)
     return Converted(
@@ -115,6 +113,6 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
 
 
 def _data_files(manager: ExecutorchProgramManager) -> dict[str, bytes]:
-    """What `write_tensor_data_to_file` would write."""
+    """The files that `write_tensor_data_to_file` would write."""
     files = manager._tensor_data or {}
     return {name if name.endswith(".ptd") else f"{name}.ptd": bytes(content) for name, content in sorted(files.items())}

@@ -26,18 +26,18 @@ Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
 """Inputs of one sample -> float32 outputs [1 x c]."""
 
 NOT_MEASURED = "not measured"
-"""Stands in place of a metric of a program that this host cannot execute."""
+"""Replaces the metric of a program that this host cannot execute."""
 STRUCTURAL = "meaningless: random data"
-"""Stands in place of an accuracy on a dataset that shows only that a program runs."""
+"""Replaces the accuracy on a dataset that only shows that a program runs."""
 
 
 def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int]:
-    """Indices of the samples to evaluate, ascending: all, or at most `max_samples`, stratified by class.
+    """Ascending indices of the samples to evaluate: all, or at most `max_samples`, stratified by class.
 
     Args:
         split: Evaluation split.
         max_samples: Upper bound, None for all.
-        seed: Decides which samples of a class are taken.
+        seed: Selects the samples of each class.
     """
     if max_samples is None or max_samples >= len(split):
         return list(range(len(split)))
@@ -45,12 +45,12 @@ def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int
 
 
 def torch_program(program: ExportedProgram) -> Program:
-    """An exported program, executed by PyTorch on float32 samples; one in float16 takes them rounded to that."""
+    """An exported program, executed by PyTorch on float32 samples, which a float16 program gets rounded."""
     module = program.module(check_guards=False)
     dtypes = input_dtypes(program)
 
     def run(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        outputs = module(*(given.to(dtype) for given, dtype in zip(inputs, dtypes, strict=True)))
+        outputs = module(*(value.to(dtype) for value, dtype in zip(inputs, dtypes, strict=True)))
         first: torch.Tensor = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
         return first
 
@@ -69,12 +69,12 @@ def evaluate(
     Args:
         programs: By name: `float`, `quantized` and, where the host can execute it, `delegated`.
         samples: Indices into the evaluation split.
-        dataset: Where the samples come from.
-        output_lsb: One step of the quantization of the output, None where it is not quantized.
-        num_processes: Processes that share the samples; the outputs are the same for any number.
+        dataset: The dataset of the samples.
+        output_lsb: One step of the output's quantization, None where it is not quantized.
+        num_processes: Number of processes that share the samples, without effect on the outputs.
 
     Raises:
-        LowerdeckError: outputs are no class scores, or fewer than the dataset has classes.
+        LowerdeckError: the outputs are not class scores, or fewer than the dataset has classes.
     """
 
     def measure(index: int) -> tuple[int | None, dict[str, npt.NDArray[np.float32]]]:
@@ -100,7 +100,7 @@ def _class_scores(name: str, program: Program, sample: Sample, num_classes: int 
     scores = program(sample.inputs)
     if scores.ndim != 2 or scores.shape[0] != 1:
         raise LowerdeckError(
-            f"the {name} program answers with shape {list(scores.shape)}; class scores [1, classes] are expected"
+            f"the {name} program returns shape {list(scores.shape)}; class scores [1, classes] are expected"
         )
     if num_classes is not None and scores.shape[1] < num_classes:
         raise LowerdeckError(
@@ -112,13 +112,13 @@ def _class_scores(name: str, program: Program, sample: Sample, num_classes: int 
 
 
 def evenly_spaced(samples: Sequence[int], max_samples: int) -> list[int]:
-    """At most `max_samples` of `samples`, evenly spread over them and so over classes that are stored one by one."""
+    """At most `max_samples` of `samples` at even distances, and so of all classes where these are stored in order."""
     count = min(len(samples), max_samples)
     return [samples[position * len(samples) // count] for position in range(count)]
 
 
 def class_metrics(outputs: Outputs) -> list[ClassMetrics]:
-    """How well each program recognizes each class that occurs; empty where no sample has a label."""
+    """How well each program recognizes each class; empty without labels."""
     if outputs.labels is None:
         return []
     correct = {program: logits.argmax(axis=1) == outputs.labels for program, logits in outputs.logits.items()}
@@ -139,14 +139,14 @@ def summarize(
     manifest: Mapping[str, Any],
     layers: Sequence[LayerMetrics] = (),
 ) -> dict[str, Any]:
-    """All metrics of a build; every name ends in its unit, fractions and counts excepted.
+    """All metrics of a build, with names that end in their unit, except for fractions and counts.
 
     Args:
-        outputs: What the programs answered.
-        metric_functions: Computed on the outputs.
-        plan: Gives the metrics of coverage.
-        manifest: Of the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
-        layers: Layer by layer, worst first.
+        outputs: Outputs of the programs.
+        metric_functions: Metrics of the outputs.
+        plan: The plan, for metrics of coverage.
+        manifest: Describes the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
+        layers: Metrics of layers, worst first.
     """
     metrics: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
     for program in ("float", "quantized", "delegated"):

@@ -24,18 +24,17 @@ def export(
 ) -> ExportedProgram:
     """Export `model` for inputs of these shapes.
 
-    One non-strict program serves all backends: what strict export adds and NeutronQuantizer needs is added before
-    quantization (pt2e.prepare).
+    All backends use one non-strict program: pt2e.prepare adds what NeutronQuantizer needs of a strict export.
 
     Args:
-        model: in eval mode.
-        input_shapes: shape of every float32 input with its batch dimension.
-        dynamic_dimensions: those whose size may vary, `input_shapes` being one of the possible choices.
-        memory_format: how inputs of four dimensions lie in memory; what is computed from them follows.
+        model: In eval mode.
+        input_shapes: Shape of every float32 input with its batch dimension.
+        dynamic_dimensions: Dimensions of varying size; `input_shapes` has one of the possible sizes.
+        memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows.
 
     Raises:
-        LowerdeckError: torch.export cannot trace the model, with its reason; or the model does not take every size,
-            with what to change in model.dynamic_shapes.
+        LowerdeckError: torch.export cannot trace the model, or the model rejects some sizes; the message has
+            torch.export's reason, or what to change in model.dynamic_shapes.
     """
     import torch
 
@@ -45,7 +44,7 @@ def export(
         with torch.no_grad(), fast_graph_passes():
             program = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
-    except Exception as error:  # user's code runs while tracing: anything may come out of it
+    except Exception as error:  # the user's code, which tracing runs, may raise anything
         found = violations(error, dynamic_dimensions)
         if found is None:
             raise LowerdeckError(_export_error_message(model, shapes_to_trace, dynamic_dimensions, error)) from error

@@ -31,32 +31,31 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 PreservedOps = tuple[list[str], list[str]]
-"""Operators that a partitioner may keep from being decomposed, and the nodes that it does keep, by their names."""
+"""Names of the operators that a partitioner may preserve from decomposition, and of the nodes that it preserves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partitioned:
-    """An edge program and what the partitioner decided about it."""
+    """An edge program and the partitioner's decisions about it."""
 
     program: ExportedProgram
     """Edge-dialect program after the backend's passes, before lowering."""
     edge_config: EdgeCompileConfig
-    """What it was made with."""
+    """The configuration of the edge program."""
     preserved_ops: PreservedOps
-    """What the partitioner kept from being decomposed."""
     plan: DelegationPlan
 
 
 def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
-    """Run the backend's partitioner on `program` and keep its decisions instead of compiling them.
+    """Run the backend's partitioner on `program`, and record its decisions instead of compiling partitions.
 
     Args:
         program: ATen program, quantized for the backend.
-        backend: What to lower to.
+        backend: The backend to lower to.
 
     Raises:
-        NothingDelegatedError: no node would be delegated; lists the reasons.
-        LowerdeckError: the backend gives a node neither a partition nor a reason, or a size has no upper bound.
+        NothingDelegatedError: no node would be delegated; the message lists the reasons.
+        LowerdeckError: a node has neither a partition nor a reason, or a size has no upper bound.
     """
     lowering = backend.lowering(program)
     edge_config = lowering.edge_config or EdgeCompileConfig()
@@ -67,7 +66,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
             partitioner=[partition_chain(lowering, planner.hook)],
             compile_config=edge_config,
         )
-    assert planner.preserved_ops is not None, "ExecuTorch asks what to preserve before it partitions"
+    assert planner.preserved_ops is not None, "ExecuTorch determines preserved operators before it partitions"
     return Partitioned(
         program=manager.exported_program(),
         edge_config=edge_config,
@@ -77,14 +76,13 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
 
 
 def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
-    """What the backend's partitioner keeps from being decomposed: all by which its options act on the edge program.
+    """`Partitioned.preserved_ops`, determined without making the edge program.
+
+    The edge program depends on the backend's options only through these.
 
     Args:
-        program: ATen program, quantized as the backend wants it.
-        backend: What to lower to.
-
-    Returns:
-        The same as `Partitioned.preserved_ops`, without making the edge program.
+        program: ATen program, quantized for the backend.
+        backend: The backend to lower to.
     """
     partitioner = partition_chain(backend.lowering(program))
     with fast_graph_passes():
@@ -92,21 +90,21 @@ def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
     return _preserved_nodes(functional, partitioner.ops_to_not_decompose(functional))
 
 
-def _preserved_nodes(program: ExportedProgram, answer: PreservedOperators) -> PreservedOps:
-    operators, preserves = answer
+def _preserved_nodes(program: ExportedProgram, preserved: PreservedOperators) -> PreservedOps:
+    operators, preserves = preserved
     nodes = [node for node in program.graph.nodes if node.op == "call_function" and node.target in operators]
     return sorted(map(str, operators)), [node.name for node in nodes if preserves is None or preserves(node)]
 
 
 def replan(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
-    """The plan for an edge program that `partition` made before, with other options that leave the program as it is.
+    """The plan for an edge program of `partition` under other options, which leave the program unchanged.
 
     Args:
-        edge: As it was stored.
-        backend: With options that differ in Backend.delegation_options at most, and keep the same whole.
+        edge: The stored edge program.
+        backend: Has options that differ in Backend.delegation_options at most, and the same preserved_ops.
 
     Raises:
-        NothingDelegatedError: no node would be delegated; lists the reasons.
+        NothingDelegatedError: no node would be delegated; the message lists the reasons.
     """
     lowering = backend.lowering(edge.exported_program())
     with fast_graph_passes(), _planning(lowering, backend) as planner:
@@ -115,17 +113,17 @@ def replan(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
 
 
 class _Planner:
-    """Keeps what the partitioner would delegate, and then has nothing delegated."""
+    """Records what the partitioner would delegate, and prevents delegation."""
 
     def __init__(self, backend: Backend, reason: Callable[[torch.fx.Node], Reason | None]) -> None:
         self._backend, self._reason = backend, reason
         self.plan: DelegationPlan | None = None
         self.preserved_ops: PreservedOps | None = None
-        """The first answer, which is about the functional program before anything is decomposed."""
+        """The partitioner's first choice, for the functional program before any decomposition."""
 
     @property
     def hook(self) -> PartitionHook:
-        """To stand around the partitioner."""
+        """The hook around the partitioner."""
         return PartitionHook(
             position=HookPosition.STEP, partition=self._partition, ops_to_not_decompose=self._ops_to_not_decompose
         )
@@ -142,17 +140,17 @@ class _Planner:
 
     def _ops_to_not_decompose(self, preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
         if self.plan is not None:
-            # ExecuTorch checks last that no preserved operator is left; here all are left, for convert to lower.
+            # ExecuTorch finally checks that no preserved operator is left; here all are left for convert to lower.
             return [], None
-        answer = preserve(program)
+        preserved = preserve(program)
         if self.preserved_ops is None:
-            self.preserved_ops = _preserved_nodes(program, answer)
-        return answer
+            self.preserved_ops = _preserved_nodes(program, preserved)
+        return preserved
 
 
 @contextmanager
 def _planning(lowering: Lowering, backend: Backend) -> Iterator[_Planner]:
-    """While open, the backend listens for the reasons of its partitioner."""
+    """A planner that uses the reasons of the backend's partitioner, recorded while the context is open."""
     with lowering.reasons() if lowering.reasons else nullcontext(_no_reason_given) as reason:
         yield _Planner(backend, reason)
 
@@ -162,7 +160,7 @@ def _no_reason_given(node: torch.fx.Node) -> Reason:
 
 
 def _require_delegation(plan: DelegationPlan | None) -> DelegationPlan:
-    """The plan, of which something has to be delegated."""
+    """The plan, if it delegates anything."""
     assert plan is not None, "ExecuTorch has partitioned the program"
     if not plan.delegated_compute_nodes:
         raise NothingDelegatedError(_nothing_delegated_message(plan), plan)
@@ -170,13 +168,12 @@ def _require_delegation(plan: DelegationPlan | None) -> DelegationPlan:
 
 
 def _nothing_delegated_message(plan: DelegationPlan) -> str:
-    by_operator_and_reason: dict[tuple[str, str], list[str]] = {}
+    messages_by_reason: dict[tuple[str, str], list[str]] = {}
     for node in plan.nodes:
         if node.compute and node.reason:
-            by_operator_and_reason.setdefault((node.operator, f"{node.reason.code} {node.reason.check}"), []).append(
-                str(node.reason)
-            )
-    most = sorted(by_operator_and_reason.items(), key=lambda item: -len(item[1]))[:10]
+            key = (node.operator, f"{node.reason.code} {node.reason.check}")
+            messages_by_reason.setdefault(key, []).append(str(node.reason))
+    most = sorted(messages_by_reason.items(), key=lambda item: -len(item[1]))[:10]
     listed = "\n".join(f"  {len(messages)} x {operator}: {messages[0]}" for (operator, _), messages in most)
     return (
         f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the "

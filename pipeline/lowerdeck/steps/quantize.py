@@ -26,7 +26,7 @@ def quantize(
     """Convert `program` with the ranges that calibration found.
 
     Returns:
-        The quantized ATen program, and all tensors that are integers in it.
+        The quantized ATen program, and all its integer tensors.
     """
     prepared = prepare(program, quantizer)
     restore_observers(prepared, state)
@@ -35,6 +35,6 @@ def quantize(
     with torch.no_grad(), fast_graph_passes():
         converted = convert_pt2e(prepared)
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
-    # The float weights are dead after conversion, yet would be stored and read by every later stage.
+    # The float weights are unused after conversion, but every later stage would store and read them.
     quantized = remove_unused_parameters_pass(quantized)
     return quantized, quantized_tensors(quantized, ranges, modules)

@@ -1,4 +1,4 @@
-"""The cases of each backend: the module of the same name has `CASES`, `TARGETS` and `installed`."""
+"""The cases of each backend, in a module of its name with `CASES`, `TARGETS` and `installed`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lowerdeck.operators.measure import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """The cases and targets that are measured for one backend."""
+    """The cases and targets to measure for one backend."""
 
     cases: Sequence[Case]
     targets: Sequence[Target]
     installed: Callable[[], dict[str, frozenset[str]]]
-    """Device -> edge operators that the installed version supports by its own lists."""
+    """Device -> edge operators that the installed version lists as supported."""
 
 
 def collection_of(backend: str) -> Collection:
-    """The collection of `backend`, a folder of pipeline/lowerdeck/backends."""
+    """The collection of `backend`, a folder in pipeline/lowerdeck/backends."""
     module = importlib.import_module(f"{__name__}.{backend}")
     return Collection(cases=module.CASES, targets=module.TARGETS, installed=module.installed)
