@@ -166,7 +166,7 @@ class TestTable:
     def test_a_vtable_that_is_too_small(self) -> None:
         """The root table stands at 12, its vtable of 3 bytes at 8."""
         data = struct.pack("<I4sHHi", 12, b"TEST", 3, 4, 4)
-        with pytest.raises(ValueError, match="the table at 12 has a vtable of 3 bytes, 4 is the least"):
+        with pytest.raises(ValueError, match="the table at 12 has a vtable of 3 bytes, at least 4 are required"):
             root(data, b"TEST", "a test")
         assert root(struct.pack("<I4sHHi", 12, b"TEST", 4, 4, 4), b"TEST", "a test").scalar(0, "i", 1) == 1
 
@@ -250,7 +250,7 @@ class TestValues:
         assert found.values[3] is True
 
     @pytest.mark.parametrize(
-        ("given", "message"), [(value(12, table({})), "a value has type 12"), (value(2), "a type and no content")]
+        ("given", "message"), [(value(12, table({})), "a value has type 12"), (value(2), "a type but no content")]
     )
     def test_of_no_kind(self, given: Field, message: str) -> None:
         with pytest.raises(ValueError, match=message):
@@ -460,7 +460,7 @@ class TestInstructions:
     def test_inputs_and_outputs_are_values(self, slot: str) -> None:
         with pytest.raises(ValueError, match="refers to value 1 and has 1"):
             read_pte(pte(plan([value(1)], **dict[str, Any]({slot: numbers([1], "i")}))))
-        with pytest.raises(ValueError, match="method forward has an input or output that is no value"):
+        with pytest.raises(ValueError, match="method forward has an input or output that is not a value"):
             read_pte(pte(plan([value(1)], **dict[str, Any]({slot: numbers([-1], "i")}))))
 
     def test_items_of_lists_are_values(self) -> None:

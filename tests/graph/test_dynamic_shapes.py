@@ -306,7 +306,7 @@ def test_sizes_that_export_lets_pass_are_tried() -> None:
 
 def test_what_torch_cannot_reason_about_is_told_with_a_way_out() -> None:
     with pytest.raises(
-        LowerdeckError, match=r"model\.dynamic_shapes\): .*\n[\s\S]*let multiple_of be what the model divides"
+        LowerdeckError, match=r"model\.dynamic_shapes\): .*\n[\s\S]*set multiple_of to the model's divisor"
     ):
         export(ResNet8(num_classes=10).eval(), [[1, 3, 32, 32]], side(min=16, max=64))
 

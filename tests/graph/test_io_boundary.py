@@ -163,7 +163,7 @@ def test_either_side_alone(lowered: Callable[[str], Lowered], tmp_path: Path, in
 
 
 @pytest.mark.parametrize(
-    ("side", "message"), [("inputs", "input 'x' cannot be taken"), ("outputs", "output 0 cannot be")]
+    ("side", "message"), [("inputs", "input 'x' cannot be an integer"), ("outputs", "output 0 cannot be an integer")]
 )
 def test_what_is_not_quantized_cannot_be_an_integer(
     lowered: Callable[[str], Lowered], tmp_path: Path, side: str, message: str

@@ -181,7 +181,7 @@ def test_a_program_of_which_nothing_is_delegated_is_refused(lowered: Callable[[s
     with pytest.raises(NothingDelegatedError) as caught:
         partition(program, lowered(target).backend())
     message = str(caught.value)
-    assert f"{lowered(target).target['backend']} would take none of the 2 compute nodes" in message
+    assert f"{lowered(target).target['backend']} would delegate none of the 2 compute nodes" in message
     assert all(node.partition is None and node.reason is not None for node in caught.value.plan.nodes)
     assert "1 x aten.erf.default: " in message
     assert "another target" in message

@@ -53,7 +53,7 @@ class Table:
         vtable = position - unpack(data, "i", position)[0]
         size = unpack(data, "H", vtable)[0]
         if size < 4:
-            raise ValueError(f"the table at {position} has a vtable of {size} bytes, 4 is the least")
+            raise ValueError(f"the table at {position} has a vtable of {size} bytes, at least 4 are required")
         self._data = data
         self._position = position
         self._fields: tuple[int, ...] = unpack(data, "H", vtable + 4, (size - 4) // 2)

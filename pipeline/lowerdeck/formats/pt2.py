@@ -222,9 +222,9 @@ def _drop_traces_of_dynamo(metadata: dict[str, str]) -> None:
     """Drop what Dynamo adds to nodes only when it first traces a function in a process."""
     if "custom" not in metadata:
         return
-    kept = {key: value for key, value in json.loads(metadata["custom"]).items() if not key.startswith(_DYNAMO)}
-    if kept:
-        metadata["custom"] = json.dumps(kept)
+    custom = {key: value for key, value in json.loads(metadata["custom"]).items() if not key.startswith(_DYNAMO)}
+    if custom:
+        metadata["custom"] = json.dumps(custom)
     else:
         del metadata["custom"]
 

@@ -241,7 +241,7 @@ def _value(table: Table, constants: _Constants) -> Value:
     if kind in (0, 1):  # left out, or Null
         return None
     if content is None:
-        raise ValueError("a value has a type and no content")
+        raise ValueError("a value has a type but no content")
     if kind == 5:
         return _tensor(content, constants)
     if kind == 6:
@@ -316,7 +316,7 @@ def _check_indices(method: Method) -> None:
         if index != -1:  # None in a list; rejected below for inputs and outputs
             _item(method.values, index, "value")
     if -1 in method.inputs or -1 in method.outputs:
-        raise ValueError(f"method {method.name} has an input or output that is no value")
+        raise ValueError(f"method {method.name} has an input or output that is not a value")
     for chain in method.chains:
         for instruction in chain:
             for index in _referred(instruction, method, len(chain)):

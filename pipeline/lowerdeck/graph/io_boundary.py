@@ -139,7 +139,7 @@ def _tensor(value: Any, name: str, parameters: QuantizationParameters | None) ->
     if not isinstance(value, Tensor):
         raise LowerdeckError(
             f"{name} is an input or output of the program and a {type(value).__name__}; only tensors are supported: "
-            "let the model take and give tensors alone"
+            "change the model to accept and return only tensors"
         )
     return ProgramTensor(
         name=name,
@@ -165,10 +165,10 @@ def _quantized_inputs(program: ExportedProgram) -> dict[int, QuantizationParamet
         users = list(input_node.users)
         if len(users) != 1 or not _is_per_tensor(users[0], STATIC_QUANTIZE):
             raise LowerdeckError(
-                f"input {input_node.name!r} cannot be taken as integers (quantized_inputs): it is used by "
-                f"{', '.join(map(_describe_node, users)) or 'nothing'}, and not by one static quantization of the "
-                "whole tensor outside of delegates. Quantize what uses it, or set target.options.quantized_inputs "
-                "to false"
+                f"input {input_node.name!r} cannot be an integer tensor (quantized_inputs): it is used by "
+                f"{', '.join(map(_describe_node, users)) or 'nothing'}, and not by exactly one static quantization of "
+                "the whole tensor outside of delegates. Quantize the nodes that use it, or set "
+                "target.options.quantized_inputs to false"
             )
         found[index] = _quantization_parameters(users[0])
     return found
@@ -183,9 +183,9 @@ def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationPara
             continue
         if not _is_per_tensor(node, STATIC_DEQUANTIZE):
             raise LowerdeckError(
-                f"output {index} cannot be given as integers (quantized_outputs): it comes from "
+                f"output {index} cannot be an integer tensor (quantized_outputs): it comes from "
                 f"{_describe_node(node)}, and not from a static dequantization of the whole tensor outside "
-                "of delegates. Quantize what computes it, or set target.options.quantized_outputs to false"
+                "of delegates. Quantize the node that computes it, or set target.options.quantized_outputs to false"
             )
         found[index] = _quantization_parameters(node)
     return found

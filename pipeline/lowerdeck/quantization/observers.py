@@ -77,6 +77,6 @@ def observed_by(spec: QuantizationSpec, choice: ObserverChoice) -> QuantizationS
         ("moving_average_min_max", False): observer.MovingAverageMinMaxObserver,
     }
     partial = getattr(spec.observer_or_fake_quant_ctr, "p", None)
-    kept = {name: value for name, value in (partial.keywords if partial else {}).items() if name == "eps"}
-    chosen = classes[choice.kind, per_channel].with_args(**kept, **choice.options)
+    eps = {name: value for name, value in (partial.keywords if partial else {}).items() if name == "eps"}
+    chosen = classes[choice.kind, per_channel].with_args(**eps, **choice.options)
     return dataclasses.replace(spec, observer_or_fake_quant_ctr=chosen)

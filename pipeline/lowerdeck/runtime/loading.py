@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from lowerdeck.contracts.errors import LowerdeckError
 
@@ -47,8 +47,8 @@ def open_program(
     from lowerdeck.runtime.program import HostProgram
     from lowerdeck.runtime.twins import read_manifest
 
-    if resolver not in Resolver.__args__:  # type: ignore[attr-defined]
-        raise LowerdeckError(f"no resolver {resolver!r}; known are: {', '.join(Resolver.__args__)}")  # type: ignore[attr-defined]
+    if resolver not in get_args(Resolver):
+        raise LowerdeckError(f"no resolver {resolver!r}; known are: {', '.join(get_args(Resolver))}")
     try:
         data = path.read_bytes()
     except OSError as error:

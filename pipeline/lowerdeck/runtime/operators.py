@@ -56,8 +56,8 @@ def resolve(name: str) -> Kernel:
         schema = torch._C._get_schema(namespace_and_name, overload)
     except RuntimeError:
         raise ValueError(
-            f"is unknown to PyTorch {torch.__version__}; import the package that registers it before the program is "
-            "opened, or delegate it"
+            f"is unknown to PyTorch {torch.__version__}; import the package that registers it before opening the "
+            "program, or delegate it"
         ) from None
     return _from_schema(name, schema)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
-"""Inputs of one sample -> float32 outputs [1 x c]."""
+"""Inputs of one sample -> float32 class scores [1 x c]."""
 
 NOT_MEASURED = "not measured"
 """Replaces the metric of a program that this host cannot execute."""

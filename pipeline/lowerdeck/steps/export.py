@@ -63,5 +63,5 @@ def _export_error_message(
     message = f"{type(model).__name__} cannot be exported with inputs of shape {listed} (model.input_shapes"
     if not dynamic_dimensions:
         return f"{message}): {type(error).__name__}: {error}"
-    advice = "If this is about sizes that vary, narrow them, or let multiple_of be what the model divides them by"
+    advice = "If varying sizes are the cause, narrow them, or set multiple_of to the model's divisor of them"
     return f"{message} and model.dynamic_shapes): {type(error).__name__}: {error}\n{advice}"

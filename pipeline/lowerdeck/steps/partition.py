@@ -176,6 +176,6 @@ def _nothing_delegated_message(plan: DelegationPlan) -> str:
     most = sorted(messages_by_reason.items(), key=lambda item: -len(item[1]))[:10]
     listed = "\n".join(f"  {len(messages)} x {operator}: {messages[0]}" for (operator, _), messages in most)
     return (
-        f"{plan.backend} would take none of the {plan.compute_nodes} compute nodes, so the program would run on the "
-        f"CPU alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."
+        f"{plan.backend} would delegate none of the {plan.compute_nodes} compute nodes, so the program would run on "
+        f"the CPU alone:\n{listed}\nChoose a quantization that the backend delegates, or another target."
     )
