@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bounds(section: DataclassInstance) -> dict[str, float | None]:
-    """The bounds in the configuration's section `gates`, without its `name`; None where a gate is off."""
+    """The bounds in the configuration's section `gates`; None where a gate is off."""
     return {gate: bound for gate, bound in asdict(section).items() if gate != "name"}
 
 

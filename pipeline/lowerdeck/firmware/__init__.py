@@ -1,1 +1,1 @@
-"""Step firmware: the converted program -> all that its use in firmware needs, as files by name."""
+"""Step firmware: converted program -> the files that firmware needs to use it."""

@@ -1,4 +1,4 @@
-"""How the outputs of a delegated program compare with PyTorch's, in a unit that suits the element type."""
+"""Comparison of a delegated program's outputs with PyTorch's, in units that suit the element type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Agreement:
     """The largest difference between a program's outputs and those of the quantized or float program in PyTorch."""
 
     max_error: float
-    """Rounded: the last digits depend on the processor."""
+    """Rounded, because the last digits depend on the processor."""
     unit: str
     within_limit: bool
 

@@ -197,7 +197,7 @@ def _executed(
     partitioned: Partitioned,
     backend: Backend,
 ) -> CaseResult:
-    """`measured` with the results of compiling and executing."""
+    """`measured`, completed by compiling and executing."""
     facts: dict[str, Any] = {}
     try:
         with TemporaryDirectory() as folder, chdir(folder):

@@ -79,8 +79,7 @@ class Row:
     @property
     def key(self) -> str:
         """The unique key that `--only` matches."""
-        device = f" on {self.device}" if self.device else ""
-        return f"{self.table}: {self.case} ({self.precision}){device}"
+        return _key(self.table, self.case, self.precision, self.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,11 @@ class Planned:
     case: Case
     precision: str
     target: Target
-    key: str
+
+    @property
+    def key(self) -> str:
+        """The key of the measured row."""
+        return _key(self.case.table, self.case.label, self.precision, self.target.name)
 
 
 def planned(backend: str, only: str = "*") -> list[Planned]:
@@ -107,7 +110,7 @@ def planned(backend: str, only: str = "*") -> list[Planned]:
     collection = cases.collection_of(backend)
     tables = claims.read(backend)
     found = [
-        Planned(case=case, precision=precision, target=target, key=_key(case, precision, target))
+        Planned(case=case, precision=precision, target=target)
         for case in collection.cases
         for precision in case.precisions or _precisions(case, tables)
         for target in collection.targets
@@ -122,8 +125,8 @@ def _precisions(case: Case, tables: Mapping[str, claims.Table]) -> Sequence[str]
     return list(dict.fromkeys([*DEFAULT_PRECISIONS, *(claim.precisions if claim else ())]))
 
 
-def _key(case: Case, precision: str, target: Target) -> str:
-    return f"{case.table}: {case.label} ({precision})" + (f" on {target.name}" if target.name else "")
+def _key(table: str, case: str, precision: str, device: str) -> str:
+    return f"{table}: {case} ({precision})" + (f" on {device}" if device else "")
 
 
 def measured(backend: str, planned_rows: Sequence[Planned], advance: Callable[[str], None]) -> Page:

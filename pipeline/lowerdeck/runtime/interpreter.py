@@ -50,7 +50,7 @@ class Twin(Protocol):
         ...
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> None:
-        """Execute: read the inputs among `arguments`, write the outputs among them."""
+        """Execute the partition: read its inputs and write its outputs among `arguments`."""
         ...
 
 
@@ -196,17 +196,13 @@ class BoundMethod:
         values, targets = self._values, [index for position in kernel.outputs for index in self._items(args[position])]
         if len(kernel.outputs) > 1 or isinstance(self._method.values[args[kernel.outputs[0]]], Boxed):
             return self._bind_results(call, targets)
-        target = targets[0]
-        casts = kernel.casts
+        target, casts = targets[0], kernel.casts
 
         def compute_one() -> None:
             result, tensor = call(), values[target]
             if result.dtype != tensor.dtype and not casts and not torch.can_cast(result.dtype, tensor.dtype):
                 raise ValueError(f"the result is {result.dtype} and the program's tensor {tensor.dtype}")
-            if tensor.shape != result.shape:
-                self._store(tensor, result)
-            else:
-                tensor.copy_(result)
+            self._store(tensor, result)
 
         return compute_one
 

@@ -1,4 +1,4 @@
-"""Loads a `.pte` for execution on the host, and chooses what executes it."""
+"""Loads a `.pte` for execution on the host, and chooses the executor."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _call(item: Any) -> Any:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel end this process when its parent is killed, and leave Ctrl-C to the parent."""
+    """Have the kernel kill this process when its parent dies, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h

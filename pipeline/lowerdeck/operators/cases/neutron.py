@@ -198,7 +198,7 @@ CASES = (*_LISTED, *_NOT_LISTED, *(dataclasses.replace(case, table="quantizer") 
 
 
 def installed() -> dict[str, frozenset[str]]:
-    """The edge operators that NeutronPartitioner has a converter for."""
+    """The edge operators that NeutronPartitioner can convert."""
     TARGETS[0].create().quantizer(PRECISIONS["int8"])  # makes the backend importable, which needs the SDK
     from executorch.backends.nxp.neutron_partitioner import supported_ops
 
