@@ -82,9 +82,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         default="reference",
         help="LiteRT's kernels for Neutron's partitions (default: %(default)s)",
     )
-    run.add_argument(
-        "--manifest", type=Path, help="manifest of the program (default: manifest.json next to it, if any)"
-    )
+    run.add_argument("--manifest", type=Path, help="its manifest (default: manifest.json next to it, if any)")
     run.add_argument("--twins", type=Path, help="folder of its host twins (default: twins/ next to it, if any)")
     run.add_argument("--alone", action="store_true", help="ignore manifest.json and twins/ next to the program")
     for name, default, what in (("mean", 0.0, "subtracted from"), ("std", 1.0, "divisor of")):
