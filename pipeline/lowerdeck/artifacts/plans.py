@@ -41,7 +41,7 @@ def parse_plan(text: str, source: str) -> DelegationPlan:
         return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LowerdeckError(
-            f"{source} holds no delegation plan of this version ({type(error).__name__}: {error}); "
+            f"{source} contains no delegation plan of this version ({type(error).__name__}: {error}); "
             "`dvc repro partition` makes one"
         ) from None
 

@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         "compare",
         help="show builds side by side: a sweep, runs, git revisions",
         description="Shows builds side by side. Without a SELECTOR: the points of the latest sweep, or all "
-        "recorded builds where there is none. docs/compare.md explains tables and page.",
+        "recorded builds if there is none. docs/compare.md explains tables and page.",
     )
     parser.add_argument(
         "selectors",
@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--top", type=_count, default=40, metavar="N", help="rows; 0 for all (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it instead of the table")
     parser.add_argument("--csv", metavar="FILE", help="write one row per build as CSV; - prints it instead")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where the page goes (default: build/compare.html)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file for the page (default: build/compare.html)")
     parser.add_argument("--no-log", action="store_true", help="do not log the comparison to MLflow")
     parser.set_defaults(run=run)
 

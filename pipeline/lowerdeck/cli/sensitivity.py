@@ -23,8 +23,8 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "sensitivity",
         help="rank layers by the accuracy that quantizing each costs, and find those to leave float",
-        description="Measures the build in build/, which needs to be completed through calibrate only. The same "
-        "command continues an interrupted run. It never uses the evaluation set, which has to evaluate the result.",
+        description="Measures the build in build/, which must be completed through calibrate. The same "
+        "command continues an interrupted run. It never uses the evaluation set, so the result can be evaluated on it.",
     )
     parser.add_argument(
         "--split", choices=("calibration", "training"), default="calibration", help="samples to measure on"

@@ -46,14 +46,14 @@ def read_build() -> Build:
     """The build in build/.
 
     Raises:
-        LowerdeckError: an artifact is missing, or build/ holds parts of different builds.
+        LowerdeckError: an artifact is missing, or build/ contains parts of different builds.
     """
     config, manifest = load.read_config(paths.CONFIG), read_json(paths.MANIFEST)
     plan, metrics = read_plan(), read_json(paths.METRICS)
     converted = (plan.backend, manifest["converter"]["flavor"], manifest["program"]["bytes"])
     if converted != (config.target.backend, config.flavor.name, metrics["program_bytes"]):
         raise LowerdeckError(
-            f"{paths.BUILD} holds parts of different builds: the configuration is for {config.target.backend} with "
+            f"{paths.BUILD} contains parts of different builds: the configuration is for {config.target.backend} with "
             f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
             f"{manifest['converter']['flavor']}, or it was not evaluated yet. `dvc repro` completes the build."
         )

@@ -97,8 +97,8 @@ class PointBuild:
                 if (earlier := self._shared.producer_of[path]).name != EVALUATE:
                     self._materialize(earlier)
             if measured != self._workspace:  # the store has no results of failed stages
-                for path in _files_of(self._shared.stages[EVALUATE], measured):
-                    write_bytes(self._workspace / path, (measured / path).read_bytes())
+                for file in _files_of(self._shared.stages[EVALUATE], measured):
+                    write_bytes(self._workspace / file, (measured / file).read_bytes())
             self._execute(stage, digest([self._keys[EVALUATE], TRACK]))
         except StageFailed as failed:
             return dataclasses.replace(record, reason=f"{record.reason}\n{failed.reason}\nlog: {failed.log}")

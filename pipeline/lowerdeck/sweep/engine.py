@@ -39,7 +39,7 @@ class Prepared:
     folder: Folder
     sweep: Sweep
     given: list[str]
-    """Overrides for Hydra and of its own settings."""
+    """Overrides for Hydra, including its own settings."""
     points: list[list[str]] | None
     """Overrides of every point; None if a sweeper chooses them while it runs."""
 
