@@ -3,6 +3,6 @@
 import sys
 from pathlib import Path
 
-# A workspace with sources of its own, as this repository is, runs these and not a package that is installed elsewhere.
+# A workspace with its own sources, such as this repository, runs them instead of a package installed elsewhere.
 if (sources := Path(__file__).parents[1] / "pipeline").is_dir() and str(sources) not in sys.path:
     sys.path.insert(0, str(sources))

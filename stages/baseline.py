@@ -1,4 +1,4 @@
-"""Stage baseline: float and quantized program on the evaluation set -> build/baseline/, the reference of evaluate."""
+"""Stage baseline: float and quantized program on the evaluation set -> build/baseline/, the reference for evaluate."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen.dataset import chosen_dataset

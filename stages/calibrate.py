@@ -1,4 +1,4 @@
-"""Stage calibrate: representative samples through the prepared model, then training if any -> build/calibrate/."""
+"""Stage calibrate: representative samples through the prepared model, then optional training -> build/calibrate/."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen import dataset, quantization, training

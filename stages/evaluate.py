@@ -24,7 +24,7 @@ def main() -> None:
     measured["executed_by"] = host.executor
     digests = [data.evaluation.digest(sample) for sample in samples]
     evaluation_results.write_evaluation(measured, outputs, digests, class_metrics(outputs))
-    check_gates(gates.chosen_gates(), measured)  # last: the metrics are written whether they are good enough or not
+    check_gates(gates.chosen_gates(), measured)  # last, so that metrics that miss a gate are written too
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -13,7 +13,7 @@ def main() -> None:
     backend, program = lowering_backend(), programs.read_program(paths.QUANTIZED)
     from lowerdeck.steps.partition import partition, preserved_ops, replan
 
-    # Building the edge program is the costly part of the stage, so one that was made from the same inputs is reused.
+    # Building the edge program is the costly part of the stage, so one with the same inputs is reused.
     fingerprint, options = edge_fingerprint()
     edge = edge_programs.read_matching_edge_program(fingerprint, options, lambda: preserved_ops(program, backend))
     if edge is None:

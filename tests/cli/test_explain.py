@@ -196,7 +196,7 @@ class TestAgainst:
         assert "not a plan file" in explain("--against", "nothing.json", status=1)
 
     def test_does_not_go_together_with_node(self, explain: Callable[..., str]) -> None:
-        assert "give one of them" in explain("--against", "x", "--node", "y", status=1)
+        assert "use one of them" in explain("--against", "x", "--node", "y", status=1)
 
 
 def _with_project() -> dict[str, str]:

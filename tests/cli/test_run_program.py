@@ -230,7 +230,7 @@ class TestRefusals:
             (("some.txt",), "not a readable kind of input"),
             (("missing.npy",), "No such file"),
             (("missing.png",), "No such file"),
-            (("empty",), "holds no images"),
+            (("empty",), "contains no images"),
             (("x.npy", "x.npz"), "mixes kinds"),
         ],
         ids=str,

@@ -206,7 +206,7 @@ def test_a_killed_server_is_said_and_nothing_is_run_twice(host: Host) -> None:
     os.kill(child, signal.SIGKILL)
     _, errors = client.communicate(timeout=60)
     assert client.returncode == 1
-    assert "sleeper: the preloading server was ended while it ran this stage" in errors
+    assert "sleeper: the preload server was ended while it ran this stage" in errors
     assert (host.work / "runs").read_text() == "x"
 
 

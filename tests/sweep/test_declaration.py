@@ -75,7 +75,7 @@ def test_points_are_the_product_and_become_params_yaml() -> None:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("~target", "nothing can be removed"),
+        ("~target", "cannot remove or move"),
         ("tagret=a", "tagret: there is no such group.*Did you mean target"),
         ("targett.options.x=1", "there is no such section"),
         ("target=[a", "An override is key=value"),

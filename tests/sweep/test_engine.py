@@ -211,11 +211,11 @@ def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swep
         (["target=xnnpack_cpu,ethos_u55_129"], "there is no conf/target/ethos_u55_129.yaml"),
         (["tagret=xnnpack_cpu"], "tagret: there is no such group."),
         (["quantisation.scheme=int8"], "quantisation.scheme: there is no such section."),
-        (["quantization.num_calibration_samples=8,many"], "quantization.num_calibration_samples=many can hold for no"),
+        (["quantization.num_calibration_samples=8,many"], "quantization.num_calibration_samples=many is invalid for"),
         (["target=xnnpack_cpu", "quantization=int16x8"], "no point of this sweep can be built"),
         (["target=[xnnpack_cpu"], "An override is key=value"),
         (["experiment=nothing_of_the_kind"], "there is no conf/experiment/nothing_of_the_kind.yaml"),
-        (["hydra/launcher=nothing_of_the_kind"], "Hydra refuses this sweep"),
+        (["hydra/launcher=nothing_of_the_kind"], "Hydra rejects this sweep"),
     ],
 )
 def test_a_mistake_is_an_error_before_anything_runs(

@@ -1,5 +1,5 @@
-"""Files that stages hand to one another: the only package that knows their names and formats.
+"""Files that stages exchange: the only package that knows their names and formats.
 
-Everything is written to a temporary name beside its place and moved there, so that a stage that fails or is killed
-leaves what was there before. JSON has sorted keys and no time stamps: the same build gives the same bytes.
+Every file is written under a temporary name next to its destination and then moved, so that a stage that fails or is
+killed leaves the previous file. JSON has sorted keys and no time stamps: equal builds give equal bytes.
 """

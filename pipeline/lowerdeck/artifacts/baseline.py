@@ -15,12 +15,12 @@ from lowerdeck.contracts.evaluation import LayerMetrics, Outputs
 
 
 def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[LayerMetrics]) -> None:
-    """What the `.pte` is held against: outputs of the float and the quantized program, and the table of layers.
+    """Write the reference of the `.pte`: outputs of the float and the quantized program, and the table of layers.
 
     Args:
-        outputs: Of both programs.
-        samples: Indices into the evaluation split, of the samples that they were executed on.
-        layers: Of the quantized program against the float program.
+        outputs: Outputs of both programs.
+        samples: Indices into the evaluation split of the samples used.
+        layers: The quantized program compared with the float program.
     """
     import numpy as np
     from safetensors.numpy import save
@@ -36,7 +36,7 @@ def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[La
 
 
 def read_baseline() -> tuple[Outputs, list[int]]:
-    """The outputs that `write_baseline` wrote, and the samples that they belong to."""
+    """The outputs that `write_baseline` wrote, and the indices of their samples."""
     from safetensors import safe_open
 
     with safe_open(require_file(paths.BASELINE), framework="numpy") as file:
@@ -53,14 +53,8 @@ def read_baseline() -> tuple[Outputs, list[int]]:
 def read_layers(path: Path) -> list[LayerMetrics]:
     """The layers in the CSV at `path`, worst first; empty where nothing is quantized."""
     with path.open(newline="") as file:
-        return [
-            LayerMetrics(
-                node=row["node"],
-                operator=row["operator"],
-                module=row["module"],
-                lsb=float(row["lsb"]) if row["lsb"] else None,
-                num_samples=int(row["num_samples"]),
-                sqnr_db=float(row["sqnr_db"]),
-            )
-            for row in csv.DictReader(file)
-        ]
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    for row in rows:
+        lsb = float(row["lsb"]) if row["lsb"] else None
+        row |= {"lsb": lsb, "num_samples": int(row["num_samples"]), "sqnr_db": float(row["sqnr_db"])}
+    return [LayerMetrics(**row) for row in rows]

@@ -1,4 +1,4 @@
-"""What convert makes: the `.pte`, its data files, host twins, reports, and the manifest that binds them."""
+"""Outputs of convert: the `.pte`, its data files, host twins and reports, and the manifest that lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, replace_folder, require_file, write_bytes, write_json, write_text
@@ -24,7 +24,7 @@ _TWIN_SUFFIXES = {"litert": ".tflite", "tosa": ".tosa"}
 
 @contextmanager
 def converter_folder() -> Iterator[Path]:
-    """An empty folder for converters to work in; it stays where the block fails, so that messages can point into it."""
+    """An empty working folder for converters; it stays if the block fails, so that messages can refer to its files."""
     shutil.rmtree(paths.CONVERTER_WORK, ignore_errors=True)
     paths.CONVERTER_WORK.mkdir(parents=True)
     yield paths.CONVERTER_WORK
@@ -32,8 +32,7 @@ def converter_folder() -> Iterator[Path]:
 
 
 def write_converted(converted: Converted, converter: Converter) -> None:
-    """The program with its data files, reports and host twins, and the manifest that binds them by digest; it is
-    written last."""
+    """Write the program with its data files, reports and host twins, and last the manifest with their digests."""
     partitions = []
     with replace_folder(paths.TWINS) as folder:
         for index, partition in enumerate(converted.partitions):
@@ -43,17 +42,17 @@ def write_converted(converted: Converted, converter: Converter) -> None:
                 write_bytes(folder / twin, partition.twin)
             partitions.append(
                 {
-                    "payload_sha256": hashlib.sha256(partition.payload).hexdigest(),
+                    "payload_sha256": _sha256(partition.payload),
                     "payload_bytes": len(partition.payload),
                     "twin": twin,
-                    "twin_sha256": hashlib.sha256(partition.twin).hexdigest() if partition.twin is not None else None,
+                    "twin_sha256": _sha256(partition.twin) if partition.twin is not None else None,
                     "estimates": dict(partition.estimates),
                     "scratch_bytes": partition.scratch_bytes,
                     "transposes": partition.transposes,
                 }
             )
         if not any(partition["twin"] for partition in partitions):
-            # DVC warns of an output that is an empty folder.
+            # DVC warns about an output that is an empty folder.
             write_text(folder / "README.txt", "The partitions of this program have no host twins.\n")
     _write_reports(converted)
     with replace_folder(paths.DATA_FILES) as folder:
@@ -62,38 +61,40 @@ def write_converted(converted: Converted, converter: Converter) -> None:
         if not converted.data_files:
             write_text(folder / "README.txt", "This program holds all of its data itself.\n")
     write_bytes(paths.PROGRAM, converted.program)
-    write_json(
-        paths.MANIFEST,
-        {
-            "program": {"sha256": hashlib.sha256(converted.program).hexdigest(), "bytes": len(converted.program)},
-            "data_files": {
-                name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-                for name, content in converted.data_files.items()
-            },
-            "reports": {name: hashlib.sha256(content).hexdigest() for name, content in converted.reports.items()},
-            "converter": dataclasses.asdict(converter) | {"caveat": converter.caveat},
-            "delegates": list(converted.delegates),
-            "operators": list(converted.operators),
-            "planned_memory_bytes": converted.planned_memory_bytes,
-            "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],
-            "outputs": [dataclasses.asdict(tensor) for tensor in converted.outputs],
-            "output_scales": list(converted.output_scales),
-            "estimates": converted.estimates,
-            "partitions": partitions,
-            "versions": lowering_versions(),
-        },
-    )
+    manifest = {
+        "program": _described(converted.program),
+        "data_files": {name: _described(content) for name, content in converted.data_files.items()},
+        "reports": {name: _sha256(content) for name, content in converted.reports.items()},
+        "converter": dataclasses.asdict(converter) | {"caveat": converter.caveat},
+        "delegates": list(converted.delegates),
+        "operators": list(converted.operators),
+        "planned_memory_bytes": converted.planned_memory_bytes,
+        "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],
+        "outputs": [dataclasses.asdict(tensor) for tensor in converted.outputs],
+        "output_scales": list(converted.output_scales),
+        "estimates": converted.estimates,
+        "partitions": partitions,
+        "versions": lowering_versions(),
+    }
+    write_json(paths.MANIFEST, manifest)
 
 
 def read_data_files() -> dict[str, bytes]:
-    """The files that the program of `write_converted` reads from beside it, by name."""
-    return {
-        name: require_file(paths.DATA_FILES / name).read_bytes() for name in read_json(paths.MANIFEST)["data_files"]
-    }
+    """The data files that the converted program reads, by name."""
+    names = read_json(paths.MANIFEST)["data_files"]
+    return {name: require_file(paths.DATA_FILES / name).read_bytes() for name in names}
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _described(content: bytes) -> dict[str, Any]:
+    return {"sha256": _sha256(content), "bytes": len(content)}
 
 
 def _write_reports(converted: Converted) -> None:
-    """What the converter tells: a folder for each partition, and files on the whole program."""
+    """Write the converter's reports: a folder per partition, and files on the whole program."""
     with replace_folder(paths.REPORTS) as folder:
         for index, partition in enumerate(converted.partitions):
             for name, content in partition.reports.items():

@@ -1,4 +1,4 @@
-"""The edge program between partition and convert, and whether one from an earlier build can be used again."""
+"""The edge program between partition and convert, and whether that of an earlier build can be reused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def write_edge_program(
     options: Any = None,
     preserved_ops: Any = None,
 ) -> None:
-    """The edge program between partition and convert, and a receipt for `read_matching_edge_program`.
+    """Write the edge program, and a receipt for `read_matching_edge_program`.
 
     Args:
         program: Edge-dialect program before lowering.
-        config: What it was made with.
-        fingerprint: Digest of what it was made of; empty where it is not known.
-        options: Those that decide what the partitioner keeps whole.
-        preserved_ops: What it kept.
+        config: Configuration it was built with.
+        fingerprint: Digest of its inputs; empty if unknown.
+        options: Options that decide which operators the partitioner preserves.
+        preserved_ops: Operators that it preserved.
     """
     from lowerdeck.formats import pt2
 
@@ -37,7 +37,7 @@ def write_edge_program(
     pt2.save_edge(program, config, buffer)
     write_bytes(paths.EDGE, buffer.getvalue())
     receipt = {"fingerprint": fingerprint, "options": options, "preserved_ops": preserved_ops}
-    # No output of the stage: DVC may put another build's program into its place, which the receipt then does not fit.
+    # Not an output of the stage: DVC may restore another build's program, which this receipt then does not match.
     write_json(paths.EDGE_RECEIPT, receipt | {"sha256": hashlib.sha256(buffer.getvalue()).hexdigest()})
 
 
@@ -51,12 +51,12 @@ def read_edge_program() -> EdgeProgramManager:
 def read_matching_edge_program(
     fingerprint: str, options: Any, preserved_ops: Callable[[], Any]
 ) -> EdgeProgramManager | None:
-    """The edge program of an earlier build, where it was made of the very same and is there unchanged; else None.
+    """The edge program of an earlier build if its inputs were the same and the file is unchanged, else None.
 
     Args:
-        fingerprint: As for `write_edge_program`.
-        options: Likewise.
-        preserved_ops: Called where the options are others than they were: what the partitioner keeps whole now.
+        fingerprint: See `write_edge_program`.
+        options: See `write_edge_program`.
+        preserved_ops: Called if `options` have changed; returns the operators that the partitioner preserves now.
     """
     if not paths.EDGE.is_file() or not paths.EDGE_RECEIPT.is_file():
         return None

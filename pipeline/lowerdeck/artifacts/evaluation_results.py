@@ -1,4 +1,4 @@
-"""Metrics, the confusion pairs, and the accuracy of each class."""
+"""Metrics, confusion pairs and the accuracy of each class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 def write_evaluation(
     metrics: dict[str, Any], outputs: Outputs, digests: Sequence[str], classes: Sequence[ClassMetrics] = ()
 ) -> None:
-    """Metrics, confusion pairs of the most real program measured, classes, and the samples used by digest."""
+    """Write metrics, classes, digests of the samples used, and confusion pairs of the delegated program.
+
+    Confusion pairs are those of the quantized program if the delegated one was not executed.
+    """
     write_json(paths.METRICS, metrics)
     rows: list[tuple[str, str]] = []
     if outputs.labels is not None:
@@ -31,7 +34,7 @@ def write_evaluation(
 
 
 def _write_classes(classes: Sequence[ClassMetrics], programs: Sequence[str]) -> None:
-    """One row a class: its samples, and each program's accuracy on them with the ends of the 95 % interval."""
+    """Write one row per class: its samples, and each program's accuracy with the ends of its 95 % interval."""
     header = ["class", "num_samples"]
     header += [f"{program}_accuracy{end}" for program in programs for end in ("", LOW, HIGH)]
     rows = []
@@ -46,16 +49,16 @@ def _write_classes(classes: Sequence[ClassMetrics], programs: Sequence[str]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """How often which class was taken for which."""
+    """Confusion matrix."""
 
     labels: tuple[str, ...]
-    """Classes that occur, actual or predicted, in ascending order."""
+    """Classes that occur as actual or predicted ones, in ascending order."""
     counts: tuple[tuple[int, ...], ...]
     """[actual][predicted], both in the order of `labels`."""
 
 
 def read_confusion(path: Path) -> Confusion | None:
-    """The confusion matrix of the pairs in the CSV at `path`, None where no sample had a label."""
+    """The confusion matrix of the pairs in the CSV at `path`; None if no sample has a label."""
     with path.open(newline="") as file:
         pairs = Counter((row["actual"], row["predicted"]) for row in csv.DictReader(file))
     if not pairs:
@@ -67,7 +70,7 @@ def read_confusion(path: Path) -> Confusion | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassAccuracies:
-    """How well each program recognizes one class: a row of classes.csv."""
+    """Accuracy of each program on one class: a row of classes.csv."""
 
     label: str
     num_samples: int
@@ -76,24 +79,17 @@ class ClassAccuracies:
 
 
 def read_classes(path: Path) -> list[ClassAccuracies]:
-    """The classes in the CSV at `path`; empty where no sample has a label."""
+    """The classes in the CSV at `path`; empty if no sample has a label."""
     classes = []
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            programs = [name.removesuffix("_accuracy") for name in row if name.endswith("_accuracy")]
+            accuracies = {
+                name.removesuffix("_accuracy"): (float(row[name]), float(row[name + LOW]), float(row[name + HIGH]))
+                for name in row
+                if name.endswith("_accuracy")
+            }
             classes.append(
-                ClassAccuracies(
-                    label=row["class"],
-                    num_samples=int(row["num_samples"]),
-                    accuracies={
-                        program: (
-                            float(row[f"{program}_accuracy"]),
-                            float(row[f"{program}_accuracy_low"]),
-                            float(row[f"{program}_accuracy_high"]),
-                        )
-                        for program in programs
-                    },
-                )
+                ClassAccuracies(label=row["class"], num_samples=int(row["num_samples"]), accuracies=accuracies)
             )
     return classes
 

@@ -1,8 +1,7 @@
-"""Files are written to a temporary name and moved into place: a stage that fails leaves what was there before."""
+"""Reads and writes files atomically: a stage that fails leaves the previous file."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -15,16 +14,17 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.digests import file_digest
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Put `content` at `path`, all of it or nothing."""
+    """Write `content` to `path` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner can read
+        os.chmod(temporary, 0o644)  # mkstemp creates files that only their owner can read
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -32,12 +32,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put `text` at `path` in UTF-8, all of it or nothing."""
+    """Write `text` to `path` in UTF-8, atomically."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Put `value` at `path` as indented JSON with sorted keys; NaN and infinities are refused."""
+    """Write `value` to `path` as indented JSON with sorted keys; NaN and infinities are rejected."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
@@ -45,14 +45,14 @@ def read_json(path: Path) -> Any:
     """The JSON at `path`.
 
     Raises:
-        LowerdeckError: it is not there; names the stage that writes it.
+        LowerdeckError: the file is missing; names the stage that writes it.
     """
     return json.loads(require_file(path).read_text())
 
 
 @contextmanager
 def replace_folder(path: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `path` when the block ends well."""
+    """A new folder that replaces `path` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
@@ -69,12 +69,11 @@ def replace_folder(path: Path) -> Iterator[Path]:
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
-    with require_file(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_digest(require_file(path))
 
 
 def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A CSV file, as `dvc plots` reads it."""
+    """Write a CSV file for `dvc plots`."""
     import csv
 
     text = io.StringIO()
@@ -85,10 +84,10 @@ def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[objec
 
 
 def require_file(path: Path) -> Path:
-    """`path`, which is a file.
+    """`path`, after a check that the file exists.
 
     Raises:
-        LowerdeckError: it is not there; names the stage that writes it.
+        LowerdeckError: the file is missing; names the stage that writes it.
     """
     if not path.is_file():
         stage = path.parent.name if path != paths.CONFIG else "compose"

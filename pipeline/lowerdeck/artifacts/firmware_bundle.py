@@ -11,10 +11,10 @@ from lowerdeck.artifacts.files import replace_folder, write_bytes
 
 
 def write_firmware(files: Mapping[str, bytes]) -> None:
-    """The bundle for firmware: its files by name as a folder, and the same as a zip file.
+    """Write the firmware bundle as a folder and as a zip file.
 
-    The files are stored and not compressed, as what a compressor writes depends on its version; and times, modes and
-    order are fixed. So the zip file too has the same bytes everywhere.
+    The zip file stores the files uncompressed, because compressed bytes depend on the compressor's version, and fixes
+    times, modes and order. It therefore has the same bytes everywhere.
     """
     with replace_folder(paths.FIRMWARE) as folder:
         for name, content in files.items():
@@ -23,6 +23,6 @@ def write_firmware(files: Mapping[str, bytes]) -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(files.items()):
             entry = zipfile.ZipInfo(f"{paths.FIRMWARE.name}/{name}", date_time=(1980, 1, 1, 0, 0, 0))
-            entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that all may read
+            entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that everybody may read
             archive.writestr(entry, content)
     write_bytes(paths.FIRMWARE_ZIP, buffer.getvalue())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_converted_program(resolver: Resolver) -> FloatProgram:
-    """The program that `write_converted` wrote, with its host twins, ready to be executed on float32 samples here."""
+    """The converted program with its host twins, ready to be executed on float32 samples."""
     from lowerdeck.runtime.loading import open_float_program
 
     return open_float_program(

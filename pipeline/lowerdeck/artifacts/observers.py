@@ -1,4 +1,4 @@
-"""What calibration found: the state of observers, and what they saw."""
+"""Results of calibration: the state of observers and the ranges that they saw."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lowerdeck.artifacts.files import read_json, require_file, write_bytes, writ
 from lowerdeck.contracts.quantization import ObservedRange, ObserverState
 
 _TRAINED = "trained/"
-"""Begins the names of trained weights among the tensors of observers."""
+"""Prefix of the names of trained weights among the tensors of observers."""
 
 
 def write_observers(state: ObserverState | None) -> None:
-    """What calibration found: buffers of observers, the layout that they belong to, what they saw; None for nothing."""
+    """Write buffers of observers, their layout, the ranges they saw and trained weights; None writes an empty state."""
     from safetensors.torch import save
 
     state = state or ObserverState(tensors={}, layout="none")

@@ -1,4 +1,4 @@
-"""Where stages put what they make: every path below build/."""
+"""Paths of all files below build/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 BUILD = Path("build")
 CONFIG = BUILD / "config.yaml"
 CODE = BUILD / "code.json"
-"""Digest by stage of all code that the stage can reach."""
+"""Digest of all code that each stage can reach."""
 EXPORTED = BUILD / "export" / "program.pt2"
 OBSERVERS = BUILD / "calibrate" / "observers.safetensors"
 OBSERVED_RANGES = BUILD / "calibrate" / "ranges.json"
@@ -39,7 +39,7 @@ FIRMWARE = BUILD / "firmware"
 FIRMWARE_ZIP = BUILD / "firmware.zip"
 LINEAGE = BUILD / "track" / "lineage.json"
 RECORDED = BUILD / "recorded.json"
-"""Git does not keep it, unlike lineage.json: a clone has no MLflow runs, and does not take its build for recorded."""
+"""Not in git, unlike lineage.json: a clone has no MLflow runs and must not consider its build recorded."""
 REPORT = BUILD / "report.html"
 COMPARISON = BUILD / "compare.html"
 EXPLANATION = BUILD / "explain.html"

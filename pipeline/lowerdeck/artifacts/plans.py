@@ -15,7 +15,7 @@ from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor,
 
 
 def write_plan(plan: DelegationPlan) -> None:
-    """The delegation plan."""
+    """Write the delegation plan."""
     write_json(paths.PLAN, dataclasses.asdict(plan))
 
 
@@ -25,24 +25,23 @@ def read_plan() -> DelegationPlan:
 
 
 def parse_plan(text: str, source: str) -> DelegationPlan:
-    """The delegation plan that `text` holds, as `write_plan` writes it.
+    """The delegation plan in `text`.
 
     Args:
         text: Content of a plan.json.
-        source: Where it comes from, for the message.
+        source: Its origin, for the message.
 
     Raises:
-        LowerdeckError: it is no plan, or one of another version of the project.
+        LowerdeckError: `text` is not a plan, or was written by another version of the project.
     """
     try:
         stored = json.loads(text)
         converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
-        nodes = tuple(_planned_node(node) for node in stored["nodes"])
-        outputs = tuple(stored["outputs"])
+        nodes, outputs = tuple(map(_planned_node, stored["nodes"])), tuple(stored["outputs"])
         return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LowerdeckError(
-            f"{source} holds no delegation plan of this version ({type(error).__name__}: {error}); "
+            f"{source} contains no delegation plan of this version ({type(error).__name__}: {error}); "
             "`dvc repro partition` makes one"
         ) from None
 

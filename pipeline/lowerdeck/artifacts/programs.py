@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write_program(path: Path, program: ExportedProgram) -> None:
-    """An ATen exported program, in bytes that depend on nothing else."""
+    """Write an ATen exported program; equal programs give equal bytes."""
     from lowerdeck.formats import pt2
 
     buffer = io.BytesIO()

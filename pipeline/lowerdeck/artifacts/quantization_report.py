@@ -1,4 +1,4 @@
-"""The tensors of a program that are held in integers."""
+"""The quantized tensors of a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
 
 
 def write_quantization_report(tensors: Sequence[QuantizedTensor]) -> None:
-    """All tensors that are held in integers, with what their scales and ranges come to."""
+    """Write all quantized tensors with their representable ranges and clipped shares."""
     report = []
     for tensor in tensors:
         seen = tensor.observed
@@ -21,7 +21,7 @@ def write_quantization_report(tensors: Sequence[QuantizedTensor]) -> None:
 
 
 def read_quantization_report() -> list[QuantizedTensor]:
-    """The tensors that `write_quantization_report` wrote; empty where nothing is quantized."""
+    """The tensors that `write_quantization_report` wrote; empty if nothing is quantized."""
     names = [field.name for field in dataclasses.fields(QuantizedTensor)]
     tensors = []
     for entry in read_json(paths.QUANTIZATION_REPORT):

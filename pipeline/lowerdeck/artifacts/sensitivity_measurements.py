@@ -1,4 +1,4 @@
-"""What `lowerdeck sensitivity` has measured so far."""
+"""Measurements of `lowerdeck sensitivity`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class TrialResults(UserDict[str, "TrialResult"]):
-    """What `lowerdeck sensitivity` has measured so far, written with every measurement, so that none is made twice."""
+    """Measurements of `lowerdeck sensitivity`, written after each one so that none is repeated."""
 
     def __init__(self, key: str) -> None:
-        """`key` is a digest of all that the measurements depend on; those of the same key are read."""
+        """`key` is a digest of everything that the measurements depend on; earlier ones with this key are read."""
         super().__init__()
         self._path = paths.SENSITIVITY / f"{key[:32]}.json"
         if self._path.is_file():

@@ -1,4 +1,4 @@
-"""Which sweep a build is a point of."""
+"""MLflow tags of a build that is a point of a sweep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lowerdeck.artifacts.files import read_json
 
 
 def read_sweep_tags() -> dict[str, str]:
-    """What the run of this build shall say of the sweep that it is a point of; empty outside of sweeps."""
+    """The tags by which this build's run names its sweep; empty outside of sweeps."""
     if not paths.SWEEP_TAGS.is_file():
         return {}
     return {str(key): str(value) for key, value in read_json(paths.SWEEP_TAGS).items()}

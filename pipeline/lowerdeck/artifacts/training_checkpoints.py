@@ -1,4 +1,4 @@
-"""Checkpoints of quantization-aware training, so that a killed training goes on."""
+"""Checkpoints of quantization-aware training, from which an interrupted training continues."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 class TrainingCheckpoints:
     """The last checkpoint of a training: tensors, and a JSON file that is written after them and names them.
 
-    It lies beside the outputs of stages, so that a killed training goes on; the stage removes it when it has succeeded.
+    It is not an output of the stage, so that it survives an interruption; the stage removes it after it has succeeded.
     """
 
     def __init__(self, key: str) -> None:
-        """`key` is a digest of all that the training depends on; a checkpoint of another key is not used."""
+        """`key` is a digest of everything that the training depends on; a checkpoint with another key is not used."""
         self._key = key
         self._index = paths.TRAINING / "checkpoint.json"
 
     def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
-        """Finished epochs and the tensors after them, None where there is no sound checkpoint of the same training."""
+        """Finished epochs and the tensors after them; None without an undamaged checkpoint of the same training."""
         from safetensors.torch import load
 
         if not self._index.is_file():
@@ -37,7 +37,7 @@ class TrainingCheckpoints:
         return index["epochs"], load(path.read_bytes())
 
     def save(self, epochs: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write a checkpoint, and remove the one before."""
+        """Write a checkpoint and remove the previous one."""
         from safetensors.torch import save
 
         path = paths.TRAINING / f"epoch_{epochs}.safetensors"
@@ -50,5 +50,5 @@ class TrainingCheckpoints:
 
 
 def remove_checkpoints() -> None:
-    """Remove checkpoints of trainings: calibrate has succeeded."""
+    """Remove all checkpoints, after calibrate has succeeded."""
     shutil.rmtree(paths.TRAINING, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Commands of `lowerdeck` of more than a few lines: each module has `add`, which adds its command to the parser."""
+"""The command `lowerdeck`: `add` of a module adds its subcommand to the parser."""

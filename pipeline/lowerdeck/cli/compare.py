@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = "-"
 _GIT = "git:"
 _SHORT_HEXADECIMAL = re.compile(r"[0-9a-f]{1,6}")
-"""A prefix shorter than this is a run's id and not a commit's: git never abbreviates to less than seven characters."""
+"""A prefix this short selects a run, not a commit: git never abbreviates to fewer than seven characters."""
 
 
 def add(commands: Any) -> None:
-    """Describe the command to the parser of `lowerdeck`."""
+    """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
         help="show builds side by side: a sweep, runs, git revisions",
         description="Shows builds side by side. Without a SELECTOR: the points of the latest sweep, or all "
-        "recorded builds where there is none. docs/compare.md explains tables and page.",
+        "recorded builds if there is none. docs/compare.md explains tables and page.",
     )
     parser.add_argument(
         "selectors",
@@ -48,13 +48,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--top", type=_count, default=40, metavar="N", help="rows; 0 for all (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it instead of the table")
     parser.add_argument("--csv", metavar="FILE", help="write one row per build as CSV; - prints it instead")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where the page goes (default: build/compare.html)")
-    parser.add_argument("--no-log", action="store_true", help="do not keep the comparison in MLflow")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file for the page (default: build/compare.html)")
+    parser.add_argument("--no-log", action="store_true", help="do not log the comparison to MLflow")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compare, print, write the page, and keep both in MLflow."""
+    """Compare, print, write the page, and log both to MLflow."""
     if options.json == options.csv == STANDARD_OUTPUT:
         raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
     from lowerdeck.artifacts import paths
@@ -93,7 +93,7 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
         if not found:
             raise LowerdeckError(f"no build was recorded yet: {ui.RECORDING_ADVICE}")
         title = f"Sweep {sweep}" if sweep else f"Experiment {tracking.experiment}"
-        return title, [*_recorded(tracking, found), *_lost_points([sweep] if sweep else [], found)]
+        return title, _with_lost_points(tracking, found, [sweep] if sweep else [])
     recorded: dict[str, runs.RecordedRun] = {}
     others: dict[str, ComparedBuild] = {}
     sweeps: list[str] = []
@@ -113,39 +113,33 @@ def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, li
                 continue
             recorded |= {run.run_id: run for run in found}
             sweeps += runs.sweeps_named(selector, found)
-    return ", ".join(selectors), [
-        *others.values(),
-        *_recorded(tracking, list(recorded.values())),
-        *_lost_points(sweeps, list(recorded.values())),
-    ]
+    builds = _with_lost_points(tracking, list(recorded.values()), sweeps)
+    return ", ".join(selectors), [*others.values(), *builds]
 
 
-def _recorded(tracking: TrackingConfig, found: Sequence[RecordedRun]) -> list[ComparedBuild]:
-    from lowerdeck.comparison import sources
-    from lowerdeck.tracking import ui
-
-    return sources.from_runs(found, ui.locate(tracking).run_pages) if found else []
-
-
-def _lost_points(sweeps: Sequence[str], found: Sequence[RecordedRun]) -> list[ComparedBuild]:
-    """Points without a run, because they failed or were skipped, of the sweeps that ran in this project."""
+def _with_lost_points(
+    tracking: TrackingConfig, found: Sequence[RecordedRun], sweeps: Sequence[str]
+) -> list[ComparedBuild]:
+    """The builds of `found`, and points of this project's `sweeps` that failed or were skipped and so have no run."""
     from lowerdeck.comparison import sources
     from lowerdeck.sweep.folder import Folder
     from lowerdeck.sweep.snapshot import SWEEPS
+    from lowerdeck.tracking import ui
 
     recorded = sources.points_of(found)
-    return [
+    lost = [
         sources.from_lost_point(sweep, record.point, record.overrides, record.status, record.reason)
         for sweep in dict.fromkeys(sweeps)
         for record in Folder(Path(SWEEPS, sweep)).records()
         if record.status != "built" and (sweep, str(record.point)) not in recorded
     ]
+    return [*(sources.from_runs(found, ui.locate(tracking).run_pages) if found else []), *lost]
 
 
 def _unrecorded_sweeps(selector: str) -> list[str]:
     """Ids of this project's sweeps that begin with `selector` and have no point in MLflow.
 
-    A point that was measured was recorded; if its run is not found, there is another reason.
+    Sweeps with a measured point are left out: its run was recorded, so that it is missing for another reason.
     """
     from lowerdeck.sweep.folder import Folder
     from lowerdeck.sweep.snapshot import SWEEPS
@@ -157,10 +151,10 @@ def _unrecorded_sweeps(selector: str) -> list[str]:
 
 
 def _revision(selector: str) -> str | None:
-    """The git revision that `selector` names, None where it names none.
+    """The git revision that `selector` names; None if it names none.
 
     Raises:
-        LowerdeckError: it begins with `git:` and git does not know it.
+        LowerdeckError: the selector begins with `git:` and git does not know the revision.
     """
     from lowerdeck.comparison import sources
 
@@ -170,12 +164,12 @@ def _revision(selector: str) -> str | None:
     if sources.is_revision(revision):
         return revision
     if selector != revision:
-        raise LowerdeckError(f"git knows no commit {revision!r}; `git log --oneline` lists those it knows")
+        raise LowerdeckError(f"git knows no commit {revision!r}; `git log --oneline` lists the commits")
     return None
 
 
 def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[str, bool]:
-    """Paired tests of the builds whose intervals overlap that of the best, where their confusion pairs were kept."""
+    """Paired tests of the builds whose intervals overlap that of the best, if their confusion pairs are available."""
     from lowerdeck.artifacts import paths
     from lowerdeck.comparison import paired, sources
     from lowerdeck.tracking.runs import read_artifacts
@@ -183,9 +177,10 @@ def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[s
     answers: dict[str, bool] = {}
     for column, near in paired.candidates(builds):
         by_run = {build.run_id: build.label for build in near if build.run_id is not None}
-        kept = {by_run[run]: data for run, data in read_artifacts(tracking, list(by_run), paths.CONFUSION.name).items()}
-        kept |= {build.label: data for build in near if (data := sources.confusion(build)) is not None}
-        hits = {label: paired.read_hits(data.decode()) for label, data in kept.items()}
+        read = read_artifacts(tracking, list(by_run), paths.CONFUSION.name)
+        pairs = {by_run[run]: data for run, data in read.items()}
+        pairs |= {build.label: data for build in near if (data := sources.confusion(build)) is not None}
+        hits = {label: paired.read_hits(data.decode()) for label, data in pairs.items()}
         answers |= paired.paired_tests(column, hits, near)
     return answers
 
@@ -194,8 +189,8 @@ def _print(options: argparse.Namespace, comparison: Comparison, output: Path) ->
     from lowerdeck.comparison import terminal
     from lowerdeck.comparison.pareto import known_metric
 
-    metrics = [name.strip() for name in (options.metrics or "").split(",") if name.strip()]
-    metrics = [known_metric(name, comparison.columns) for name in metrics]
+    names = [name.strip() for name in (options.metrics or "").split(",") if name.strip()]
+    metrics = [known_metric(name, comparison.columns) for name in names]
     console = terminal.console()
     terminal.print_comparison(comparison, console, top=options.top or None, metrics=metrics)
     terminal.print_effects(comparison, console)
@@ -212,7 +207,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _log(tracking: TrackingConfig, title: str, comparison: Comparison, files: Mapping[str, str]) -> None:
-    """Record the comparison; if MLflow fails, say so and keep what was printed and written."""
+    """Log the comparison to MLflow."""
     from lowerdeck.tracking.comparisons import log_comparison
 
     compared = [build.run_id or build.label for build in (*comparison.builds, *comparison.not_comparable)]

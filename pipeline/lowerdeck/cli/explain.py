@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """Describe the command to the parser of `lowerdeck`."""
+    """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
         help="explain why nodes are not delegated, and what would make them delegable",
@@ -27,8 +27,10 @@ def add(commands: Any) -> None:
         "build/explain.html with the whole graph. A PLAN is a plan.json, a git revision or an MLflow run.",
     )
     parser.add_argument("plan", nargs="?", metavar="PLAN", help="the plan (default: that of the build in build/)")
-    parser.add_argument("--node", metavar="NAME", help="all about one node, or those that fit a glob such as '*conv*'")
-    parser.add_argument("--reason", metavar="CODE", help="only what has this reason code, e.g. no_converter")
+    parser.add_argument(
+        "--node", metavar="NAME", help="details of one node, or of those that match a glob such as '*conv*'"
+    )
+    parser.add_argument("--reason", metavar="CODE", help="only nodes with this reason code, e.g. no_converter")
     parser.add_argument("--against", metavar="PLAN", help="what changed against another plan")
     parser.add_argument("--json", action="store_true", help="print JSON; docs/plan.md describes it")
     parser.set_defaults(run=run)
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     from lowerdeck.explain.groups import groups, reason_code
 
     if sum(value is not None for value in (options.node, options.reason, options.against)) > 1:
-        raise LowerdeckError("--node, --reason and --against do not go together: give one of them")
+        raise LowerdeckError("--node, --reason and --against exclude one another: use one of them")
     code = None if options.reason is None else reason_code(options.reason)
     plan = read_plan() if options.plan is None else named_plan(options.plan)[0]
     console, graph = Console(), PlanGraph(plan)
@@ -66,13 +68,8 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
 
     metrics = coverage(graph.plan)
     if options.json:
-        _print_json(
-            {
-                "backend": graph.plan.backend,
-                "coverage": metrics,
-                "groups": groups.as_json(found, int(metrics["total_macs"])),
-            }
-        )
+        listed = groups.as_json(found, int(metrics["total_macs"]))
+        _print_json({"backend": graph.plan.backend, "coverage": metrics, "groups": listed})
         return
     terminal.print_groups(console, graph, found)
     if options.reason is not None and not found:
@@ -82,10 +79,8 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
         config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
         for name, text in files.render(graph.plan, config).items():
             write_text(paths.BUILD / name, text)
-        console.print(
-            f"\nthe whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}",
-            soft_wrap=True,
-        )
+        pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
+        console.print(f"\n{pages}", soft_wrap=True)
 
 
 def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> None:
@@ -93,16 +88,12 @@ def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> N
     from lowerdeck.explain.hints import hint
 
     nodes = graph.named(options.node)
-    if options.json:
-        users = {node.name: [user.name for user in graph.users(node)] for node in nodes}
-        _print_json(
-            {
-                "backend": graph.plan.backend,
-                "nodes": [asdict(node) | {"users": users[node.name], "hint": hint(node, graph)} for node in nodes],
-            }
-        )
-    else:
+    if not options.json:
         terminal.print_nodes(console, graph, nodes)
+        return
+    users = {node.name: [user.name for user in graph.users(node)] for node in nodes}
+    listed = [asdict(node) | {"users": users[node.name], "hint": hint(node, graph)} for node in nodes]
+    _print_json({"backend": graph.plan.backend, "nodes": listed})
 
 
 def _against(console: Console, plan: DelegationPlan, options: argparse.Namespace) -> None:

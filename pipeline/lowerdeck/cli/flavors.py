@@ -1,4 +1,4 @@
-"""`lowerdeck flavors`: every option of conf/flavor, and whether its converter can be used here."""
+"""`lowerdeck flavors`: every option of conf/flavor, and whether its converter is usable here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Status:
     option: str
     """Name of the file in conf/flavor."""
     chosen: bool
-    """Whether params.yaml names it."""
+    """Whether params.yaml chooses it."""
     backend: str | None
     installed: bool
     """Whether a build can use it."""
@@ -38,19 +38,19 @@ class Status:
     """Product, e.g. `eiq_neutron_sdk`."""
     version: str | None = None
     targets: list[str] | None = None
-    """Devices that it compiles for; null where it cannot list them."""
+    """Devices that it compiles for; null if it cannot list them."""
     target: dict[str, Any] | None = None
-    """Properties of a device as it states them, where it does."""
+    """Properties of a device as reported by the converter, if it does."""
     host_only: bool = False
-    """True where its programs do not run on the device."""
+    """Whether its programs run on the host only."""
     missing_features: list[str] | None = None
     """Features of other releases that this one lacks."""
     problem: str | None = None
-    """What is missing and how to fix it."""
+    """The missing part and how to fix it."""
 
 
 def add(commands: Any) -> None:
-    """Add the command to those of the parser."""
+    """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser("flavors", help="list the converters of conf/flavor and which of them can be used")
     command.add_argument("--json", action="store_true", help="print them as JSON")
     command.add_argument(
@@ -64,11 +64,11 @@ def add(commands: Any) -> None:
 
 
 def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[Status]:
-    """The options of conf/flavor in order of their names; one that crashes or hangs does not block the others.
+    """The options of conf/flavor by name; a converter that crashes or hangs does not block the others.
 
     Args:
         conf_dir: The folder conf.
-        params: params.yaml: its overrides of `flavor` hold for the option that it names.
+        params: params.yaml: its overrides of `flavor` apply to the option that it chooses.
         timeout_s: Limit for querying one converter.
     """
     options = sorted(path.stem for path in (conf_dir / "flavor").glob("*.yaml") if path.stem != "default")
@@ -77,21 +77,21 @@ def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[S
 
 
 def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: float) -> Status:
-    chosen = params.get("flavor") == option
-    backend = None
+    status = Status(option=option, chosen=params.get("flavor") == option, backend=None, installed=False)
     try:
         values = _values(conf_dir / "flavor" / f"{option}.yaml")
-        backend = values.get("backend") if isinstance(values.get("backend"), str) else None
-        if chosen:
-            _override(values, (params.get("overrides") or {}).get("flavor") or {})
+        if isinstance(values.get("backend"), str):
+            status = replace(status, backend=values["backend"])
+        if status.chosen:
+            overrides = (params.get("overrides") or {}).get("flavor") or {}
+            options = {**(values.get("options") or {}), **(overrides.get("options") or {})}
+            values |= overrides | {"options": options}
         report = _report(values, timeout_s)
     except LowerdeckError as error:
-        return Status(option=option, chosen=chosen, backend=backend, installed=False, problem=str(error))
+        return replace(status, problem=str(error))
     converter = report.converter
-    return Status(
-        option=option,
-        chosen=chosen,
-        backend=backend,
+    return replace(
+        status,
         installed=True,
         converter=converter.name,
         version=converter.version,
@@ -114,16 +114,11 @@ def _values(path: Path) -> dict[str, Any]:
     return values
 
 
-def _override(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    options = {**(values.get("options") or {}), **(overrides.get("options") or {})}
-    values |= overrides | {"options": options}
-
-
 def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
     """The converter's report.
 
     Raises:
-        LowerdeckError: the option is not complete, or its converter cannot be used.
+        LowerdeckError: the option is incomplete or its converter is not usable.
     """
     open_keys = [key for key, value in (values.get("options") or {}).items() if value == "???"]
     if open_keys:
@@ -173,7 +168,7 @@ def _table(found: list[Status]) -> Any:
             f"{status.option} *" if status.chosen else status.option,
             "yes" if status.installed else "no",
             status.version or "",
-            "" if not status.installed else _listed(status.targets),
+            _listed(status.targets) if status.installed else "",
         )
     return table
 

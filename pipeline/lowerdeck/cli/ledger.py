@@ -1,4 +1,4 @@
-"""`lowerdeck ledger`: the metrics of builds, kept in docs/ledger, and what got worse since a git revision."""
+"""`lowerdeck ledger`: the metrics of builds in docs/ledger, and regressions since a git revision."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LEDGER = Path("docs/ledger")
 
 
 def add(commands: Any) -> None:
-    """Describe the command to the parser of `lowerdeck`."""
+    """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "ledger", help="keep the metrics of builds in docs/ledger, and show what got worse", description=__doc__
+        "ledger", help="write the metrics of builds to docs/ledger, and show regressions", description=__doc__
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     update = actions.add_parser("update", help="write the entry of the build in build/, or those of recorded builds")
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         "selector",
         nargs="?",
         metavar="RUNS",
-        help="recorded builds instead of build/: a run's id or name, a sweep's id or name, or a filter of MLflow",
+        help="recorded builds instead of build/: a run's id or name, a sweep's id or name, or an MLflow filter",
     )
     update.set_defaults(run=_update)
     diff = actions.add_parser(
@@ -98,8 +98,7 @@ def _diff(options: argparse.Namespace) -> None:
     if worse := found.of(ChangeVerdict.REGRESSION):
         count = "1 regression" if len(worse) == 1 else f"{len(worse)} regressions"
         raise LowerdeckError(
-            f"{count} against {options.revision}; where one is intended, {LEDGER / TOLERANCES_NAME} says what "
-            "is tolerated"
+            f"{count} against {options.revision}; if intended, widen the tolerance in {LEDGER / TOLERANCES_NAME}"
         )
 
 
@@ -120,7 +119,7 @@ def _git(*arguments: str) -> str:
     except OSError as error:
         raise LowerdeckError(f"git cannot be run: {error.strerror}") from None
     if done.returncode != 0:
-        raise LowerdeckError(f"git says: {done.stderr.strip()}")
+        raise LowerdeckError(f"git failed: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -136,13 +135,7 @@ def _show(found: LedgerDifference, revision: str) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for heading in ("", "entry", "metric", revision, "now", "change"):
             table.add_column(heading, overflow="fold")
-        styles = {
-            ChangeVerdict.REGRESSION: "red",
-            ChangeVerdict.IMPROVEMENT: "green",
-            ChangeVerdict.TOLERATED: "dim",
-            ChangeVerdict.CHANGED: "",
-        }
-        for verdict, style in styles.items():
+        for verdict, style in zip(ChangeVerdict, ("red", "green", "dim", ""), strict=True):
             for change in found.of(verdict):
                 table.add_row(*(Text(cell, style=style) for cell in _cells(change)))
         console.print(table)

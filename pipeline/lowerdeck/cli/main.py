@@ -1,4 +1,4 @@
-"""The command `lowerdeck` works with builds; building itself is `dvc repro`."""
+"""Works with builds that `dvc repro` makes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from lowerdeck.contracts.errors import LowerdeckError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: As typed after `lowerdeck`; None for those of the process.
+    """Run one command with `arguments`, or with those of the process.
 
     Returns:
-        Exit status: 0, or 1 with a message where the user can fix the cause. An unknown command ends the process with
-        the usage and status 2.
+        Exit status: 0; 1 with a message after an error that the user can fix; 130 after Ctrl-C. An unknown command
+        ends the process with the usage and status 2.
     """
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and (not hasattr(options, "overrides") or any(text.startswith("-") for text in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:  # argparse takes positional arguments on one side of an option only
+    if rest:  # argparse accepts positional arguments on one side of an option only
         options.overrides = [*options.overrides, *rest]
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # plugins/ is there, and the installed command does not search the current folder
+        sys.path.append(here)  # contains plugins/, and the installed command does not search the current folder
     try:
         options.run(options)
     except LowerdeckError as error:
@@ -66,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:
-    run.description = "Execute a .pte on this host. Without --inputs and --output it is only described."
+    run.description = "Execute a .pte on this host. Without --inputs, a program that has inputs is only described."
     run.add_argument("program", type=Path, metavar="PROGRAM.pte")
     run.add_argument(
         "--inputs",
@@ -75,7 +72,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help=".npy or raw .bin files, one per input; .npz files, one per run; images or a folder of them, one per run "
-        "(arrays are given as they are; images become the integers that the manifest asks for)",
+        "(arrays are passed unchanged; images are converted to the integers that the manifest describes)",
     )
     run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
     run.add_argument("--method", default="forward", help="method to execute (default: %(default)s)")
@@ -85,9 +82,9 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         default="reference",
         help="LiteRT's kernels for Neutron's partitions (default: %(default)s)",
     )
-    run.add_argument("--manifest", type=Path, help="manifest of the program (default: manifest.json beside it, if any)")
-    run.add_argument("--twins", type=Path, help="folder of its host twins (default: twins/ beside it, if any)")
-    run.add_argument("--alone", action="store_true", help="ignore manifest.json and twins/ beside the program")
+    run.add_argument("--manifest", type=Path, help="its manifest (default: manifest.json next to it, if any)")
+    run.add_argument("--twins", type=Path, help="folder of its host twins (default: twins/ next to it, if any)")
+    run.add_argument("--alone", action="store_true", help="ignore manifest.json and twins/ next to the program")
     for name, default, what in (("mean", 0.0, "subtracted from"), ("std", 1.0, "divisor of")):
         text = f"for images: {what} pixels in 0 ... 1, one value or one per channel (default: {default:g})"
         run.add_argument(f"--{name}", type=float, nargs="+", default=[default], metavar="VALUE", help=text)

@@ -1,4 +1,4 @@
-"""`lowerdeck operators`: compares documented operators with the installed versions."""
+"""`lowerdeck operators`: compares documented operators with those of the installed versions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from lowerdeck.operators.rows import Page
 
 _MAX_DIFFERENCES = 20
-"""Most differences that a message lists."""
+"""Limit of the differences listed in a message."""
 
 
 def add(commands: Any) -> None:
-    """Add the command to those of the parser."""
+    """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "operators",
         help="lower and execute every operator that documentation lists, and compare with docs/operators",
@@ -50,9 +50,7 @@ def _operators(options: argparse.Namespace) -> None:
         _update(fresh, is_whole=options.only == "*")
     own = [f"{row.key}: {row.problem}" for row in fresh.rows if row.outcome == "own error"]
     if own:
-        raise LowerdeckError(
-            "errors of the project itself, which say nothing about the backend:\n  " + "\n  ".join(own)
-        )
+        raise LowerdeckError("errors of the project itself, which are unrelated to the backend:\n  " + "\n  ".join(own))
     if options.update:
         return
     found = list(rows.differences(rows.read(options.backend), fresh))
@@ -61,7 +59,7 @@ def _operators(options: argparse.Namespace) -> None:
         more = f"\n  and {len(found) - _MAX_DIFFERENCES} more" if len(found) > _MAX_DIFFERENCES else ""
         raise LowerdeckError(
             f"{len(found)} differences from {rows.path(options.backend)}:\n{listed}{more}\n`--update` rewrites the "
-            "table; look at what it changes before you commit it"
+            "table; review its changes before you commit it"
         )
     print(f"{len(fresh.rows)} rows are as in {rows.path(options.backend)}")
 
@@ -78,7 +76,7 @@ def _measure(backend: str, only: str) -> Page:
 
     planned = rows.planned(backend, only)
     if not planned:
-        raise LowerdeckError(f"no row matches --only {only!r}; docs/operators/{backend}.md has them")
+        raise LowerdeckError(f"no row matches --only {only!r}; docs/operators/{backend}.md lists the rows")
     torch.set_num_threads(1)
     with shared_work(), tqdm(total=len(planned), unit="row", disable=None, file=sys.stderr) as progress:
 
@@ -93,13 +91,12 @@ def _update(fresh: Page, *, is_whole: bool) -> None:
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.operators import page, rows
 
-    whole = (
-        fresh if is_whole or not rows.path(fresh.backend).is_file() else rows.merged(rows.read(fresh.backend), fresh)
-    )
+    path = rows.path(fresh.backend)
+    whole = fresh if is_whole or not path.is_file() else rows.merged(rows.read(fresh.backend), fresh)
     rows.write(whole)
-    text = rows.path(fresh.backend).with_suffix(".md")
+    text = path.with_suffix(".md")
     write_text(text, page.markdown(whole))
-    print(f"{rows.path(fresh.backend)} and {text.name} have {len(whole.rows)} rows: {page.summary(whole.rows)}")
+    print(f"{path} and {text.name} have {len(whole.rows)} rows: {page.summary(whole.rows)}")
 
 
 def _print(fresh: Page) -> None:
@@ -113,7 +110,7 @@ def _print(fresh: Page) -> None:
         table.add_column(heading, overflow="fold")
     for row in fresh.rows:
         table.add_row(*page.columns(row), style="bold" if row.verdict in page.MARKED else None)
-    # Columns of a table need a width where the output is not a terminal.
+    # Without a terminal, the columns of a table need an explicit width.
     console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")), markup=False)
     console.print(table)
     console.print(f"{len(fresh.rows)} rows: {page.summary(fresh.rows)}")

@@ -12,14 +12,13 @@ from lowerdeck.contracts.plan import DelegationPlan
 
 
 def named_plan(name: str) -> tuple[DelegationPlan, str]:
-    """The plan that `name` stands for, and a description of where it comes from.
+    """The plan that `name` selects, and a description of its origin.
 
     Args:
-        name: Path of a plan.json; else a git revision; else an MLflow run, by its id, a prefix of it,
-            or its name.
+        name: Path of a plan.json, or a git revision, or else an MLflow run by its id, a prefix of it, or its name.
 
     Raises:
-        LowerdeckError: it is none of the three, or the plan of that revision or run is not available here.
+        LowerdeckError: `name` is none of the three, or the plan of that revision or run is not available here.
     """
     path = Path(name)
     if path.is_file():
@@ -43,7 +42,7 @@ def _text(content: bytes, where: str) -> str:
 
 
 def _commit(name: str) -> str | None:
-    """The commit that `name` means to git, None where it means none."""
+    """The commit that `name` selects in git; None if it selects none."""
     if name.startswith("-"):
         return None
     command = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
@@ -58,7 +57,7 @@ def _of_revision(revision: str) -> str:
     """plan.json of a revision: git has its digest in dvc.lock, and DVC's cache has the file.
 
     Raises:
-        LowerdeckError: that revision has no plan, or the cache here lacks it.
+        LowerdeckError: the revision has no plan, or DVC's cache lacks it.
     """
     import dvc.api
     from dvc.exceptions import DvcException
@@ -69,8 +68,8 @@ def _of_revision(revision: str) -> str:
     except (DvcException, SCMError, OSError) as error:
         raise LowerdeckError(
             f"the plan of revision {revision} is not available here: {' '.join(str(error).split())}\n"
-            "git keeps its digest in dvc.lock, and DVC's cache the file. `dvc fetch` gets it from a remote; else check "
-            f"{revision} out in another folder, `dvc repro partition` there, and give the path of {paths.PLAN}."
+            "git has its digest in dvc.lock, and DVC's cache the file. `dvc fetch` gets it from a remote; otherwise "
+            f"check out {revision} in another folder, run `dvc repro partition` there and pass its {paths.PLAN}."
         ) from None
     return text
 
@@ -79,7 +78,7 @@ def _run(name: str) -> tuple[str, str]:
     """Id and name of the run that `name` selects.
 
     Raises:
-        LowerdeckError: there is none, or there are several.
+        LowerdeckError: no run or several runs match.
     """
     from lowerdeck.tracking import recorded_build
     from lowerdeck.tracking.runs import find_runs
@@ -91,7 +90,7 @@ def _run(name: str) -> tuple[str, str]:
         raise LowerdeckError(f"{asked}; as an MLflow run: {error}") from None
     if len(found) > 1:
         listed = "\n".join(f"  {run.run_id}  {run.name}" for run in found[:10])
-        raise LowerdeckError(f"{asked}; {len(found)} MLflow runs fit, give the id of one:\n{listed}")
+        raise LowerdeckError(f"{asked}; {len(found)} MLflow runs match, use the id of one:\n{listed}")
     return found[0].run_id, found[0].name
 
 

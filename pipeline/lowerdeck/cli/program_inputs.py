@@ -38,11 +38,11 @@ class Run:
     """The inputs of one execution."""
 
     name: str
-    """Subfolder for its outputs; empty where there is only one run."""
+    """Subfolder for its outputs; empty if there is only one run."""
     source: str
     """Its name in messages."""
     inputs: tuple[Any, ...]
-    """Tensors, and plain numbers where the method takes some."""
+    """Tensors, and numbers if the method takes some."""
 
 
 def read_runs(
@@ -53,60 +53,51 @@ def read_runs(
 ) -> list[Run]:
     """The runs for the given files.
 
-    `.npy` and `.bin` files: one per input, in the method's order, together one run. `.bin` holds the bytes in the
+    `.npy` and `.bin` files: one per input, in the method's order, together one run. `.bin` contains the bytes in the
     program's memory layout. `.npz` files: one run each with all inputs, named input_0, input_1, ... or else in the
-    order of the file. Arrays are passed to the program unchanged. Images, and folders of them in the order of their
+    order of the file. Arrays are passed to the program unchanged. Images, and folders of them in order of their
     names: one run per image for a method with a single input [1 x c x h x w], c 1 or 3; they are converted to the
-    program's integers as `described`, the inputs in the manifest, says.
+    program's integers by `described`, the inputs in the manifest.
 
     Raises:
-        LowerdeckError: a file cannot be read, or does not match `expected`. Shapes and element types of
-            arrays are left to the program to check.
+        LowerdeckError: a file cannot be read or does not match `expected`. Shapes and element types of arrays are
+            checked by the program.
     """
     given = [image for path in paths for image in (_images_in(path) if path.is_dir() else [path])]
     kinds = {"array" if path.suffix.lower() in (".npy", ".bin") else _kind(path) for path in given}
     if len(kinds) > 1:
-        raise LowerdeckError(f"--inputs mixes kinds of files; give one of {_SUFFIXES}")
+        raise LowerdeckError(f"--inputs mixes kinds of files; use one of {_SUFFIXES}")
     takes = [info for info in expected if info.kind != "none"]
     if kinds == {"array"} or not given:
         if len(given) != len(takes):
-            raise LowerdeckError(
-                f"the method takes {len(takes)} inputs ({'; '.join(map(str, takes)) or 'none'}) and {len(given)} files "
-                "were given"
-            )
+            listed = "; ".join(map(str, takes)) or "none"
+            raise LowerdeckError(f"the method takes {len(takes)} inputs ({listed}) and {len(given)} files were given")
         files = iter(given)
         inputs = tuple(None if info.kind == "none" else _array(next(files), info) for info in expected)
         return [Run(name="", source="", inputs=inputs)]
     names = _folder_names(given)
     if kinds == {"npz"}:
-        runs = [(path, _npz(path, expected)) for path in given]
-        return [
-            Run(name=names[path] if len(runs) > 1 else "", source=str(path), inputs=inputs) for path, inputs in runs
-        ]
+        if len(given) == 1:
+            names[given[0]] = ""
+        return [Run(name=names[path], source=str(path), inputs=_npz(path, expected)) for path in given]
     if len(takes) != 1 or len(expected) != 1:
-        raise LowerdeckError(f"images are for methods with one input, this one takes {len(takes)}; give .npy files")
+        raise LowerdeckError(f"images need a method with one input, this one takes {len(takes)}; use .npy files")
     tensor = described[0] if described else None
-    return [
-        Run(
-            name=names[path],
-            source=str(path),
-            inputs=(_encoded(_image(path, takes[0], normalization), takes[0], tensor),),
-        )
-        for path in given
-    ]
+    images = {path: _encoded(_image(path, takes[0], normalization), takes[0], tensor) for path in given}
+    return [Run(name=names[path], source=str(path), inputs=(image,)) for path, image in images.items()]
 
 
 def _kind(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in (*IMAGE_SUFFIXES, ".npz"):
-        raise LowerdeckError(f"{path} is not a readable kind of input; give {_SUFFIXES}")
+        raise LowerdeckError(f"{path} is not a readable kind of input; use {_SUFFIXES}")
     return "npz" if suffix == ".npz" else "image"
 
 
 def _images_in(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
     if not found:
-        raise LowerdeckError(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)})")
+        raise LowerdeckError(f"{folder} contains no images ({', '.join(IMAGE_SUFFIXES)})")
     return found
 
 
@@ -126,17 +117,17 @@ def _array(path: Path, info: ValueInfo) -> Any:
         except (OSError, ValueError, EOFError, SyntaxError) as error:
             raise _unreadable(path, error) from error
         if not isinstance(array, np.ndarray):
-            raise LowerdeckError(f"{path} is not a .npy file in spite of its name")
+            raise LowerdeckError(f"{path} is not a .npy file despite its name")
         return _value(array, info, path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
     if info.kind != "tensor" or info.dtype is None:
-        raise LowerdeckError(f"{path}: input {info.index} is a plain {info.kind}; give it as a .npy file")
+        raise LowerdeckError(f"{path}: input {info.index} is a plain {info.kind}; pass it as a .npy file")
     size_bytes = info.dtype.itemsize * math.prod(info.shape)
     if len(content) != size_bytes:
-        smaller = "; a smaller shape can be given as a .npy file" if info.is_dynamic else ""
+        smaller = "; pass a smaller shape as a .npy file" if info.is_dynamic else ""
         raise LowerdeckError(
             f"{path} has {len(content):,} bytes; input {info.index} is {info}, {size_bytes:,} bytes{smaller}"
         )
@@ -155,7 +146,7 @@ def _npz(path: Path, expected: Sequence[ValueInfo]) -> tuple[Any, ...]:
     takes = [info for info in expected if info.kind != "none"]
     if len(arrays) != len(takes):
         raise LowerdeckError(
-            f"{path} holds {len(arrays)} arrays ({', '.join(arrays)}); the method takes {len(takes)} inputs "
+            f"{path} contains {len(arrays)} arrays ({', '.join(arrays)}); the method takes {len(takes)} inputs "
             f"({'; '.join(map(str, takes)) or 'none'})"
         )
     numbered = [f"input_{index}" for index in range(len(arrays))]
@@ -164,7 +155,7 @@ def _npz(path: Path, expected: Sequence[ValueInfo]) -> tuple[Any, ...]:
 
 
 def _value(array: npt.NDArray[Any], info: ValueInfo, path: Path) -> Any:
-    """An array as a tensor, or as the plain number that the method takes."""
+    """An array as a tensor, or as a number if the method takes one."""
     if info.kind in ("bool", "int", "float") and array.ndim == 0:
         return array.item()
     try:
@@ -179,16 +170,16 @@ def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.T
 
     channels = info.shape[1] if len(info.shape) == 4 else 0
     if channels not in (1, 3) or info.shape[0] != 1:
-        raise LowerdeckError(f"images are for inputs [1, 1 or 3, h, w], this one is {info}; give .npy files")
+        raise LowerdeckError(f"images need an input [1, 1 or 3, h, w], this one is {info}; use .npy files")
     constants = {}
     for name, values in (("mean", normalization.mean), ("std", normalization.std)):
         if len(values) not in (1, channels):
             raise LowerdeckError(
-                f"--{name} has {len(values)} values, the input {channels} channels; give 1 or {channels}"
+                f"--{name} has {len(values)} values, the input {channels} channels; use 1 or {channels}"
             )
         constants[name] = torch.tensor(values, dtype=torch.float32).reshape(1, -1, 1, 1)
     if not bool((constants["std"] > 0).all()):
-        raise LowerdeckError("--std takes values above 0")
+        raise LowerdeckError("--std needs values above 0")
     try:
         with Image.open(path) as image:
             decoded = image.convert("L" if channels == 1 else "RGB")
@@ -206,8 +197,8 @@ def _encoded(image: torch.Tensor, info: ValueInfo, tensor: ProgramTensor | None)
         return image.to(info.dtype)
     if tensor is None or tensor.scale is None:
         raise LowerdeckError(
-            f"input {info.index} is {info}, and no manifest says how floats become its integers; pass --manifest, "
-            "or give a .npy file"
+            f"input {info.index} is {info}, and converting floats to its integers needs a manifest; pass --manifest "
+            "or a .npy file"
         )
     return to_program(image, tensor)
 

@@ -1,4 +1,4 @@
-"""`lowerdeck promote`: writes a recorded build's configuration into params.yaml, and builds its program again."""
+"""`lowerdeck promote`: writes a recorded build's configuration into params.yaml and rebuilds its program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONF = Path("conf")
 
 
 def add(commands: Any) -> None:
-    """Describe the command to the parser of `lowerdeck`."""
+    """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "promote",
         help="make params.yaml build what a run recorded, and check that it does",
@@ -27,13 +27,13 @@ def add(commands: Any) -> None:
         "and compare its SHA-256 with the run's.",
     )
     parser.add_argument("selector", metavar="RUN", help="a recorded build or point of a sweep: its run's id or name")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be written, and nothing else")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be written")
     parser.add_argument("--no-build", action="store_true", help="write params.yaml only")
     parser.add_argument(
         "--force",
         action="store_true",
-        help="overwrite uncommitted changes, and go on where an input of the build has changed; "
-        "register what misses its gates",
+        help="overwrite uncommitted changes, continue although an input of the build has changed, and register a "
+        "program that misses its gates",
     )
     parser.add_argument("--register", metavar="NAME", help="register the program in MLflow's model registry")
     parser.add_argument("--alias", help="alias of the registered version, e.g. candidate")
@@ -66,18 +66,18 @@ def run(options: argparse.Namespace) -> None:
 
 def _check_options(options: argparse.Namespace) -> None:
     if options.alias and not options.register:
-        raise LowerdeckError("--alias needs --register NAME: it is given to the version that is registered")
+        raise LowerdeckError("--alias needs --register NAME: it names the registered version")
     if options.register and (options.dry_run or options.no_build):
         raise LowerdeckError("--register needs the program to be built and checked; leave out --dry-run and --no-build")
 
 
 def _print_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
-    """Say that the run misses its gates, and do not register such a program unless forced."""
+    """Report that the run misses its gates; such a program is registered only with --force."""
     if build.run.tags.get("gates") != "failed":
         return
-    message = f"{build} misses its gates: {build.run.tags.get('gates.failed', 'its tag gates.failed is gone')}"
+    message = f"{build} misses its gates: {build.run.tags.get('gates.failed', 'its tag gates.failed is missing')}"
     if options.register and not options.force:
-        raise LowerdeckError(f"{message}\nNothing was written. --force registers it nevertheless.")
+        raise LowerdeckError(f"{message}\nNothing was written. --force registers it anyway.")
     print(f"note: {message}; `dvc repro` will end at evaluate")
 
 
@@ -94,9 +94,9 @@ def _selected(build: RecordedBuild) -> Selected:
 
 
 def _print_differences(options: argparse.Namespace, build: RecordedBuild, selected: Selected) -> None:
-    """Report what differs from the record, and stop where that can change the program.
+    """Report differences from the record, and stop at those that can change the program.
 
-    A key that is new since then has its default, which is the behaviour before the key existed.
+    A key that did not exist then has its default, which is the behaviour before the key existed.
     """
     from lowerdeck.release.promotion.check import format_difference, version_differences
 
@@ -116,26 +116,25 @@ def _print_differences(options: argparse.Namespace, build: RecordedBuild, select
     if options.force or options.dry_run:
         print(f"note: {message}")
         return
-    raise LowerdeckError(f"{message}\nNothing was written. --force goes on, and the check then shows the result.")
+    raise LowerdeckError(f"{message}\nNothing was written. --force continues, and the check then shows the result.")
 
 
 def _write(options: argparse.Namespace, selected: Selected) -> None:
-    """Show how params.yaml changes, and change it."""
+    """Show the changes to params.yaml, and write them."""
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.params import with_values
     from lowerdeck.release.promotion.workspace import check_committed
 
     before, after = PARAMS.read_text(encoding="utf-8"), with_values(PARAMS, selected.selection.params())
     if before == after:
-        print(f"{PARAMS} says so already")
+        print(f"{PARAMS} has this content already")
         return
-    names = f"{PARAMS} as it is", f"{PARAMS} as it {'would be' if options.dry_run else 'is written'}"
+    names = f"{PARAMS} before", f"{PARAMS} {'as it would be' if options.dry_run else 'after'}"
     print("".join(difflib.unified_diff(before.splitlines(True), after.splitlines(True), *names)), end="")
-    if options.dry_run:
-        return
-    if not options.force:
-        check_committed(PARAMS)
-    write_text(PARAMS, after)
+    if not options.dry_run:
+        if not options.force:
+            check_committed(PARAMS)
+        write_text(PARAMS, after)
 
 
 def _build_and_check(build: RecordedBuild) -> None:
@@ -168,7 +167,7 @@ def _register(options: argparse.Namespace, tracking: TrackingConfig, build: Reco
     from lowerdeck.tracking.registry import register
 
     registered = register(tracking, options.register, build.run.run_id, build.lineage["build_key"], options.alias)
-    what = "registered" if registered.new else "was registered before, no second version was made"
+    what = "registered" if registered.new else "was registered before, no second version was created"
     print(f"models:/{options.register}/{registered.version}: {what}")
     place = f"@{options.alias}" if options.alias else f"/{registered.version}"
     uri = redact_credentials(tracking_uri(tracking))

@@ -1,4 +1,4 @@
-"""`lowerdeck quantization`: every tensor that the build in build/ holds in integers, worst first."""
+"""`lowerdeck quantization`: the quantized tensors of the build in build/, worst first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 def add(commands: Any) -> None:
-    """Describe the command to the parser of `lowerdeck`."""
-    text = "scales, ranges, clipped shares and SQNR of every tensor in integers, worst first"
+    """Add the command to the parser of `lowerdeck`."""
+    text = "scales, ranges, clipped shares and SQNR of every quantized tensor, worst first"
     parser: argparse.ArgumentParser = commands.add_parser("quantization", help=text, description=f"Print {text}.")
     parser.add_argument("--top", type=int, metavar="N", help="only the N worst")
     parser.add_argument("--json", action="store_true", help="print JSON, with all channels")
@@ -40,6 +40,6 @@ def run(options: argparse.Namespace) -> None:
     for row in rows:
         table.add_row(*map(Text, row.cells()))
     console = Console()
-    console.print(table if rows else "the program is not quantized: no tensor is held in integers")
+    console.print(table if rows else "the program is not quantized")
     if rows and not layers:
         console.print("SQNR of activations: not measured yet; `dvc repro baseline` measures it", style="yellow")

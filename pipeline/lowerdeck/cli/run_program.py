@@ -1,4 +1,4 @@
-"""Executes one `.pte` on files and writes its outputs: the command `lowerdeck run`, also as a function."""
+"""`lowerdeck run`, also as a function: executes one `.pte` on files and writes its outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from lowerdeck.runtime.loading import Resolver
-    from lowerdeck.runtime.program import HostProgram, MethodInfo, ValueInfo
+    from lowerdeck.runtime.program import MethodInfo, ValueInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class Executed:
     executor: str
     """Name of the executor, e.g. `ExecuTorch runtime`."""
     load_s: float
-    """Seconds to open the program, beyond importing PyTorch."""
+    """Time to open the program, without importing PyTorch."""
     latencies_ms: tuple[float, ...]
-    """Milliseconds per run, in order; on this host, not on the device."""
+    """Time of each run in order, on this host and not on the device."""
     written: tuple[Path, ...]
     """Files with outputs."""
 
@@ -54,22 +54,22 @@ def run_program(
     """Execute a program on files.
 
     Output i is written as `output_i.npy`, in logical order of its dimensions, and as `output_i.bin`, its bytes in the
-    program's memory layout. Where each file is a separate run, it has a separate folder, named like the file.
+    program's memory layout. If each file is a separate run, its outputs are in a separate folder, named like the file.
 
     Args:
         program: The `.pte`.
-        inputs: Files with inputs, see `read_runs`; without any a method that takes inputs is not executed.
+        inputs: Files with inputs, see `read_runs`; without any, a method that takes inputs is not executed.
         output: Folder for the outputs, created if missing; None writes nothing.
-        method: Which method.
+        method: Name of the method.
         manifest: The manifest that convert wrote for it.
-        twins: Folder with the host twins that it names.
-        beside: Take `manifest.json` and `twins/` beside the program where none are given and they exist.
+        twins: Folder with the host twins that the manifest names.
+        beside: Use `manifest.json` and `twins/` next to the program if they exist and none are given.
         resolver: LiteRT's kernels for Neutron's twins.
         mean: For images: subtracted from pixels in 0 ... 1; one value, or one per channel.
         std: For images: divisor after that.
 
     Raises:
-        LowerdeckError: the program or a file cannot be read, inputs do not fit, a twin is missing.
+        LowerdeckError: the program or a file cannot be read, inputs do not match, or a twin is missing.
     """
     if beside:
         manifest, twins = _default_companions(program, manifest, twins)
@@ -84,17 +84,18 @@ def run_program(
         described = read_manifest(manifest).inputs if manifest is not None and method == "forward" else ()
         runs = read_runs(inputs, expected.inputs, Normalization(mean=tuple(mean), std=tuple(std)), described)
     elif output is not None:
-        raise LowerdeckError(
-            f"method {method!r} takes {len(expected.inputs)} inputs ({'; '.join(map(str, expected.inputs))}) and none "
-            "were given"
-        )
+        listed = "; ".join(map(str, expected.inputs))
+        raise LowerdeckError(f"method {method!r} takes {len(expected.inputs)} inputs ({listed}) and none were given")
     latencies_ms, written = [], []
     for run in runs:
         start = time.perf_counter()
-        answers = _answers(opened, run, method)
+        try:
+            values = opened(run.inputs, method=method)
+        except LowerdeckError as error:
+            raise LowerdeckError(f"{run.source}: {error}" if run.source else str(error)) from error
         latencies_ms.append(1000 * (time.perf_counter() - start))
         if output is not None:
-            written += _write(output / run.name, answers, expected.outputs)
+            written += _write(output / run.name, values, expected.outputs)
     return Executed(
         methods=opened.methods,
         executor=opened.executor,
@@ -117,7 +118,7 @@ def describe(program: Path, executed: Executed) -> list[str]:
     lines += [f"executed by: {executed.executor}", f"loaded in {executed.load_s:.2f} s"]
     if times := executed.latencies_ms:
         runs = "1 run" if len(times) == 1 else f"{len(times)} runs"
-        timing = f"median {statistics.median(times):.2f} ms, min {min(times):.2f} ms a run"
+        timing = f"median {statistics.median(times):.2f} ms, min {min(times):.2f} ms per run"
         lines.append(f"{runs}: {timing} (on this host, not the device)")
     if executed.written:
         lines.append(f"{len(executed.written)} files written, the first is {executed.written[0]}")
@@ -125,30 +126,20 @@ def describe(program: Path, executed: Executed) -> list[str]:
 
 
 def _default_companions(program: Path, manifest: Path | None, twins: Path | None) -> tuple[Path | None, Path | None]:
-    """Manifest and twins as convert leaves them beside a program, for those not given."""
+    """The manifest and twins that convert wrote next to a program, for those not given."""
     found = program.parent / paths.MANIFEST.name, program.parent / paths.TWINS.name
-    return (
-        manifest or (found[0] if found[0].is_file() else None),
-        twins or (found[1] if found[1].is_dir() else None),
-    )
+    return manifest or (found[0] if found[0].is_file() else None), twins or (found[1] if found[1].is_dir() else None)
 
 
-def _answers(program: HostProgram, run: Run, method: str) -> tuple[Any, ...]:
-    try:
-        return program(run.inputs, method=method)
-    except LowerdeckError as error:
-        raise LowerdeckError(f"{run.source}: {error}" if run.source else str(error)) from error
-
-
-def _write(folder: Path, answers: Sequence[Any], outputs: Sequence[ValueInfo]) -> list[Path]:
-    """Write every output of one run; returns the files."""
+def _write(folder: Path, values: Sequence[Any], outputs: Sequence[ValueInfo]) -> list[Path]:
+    """Write every output of one run except those that an array cannot represent; returns the files."""
     import torch
 
     written = []
-    for info, answer in zip(outputs, answers, strict=True):
-        tensor = answer if isinstance(answer, torch.Tensor) else _plain(answer)
-        if tensor is None:
+    for info, value in zip(outputs, values, strict=True):
+        if not isinstance(value, (torch.Tensor, bool, int, float)):
             continue
+        tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
         in_memory = tensor.permute(info.dim_order) if info.dim_order else tensor
         raw = in_memory.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         path = folder / f"output_{info.index}"
@@ -161,15 +152,8 @@ def _write(folder: Path, answers: Sequence[Any], outputs: Sequence[ValueInfo]) -
     return written
 
 
-def _plain(answer: Any) -> torch.Tensor | None:
-    """A number as a tensor of no dimensions; None for what an array cannot hold."""
-    import torch
-
-    return torch.tensor(answer) if isinstance(answer, (bool, int, float)) else None
-
-
 def _npy(tensor: torch.Tensor) -> bytes:
-    """The `.npy` file of a tensor; element types that NumPy lacks become float32, which holds them exactly."""
+    """The `.npy` file of a tensor; element types that NumPy lacks become float32, which represents them exactly."""
     import io
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""`lowerdeck sensitivity`: which layers lose accuracy by quantization, and which to leave float."""
+"""`lowerdeck sensitivity`: the accuracy that quantizing each layer costs, and the layers to leave float."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ PARAMS = Path("params.yaml")
 
 
 def add(commands: Any) -> None:
-    """Describe the command to the parser of `lowerdeck`."""
+    """Add the command to the parser of `lowerdeck`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "sensitivity",
         help="rank layers by the accuracy that quantizing each costs, and find those to leave float",
-        description="Measures the build in build/, as far as calibrate. The same command continues an interrupted "
-        "run. It never uses the evaluation set: layers chosen on it could not be evaluated on it.",
+        description="Measures the build in build/, which must be completed through calibrate. The same "
+        "command continues an interrupted run. It never uses the evaluation set, so the result can be evaluated on it.",
     )
     parser.add_argument(
-        "--split", choices=("calibration", "training"), default="calibration", help="what to measure on"
+        "--split", choices=("calibration", "training"), default="calibration", help="samples to measure on"
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="at most N samples, stratified by class")
     parser.add_argument(
-        "--metric", choices=("accuracy", "sqnr"), default="accuracy", help="ranked by (default: %(default)s)"
+        "--metric", choices=("accuracy", "sqnr"), default="accuracy", help="rank by (default: %(default)s)"
     )
     parser.add_argument("--top", type=_positive, metavar="N", help="show only the N most sensitive layers")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -109,7 +109,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
 
 
 def _key(split: str, samples: Sequence[Sample]) -> str:
-    """SHA-256 over all that the measurements depend on."""
+    """SHA-256 over everything that the measurements depend on."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import sha256
     from lowerdeck.execution.resolved_config import whole_config
@@ -160,9 +160,8 @@ def _show(
 
     console = Console()
     if floats is not None and quantized is not None:
-        accuracies = (
-            f": float {_percent(floats)}, all quantized {_percent(quantized)}" if floats.hits is not None else ""
-        )
+        has_labels = floats.hits is not None
+        accuracies = f": float {_percent(floats)}, all quantized {_percent(quantized)}" if has_labels else ""
         console.print(f"on {num_samples} samples of the {options.split} split{accuracies}", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("layer", "lost alone", "SQNR", "won float", "SQNR"):
@@ -179,16 +178,16 @@ def _show(
     console.print(table)
     console.print(
         "lost alone: accuracy lost by quantizing only this layer; won float: accuracy gained by leaving only this "
-        "layer float; in brackets the 95 % interval of the difference",
+        "layer float; in parentheses the 95 % interval of the difference",
         style="dim",
         highlight=False,
     )
     if not complete:
-        console.print(f"interrupted after {len(layers)} layers; the same command goes on from here", style="yellow")
+        console.print(f"interrupted after {len(layers)} layers; the same command continues from here", style="yellow")
 
 
 def _use(options: argparse.Namespace, found: OptOut, floats: TrialResult) -> None:
-    """Report which layers to leave float, and write them if requested."""
+    """Report the layers to leave float, and write them if requested."""
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.config.params import with_override
     from lowerdeck.config.schema import QuantizationConfig
@@ -197,9 +196,9 @@ def _use(options: argparse.Namespace, found: OptOut, floats: TrialResult) -> Non
     kept = [*section(QuantizationConfig).keep_float, *found.layers]
     if not found.reached:
         raise LowerdeckError(
-            f"the wanted accuracy was not reached: the best found is {100 * found.accuracy:.2f} % with "
+            f"the goal was not reached: the best found is {100 * found.accuracy:.2f} % with "
             f"keep_float: [{', '.join(kept)}], and the float model itself reaches {_percent(floats)} on these samples. "
-            "Accept less, or try other observers, more calibration samples or quantization.training"
+            "Lower the goal, or try other observers, more calibration samples or quantization.training"
         )
     if not found.layers:
         _print(options, f"{100 * found.accuracy:.2f} % is reached with every layer quantized")
@@ -223,12 +222,10 @@ def _show_tried(progress: Any, tried: OptOut) -> None:
 
 
 def _plain(layer: LayerSensitivity) -> dict[str, Any]:
-    """For JSON: metrics in place of each sample's hit."""
-    values = dataclasses.asdict(layer)
-    for name in ("alone_quantized", "alone_float"):
-        measured: TrialResult = getattr(layer, name)
-        values[name] = {"accuracy": measured.accuracy, "sqnr_db": measured.sqnr_db}
-    return values
+    """Plain values for JSON, with metrics instead of each sample's hit."""
+    results = {"alone_quantized": layer.alone_quantized, "alone_float": layer.alone_float}
+    metrics = {name: {"accuracy": result.accuracy, "sqnr_db": result.sqnr_db} for name, result in results.items()}
+    return dataclasses.asdict(layer) | metrics
 
 
 def _percent(measured: TrialResult) -> str:

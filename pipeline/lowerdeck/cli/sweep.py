@@ -27,19 +27,19 @@ continues when the same command is run again."""
 
 
 def add(commands: Any) -> None:
-    """Add the command to those of the parser."""
+    """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "sweep",
-        help="build many points of the configuration, sharing what they have in common",
+        help="build many points of the configuration, running shared stages once",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE,...", help="Hydra's overrides, with its sweeps")
-    command.add_argument("-m", "--multirun", action="store_true", help="as in Hydra; a sweep always is one")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE,...", help="Hydra's overrides, including sweeps")
+    command.add_argument("-m", "--multirun", action="store_true", help="accepted as in Hydra, without effect")
     command.add_argument(
         "--resume", nargs="?", const="", metavar="ID", help="continue an earlier sweep (default: the newest)"
     )
-    command.add_argument("--store", metavar="LOCATION", help="where results are kept (default: sweeps/store)")
+    command.add_argument("--store", metavar="LOCATION", help="store of results (default: sweeps/store)")
     command.set_defaults(run=_sweep)
 
 
@@ -62,7 +62,7 @@ def _sweep(options: argparse.Namespace) -> None:
         with Watcher(prepared.folder, session, total, console):
             records = engine.run(prepared, project, session)
     except KeyboardInterrupt:
-        console.print("\ninterrupted; what is finished is kept: run the same again, or `lowerdeck sweep --resume`")
+        console.print("\ninterrupted; to continue, run the same command again, or `lowerdeck sweep --resume`")
         raise
     _print_summary(records, console, time.monotonic() - started)
     if total is None:
@@ -71,11 +71,11 @@ def _sweep(options: argparse.Namespace) -> None:
     if failed:
         raise LowerdeckError(f"{failed} of {len(records)} points failed")
     if total is not None and len(records) < total:
-        raise LowerdeckError(f"{total - len(records)} of {total} points did not end; start the same sweep again")
+        raise LowerdeckError(f"{total - len(records)} of {total} points did not finish; start the same sweep again")
 
 
 def _print_summary(records: Sequence[PointRecord], console: Console, seconds: float) -> None:
-    """The results of all points: counts, why some were skipped, and every failure with its log."""
+    """Print counts, the reasons of skipped points, and every failure with its log."""
     from lowerdeck.sweep.progress import duration, first_problem
 
     def of(status: str) -> list[PointRecord]:
@@ -85,7 +85,7 @@ def _print_summary(records: Sequence[PointRecord], console: Console, seconds: fl
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     counts = ", ".join(f"{len(of(status))} {status}" for status in ("built", "skipped", "failed") if of(status))
-    say(f"{counts or 'no point ended'} in {duration(seconds)}")
+    say(f"{counts or 'no point finished'} in {duration(seconds)}")
     for record in of("skipped"):
         say(f"skipped {' '.join(record.overrides)}: {first_problem(record.reason)}")
     for record in of("failed"):
@@ -93,7 +93,7 @@ def _print_summary(records: Sequence[PointRecord], console: Console, seconds: fl
 
 
 def _print_best(prepared: Prepared, console: Console) -> None:
-    """The best points of a search."""
+    """Print the best points of a search."""
     from lowerdeck.sweep import search
 
     found = search.best(prepared.folder.hydra, prepared.sweep.objectives)

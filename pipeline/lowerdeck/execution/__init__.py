@@ -1,1 +1,1 @@
-"""What every stage entry does around its work."""
+"""What stage entries share: environment, preload server, and the parts that the configuration chooses."""

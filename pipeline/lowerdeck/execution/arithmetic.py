@@ -1,4 +1,4 @@
-"""Makes results of PyTorch depend on nothing but their inputs."""
+"""Makes PyTorch deterministic."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ if TYPE_CHECKING:
 
 
 def fix_arithmetic() -> BuildConfig:
-    """Make PyTorch's results depend on nothing but its inputs: sums are ordered by the number of threads."""
+    """Fix PyTorch's seed and its number of threads, which decides the order of sums."""
     import torch
 
     from lowerdeck.config.schema import BuildConfig
 
     build = section(BuildConfig)
-
     torch.set_num_threads(build.num_threads)
     torch.manual_seed(build.seed)
     return build

@@ -1,12 +1,12 @@
-"""Processes that have libraries imported and run stages in forks of themselves: one PyTorch and ExecuTorch, one MLflow.
+"""Preload servers, which import libraries once and run stages in forks: one for PyTorch and ExecuTorch, one for MLflow.
 
-Importing ExecuTorch takes six to eight seconds, and each of five stages needs it: more than half of a small build. The
-first stage starts this server in the background; later ones hand themselves over to it and get a fork that has
-everything imported. MLflow takes two seconds more, for track alone: its server is started while convert works. A
-server imports no code of the project, so that a fork always runs the sources as they are now. It ends by itself after
-two idle minutes. LOWERDECK_PRELOAD=0 does without it, and so does everything that goes wrong here.
+Importing ExecuTorch takes six to eight seconds, and five stages need it: more than half of a small build. The first
+stage starts this server in the background; later ones run in forks of it, in which everything is imported. MLflow takes
+two more seconds, for track alone: its server is started while convert runs. A server imports no code of the project, so
+that a fork always runs the current sources. It ends by itself after two idle minutes. With LOWERDECK_PRELOAD=0, or if
+anything goes wrong here, stages run without it.
 
-Only the standard library is imported at the top: the client's side has to cost next to nothing.
+Only the standard library is imported at the top, because every stage imports this module.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ SWITCH = "LOWERDECK_PRELOAD"
 
 @dataclass(frozen=True, kw_only=True)
 class Libraries:
-    """What one server has imported."""
+    """Imports of one server."""
 
     modules: tuple[str, ...]
-    """In the order of their import."""
+    """Modules in the order of their import."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that have to stand before, unless the user has set them."""
+    """Variables to set before the imports, unless the user has set them."""
 
 
 LOWERING = Libraries(
     modules=(
         "torch",
-        "executorch.exir",  # before the quantizers: they import two seconds faster after it
+        "executorch.exir",  # before the quantizers, which then import two seconds faster
         "torchao.quantization.pt2e.quantize_pt2e",
         "executorch.exir.passes.remove_unused_parameters_pass",
         "torch.ao.quantization.fx._decomposed",
@@ -56,28 +56,22 @@ LOWERING = Libraries(
         "executorch.backends.xnnpack.partition.xnnpack_partitioner",
         "executorch.backends.arm.ethosu",
         "executorch.backends.arm.quantizer",
-        "safetensors.torch",
-        "pydantic",
-        "yaml",
-        "tqdm",
+        *("safetensors.torch", "pydantic", "yaml", "tqdm"),
     )
 )
 TRACKING = Libraries(
     modules=(
-        "mlflow.tracking",
-        "mlflow.store.tracking.sqlalchemy_store",
-        "matplotlib.backends.backend_agg",
-        "pydantic",
-        "yaml",
+        *("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store"),
+        *("matplotlib.backends.backend_agg", "pydantic", "yaml"),
     ),
-    # Few words; and no reports to MLflow's makers, of which its import would start.
+    # MLflow logs less, and importing it must not start its telemetry.
     environment={
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     },
 )
-# What these variables say takes effect while libraries are imported: a server serves only clients that agree with it.
+# These variables take effect while libraries are imported: a server accepts only clients with the same values.
 _IMPORT_TIME_VARIABLES = (
     *("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "TORCH", "PYTORCH"),
     *("MLFLOW_", "MPL", "SQLALCHEMY_"),
@@ -85,16 +79,14 @@ _IMPORT_TIME_VARIABLES = (
 
 
 def start(libraries: Libraries) -> None:
-    """Start the server that has `libraries`, for this environment, unless it runs; returns at once."""
+    """Start the server of `libraries` for this environment unless it is running; returns immediately."""
     address = socket_address(libraries)
-    if address is None:
-        return
-    with contextlib.suppress(OSError), _connected(address):
+    if address is None or answers(address):
         return
     log = address.with_suffix(".log")
     with contextlib.suppress(OSError), log.open("ab") as output:
         subprocess.Popen(
-            # -P: this folder's modules are no libraries
+            # -P keeps this folder's modules out of the import path.
             [sys.executable, "-P", __file__, str(address), *libraries.modules],
             env={**libraries.environment, **os.environ},
             stdin=subprocess.DEVNULL,
@@ -106,12 +98,15 @@ def start(libraries: Libraries) -> None:
 
 
 def run(module: str, patience_s: float, libraries: Libraries = LOWERING) -> int | None:
-    """Run `python -m module` with this process's arguments in the server; its exit code, None where there is no server.
+    """Run `python -m module` with this process's arguments in the server.
 
     Args:
-        module: Module to run as `__main__`, looked up from the current folder as `python -m` does.
+        module: Module to run as `__main__`, found from the current folder as `python -m` does.
         patience_s: How long to wait for a server that is still importing.
-        libraries: What the server has to have.
+        libraries: Libraries that the server must have imported.
+
+    Returns:
+        The exit code; None if there is no server.
     """
     address = socket_address(libraries)
     if address is None:
@@ -129,16 +124,19 @@ def run_at(
     environment: Mapping[str, str],
     streams: tuple[int, int, int] = (0, 1, 2),
 ) -> int | None:
-    """Run `python -m module` in the server at `address`; its exit code, None where no server has taken it.
+    """Run `python -m module` in the server at `address`.
 
     Args:
         address: Socket of the server.
-        module: Module to run as `__main__`, looked up in `folder`.
+        module: Module to run as `__main__`, found in `folder`.
         patience_s: How long to wait for a server that is still importing.
-        argv: Its `sys.argv`.
+        argv: `sys.argv` of the module.
         folder: Its current folder.
         environment: Its environment.
         streams: File descriptors that become its standard input, output and error.
+
+    Returns:
+        The exit code; None if no server accepted the request.
     """
     try:
         connection = _connected(address)
@@ -158,17 +156,13 @@ def run_at(
             return None
         if len(answer) < 4:
             with contextlib.suppress(OSError):
-                os.write(streams[2], f"{module}: the preloading server was ended while it ran this stage\n".encode())
+                os.write(streams[2], f"{module}: the preload server was ended while it ran this stage\n".encode())
             return 1
         return int.from_bytes(answer, "big", signed=True)
 
 
 def socket_address(libraries: Libraries = LOWERING) -> Path | None:
-    """Socket of the server for this interpreter, its packages and its environment; None where preloading is off.
-
-    Args:
-        libraries: What the server has imported.
-    """
+    """Socket of the server for this interpreter, its packages and its environment; None if preloading is off."""
     if os.environ.get(SWITCH) == "0" or not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
         return None
     folder = private_folder()
@@ -176,15 +170,15 @@ def socket_address(libraries: Libraries = LOWERING) -> Path | None:
         return None
     packages = Path(sysconfig.get_paths()["purelib"])
     variables = {key: value for key, value in os.environ.items() if key.startswith(_IMPORT_TIME_VARIABLES)}
-    key = [sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns, sorted(variables.items())]
-    key.append(libraries.modules)
-    source = Path(__file__).read_bytes()  # another version of this module speaks another protocol
+    installed = (sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns)
+    key = [*installed, sorted(variables.items()), libraries.modules]
+    source = Path(__file__).read_bytes()  # another version of this module may use another protocol
     digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
     return folder / f"{digest}.sock"
 
 
 def private_folder() -> Path | None:
-    """A folder for sockets that no other user can put one into; None where there is none."""
+    """A folder for sockets that only this user can write to; None if there is none."""
     folder = Path(tempfile.gettempdir()) / f"lowerdeck-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -192,7 +186,7 @@ def private_folder() -> Path | None:
     except OSError:
         return None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        return None  # somebody else's folder: whoever listens there could run code as this user
+        return None  # another user's server there could run code as this user
     return folder
 
 
@@ -214,7 +208,7 @@ def _connected(address: Path) -> socket.socket:
 
 
 def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None:
-    """Listen at `address`, import `modules`, and run what clients ask for, until nobody has asked for `idle_s`."""
+    """Listen at `address`, import `modules`, and run clients' requests until there is none for `idle_s`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     lock = os.open(address.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
     import fcntl
@@ -222,7 +216,7 @@ def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return  # another server was quicker
+        return  # another server was faster
     address.unlink(missing_ok=True)
     listener.bind(str(address))
     listener.listen()
@@ -231,8 +225,8 @@ def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None
             importlib.import_module(module)
     import gc
 
-    gc.freeze()  # forks then copy fewer pages, and collect less
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library undoes what Python sets; a client may be gone any time
+    gc.freeze()  # forks then copy fewer pages and collect less
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library resets what Python sets, and clients may disconnect
     try:
         _accept_until_idle(listener, idle_s)
     finally:
@@ -263,11 +257,11 @@ def _accept_until_idle(listener: socket.socket, idle_s: float) -> None:
                 wakeup.recv(4096)
                 for pid, code in _ended(running):
                     connection = running.pop(pid)
-                    with contextlib.suppress(KeyError):  # where the client went first, it is unregistered already
+                    with contextlib.suppress(KeyError):  # already unregistered if the client disconnected first
                         selector.unregister(connection)
                     with contextlib.suppress(OSError), connection:
                         connection.sendall(code.to_bytes(4, "big", signed=True))
-            else:  # a client says nothing more: this is its end; none is found where its stage has just ended too
+            else:  # a client sends nothing more, so it has disconnected; its stage may have ended just before
                 for pid in [pid for pid, connection in running.items() if connection is key.fileobj]:
                     selector.unregister(key.fileobj)
                     with contextlib.suppress(ProcessLookupError):
@@ -284,7 +278,7 @@ def _ended(running: dict[int, socket.socket]) -> list[tuple[int, int]]:
 
 
 def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | None:
-    """Read a request and run it in a fork; the fork's process id, None where the client has gone."""
+    """Read a request and run it in a fork; returns the fork's process id, None if the client has disconnected."""
     connection.settimeout(5.0)
     fds: list[int] = []
     try:
@@ -308,7 +302,7 @@ def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | Non
         os.setpgid(0, 0)
         listener.close()
         connection.close()
-        _become(request, fds)
+        _run_module(request, fds)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
     for fd in fds:
@@ -316,8 +310,8 @@ def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | Non
     return pid
 
 
-def _become(request: dict[str, object], fds: list[int]) -> NoReturn:
-    """Turn this fork into what `python -m MODULE` would be, and end."""
+def _run_module(request: dict[str, object], fds: list[int]) -> NoReturn:
+    """Behave like `python -m MODULE` in this fork, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -1,7 +1,7 @@
-"""What every stage entry does around its work: one process, one stage, errors as messages.
+"""Runs a stage in its process and turns errors into messages.
 
 Stage entries cannot be imported, so that no logic can hide in them; `run_stage` is their last line. Nothing heavy is
-imported at the top: a stage may hand itself over to a process that has everything imported (preload.py).
+imported at the top, because the stage may run in the preload server instead, which has imported everything.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ def run_stage(
     libraries: preload.Libraries = preload.LOWERING,
     starts: preload.Libraries | None = None,
 ) -> None:
-    """Run `main` as the stage of this process; raises ImportError where the entry is imported.
+    """Run `main` as the stage of this process.
 
-    The process ends with 0, with 1 and a message where the user can fix the cause, with 130 after Ctrl-C, and with a
-    traceback on an error of the project itself.
+    The exit status is 0, 1 after an error that the user can fix, or 130 after Ctrl-C. An error of the project itself
+    ends in a traceback.
 
     Args:
         module: `__name__` of the entry.
         main: The stage.
-        preloaded_within_s: Run in the preloading server if it answers within so many seconds; None: run here.
-        libraries: What that server has to have.
-        starts: What stages to come need: a server of these is started, which imports them while this stage runs.
+        preloaded_within_s: Run in the preload server if it answers within this time; None: run here.
+        libraries: Libraries that the server must have imported.
+        starts: Libraries that later stages need: a server is started that imports them while this stage runs.
+
+    Raises:
+        ImportError: the entry is imported instead of executed.
     """
     if module != "__main__":
         raise ImportError(f"{module} is a stage entry and cannot be imported; run it with `python -m`")
@@ -63,7 +66,7 @@ def _main(name: str, main: Callable[[], None]) -> int:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel end this process when DVC is killed: a stage left over would write over later work."""
+    """Let the kernel end this process when DVC is killed: an orphaned stage would overwrite later work."""
     if sys.platform == "linux":
         parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)

@@ -1,12 +1,13 @@
-"""The code that an entry can reach: modules that it imports, directly or through others, at the top or in functions.
+"""Code that an entry can reach: modules that it imports, directly or transitively, at the top or in functions.
 
-Modules that are found by the configuration (plug points) count where the configuration chooses them: a build for one
-backend does not depend on the code of another. A text that names a module, or a file beside the module that has it,
-counts as an import: child processes are started by such names.
+Modules of plug points count only if the configuration chooses them: a build for one backend does not depend on the code
+of another. A string that names a module, or a file next to the module that contains the string, counts as an import,
+because child processes are started by such names.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,61 +20,41 @@ PACKAGE = "lowerdeck"
 STAGES = "stages"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PlugPoint:
-    """A module through which others are found by the configuration."""
+    """A module that loads others as the configuration chooses."""
 
     module: str
-    """Whoever imports this by name can reach what is chosen."""
+    """A module that imports this one by name can reach the chosen ones."""
     section: str
-    """Section of the configuration that chooses; import paths that stand in it are followed as well."""
+    """Section of the configuration that chooses; import paths in it are followed too."""
     chosen: Callable[[Mapping[str, Any]], Iterable[str]]
-    """Values of the section -> modules that they choose; what does not exist is left out."""
+    """Values of the section -> modules that they choose; those that do not exist are left out."""
 
 
 PLUG_POINTS = (
-    PlugPoint(
-        module="lowerdeck.models",
-        section="model",
-        chosen=lambda model: [f"lowerdeck.models.{model['source']}"],
-    ),
-    PlugPoint(
-        module="lowerdeck.datasets",
-        section="dataset",
-        chosen=lambda dataset: [f"lowerdeck.datasets.{dataset['source']}"],
-    ),
-    PlugPoint(
-        module="lowerdeck.metrics",
-        section="evaluation",
-        chosen=lambda evaluation: [f"lowerdeck.metrics.{name}" for name in evaluation["metrics"]],
-    ),
-    PlugPoint(
-        module="lowerdeck.backends",
-        section="target",
-        chosen=lambda target: [f"lowerdeck.backends.{target['backend']}.backend"],
-    ),
-    PlugPoint(
-        module="lowerdeck.runtime.twins",
-        section="target",
-        chosen=lambda target: [f"lowerdeck.backends.{target['backend']}.twin"],
-    ),
+    PlugPoint("lowerdeck.models", "model", lambda model: [f"lowerdeck.models.{model['source']}"]),
+    PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [f"lowerdeck.datasets.{dataset['source']}"]),
+    PlugPoint("lowerdeck.metrics", "evaluation", lambda chosen: [f"lowerdeck.metrics.{m}" for m in chosen["metrics"]]),
+    PlugPoint("lowerdeck.backends", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.backend"]),
+    PlugPoint("lowerdeck.runtime.twins", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.twin"]),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Where source files of modules are."""
+    """Locations of modules' source files."""
 
     roots: Mapping[str, Path]
-    """Top-level package -> the folder that holds it."""
+    """Top-level package -> the folder that contains it."""
 
     @classmethod
     def of_workspace(cls, workspace: Path, plugins: Sequence[str] = ()) -> Sources:
-        """Sources of a workspace: the package's own where it has them, else those of the package that runs.
+        """Sources of a workspace: its own copy of the package if it has one, else those of the running package.
 
         Args:
             workspace: Folder with stages/.
-            plugins: Import prefixes of the user's own code, which lies in the workspace or on the import path.
+            plugins: Import prefixes of the user's own code, in the workspace or on the import path.
         """
         own = workspace / "pipeline"
         roots = {STAGES: workspace, PACKAGE: own if (own / PACKAGE).is_dir() else Path(__file__).parents[2]}
@@ -84,7 +65,7 @@ class Sources:
         return cls(roots=roots)
 
     def file(self, module: str) -> Path | None:
-        """Source file of `module`; None where it is none of these packages' modules."""
+        """Source file of `module`; None if it is not in one of these packages."""
         root = self.roots.get(module.partition(".")[0])
         if root is None:
             return None
@@ -92,7 +73,7 @@ class Sources:
         return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
 
     def modules_below(self, package: str) -> list[str]:
-        """All modules of `package`, itself among them; only itself where it is a plain module."""
+        """All modules of `package`, including itself; only itself if it is a plain module."""
         file = self.file(package)
         if file is None or file.name != "__init__.py":
             return [package]
@@ -102,25 +83,25 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A module in the graph of imports."""
+    """A module in the import graph."""
 
     file: Path
     reached: tuple[str, ...]
-    """Names of modules that it reaches at one step, and of attributes that may be none."""
+    """Modules that it reaches in one step; some names may be attributes instead."""
     data: Mapping[str, Path]
-    """Of a package, by path after its name: files that are no Python, such as templates, in folders without modules."""
+    """Of a package, by path below it: files other than Python, such as templates, in folders without modules."""
 
 
 def closure(
     entries: Iterable[str], config: Mapping[str, Any], sources: Sources, known: dict[str, Node | None] | None = None
 ) -> dict[str, Path]:
-    """File by name of every module that `entries` can reach, and of the data of their packages, sorted by name.
+    """File by name of every module that `entries` can reach, and of their packages' data, sorted by name.
 
     Args:
         entries: Modules, e.g. `stages.export`.
-        config: Resolved configuration as plain values; empty where no plug point is reached.
-        sources: Where modules are.
-        known: What was found of modules for the same configuration and sources; gains what is found.
+        config: Resolved configuration as plain values; empty if no plug point is reached.
+        sources: Locations of modules.
+        known: Cache of nodes for the same configuration and sources; extended in place.
     """
     known = {} if known is None else known
     found: dict[str, Path] = {}
@@ -138,42 +119,31 @@ def closure(
 
 
 def code_digest(modules: Mapping[str, Path], digest_of: Callable[[Path], str] = file_digest) -> str:
-    """SHA-256 over names and contents of modules; where their folders are has no say in it."""
+    """SHA-256 over names and contents of modules, independent of their folders."""
     return digest([[name, digest_of(file)] for name, file in modules.items()])
 
 
 def stage_closures(config: Mapping[str, Any], sources: Sources) -> dict[str, dict[str, Path]]:
-    """Closure by stage, for every entry in stages/ but `compose`: that one depends on all code.
+    """Closure of every entry in stages/ except `compose`, which depends on all code.
 
     Args:
         config: Resolved configuration as plain values.
-        sources: Where modules are.
+        sources: Locations of modules.
     """
-    names = sorted(path.stem for path in (sources.roots[STAGES] / STAGES).glob("*.py"))
+    names = {path.stem for path in (sources.roots[STAGES] / STAGES).glob("*.py")} - {"__init__", "compose"}
     known: dict[str, Node | None] = {}
-    return {
-        name: closure([f"{STAGES}.{name}"], config, sources, known)
-        for name in names
-        if name not in ("__init__", "compose")
-    }
+    return {name: closure([f"{STAGES}.{name}"], config, sources, known) for name in sorted(names)}
 
 
 def stage_code(config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
-    """Digest by stage of all code that the stage can reach, as build/code.json holds it.
+    """Digest of all code that each stage can reach, the content of build/code.json.
 
     Args:
         config: Resolved configuration as plain values.
         workspace: Folder with stages/.
     """
-    sources = Sources.of_workspace(workspace, config["build"]["plugins"])
-    known: dict[Path, str] = {}
-
-    def digest_of(file: Path) -> str:
-        if file not in known:
-            known[file] = file_digest(file)
-        return known[file]
-
-    closures = stage_closures(config, sources)
+    closures = stage_closures(config, Sources.of_workspace(workspace, config["build"]["plugins"]))
+    digest_of = functools.cache(file_digest)
     return {name: code_digest(modules, digest_of) for name, modules in closures.items()}
 
 
@@ -196,17 +166,17 @@ def _data_of(package: str, folder: Path) -> dict[str, Path]:
 
 
 def _parents(module: str) -> Iterator[str]:
-    """Packages around `module`: importing it executes their `__init__`, and no plug point is meant by that."""
+    """Packages around `module`: importing it executes their `__init__`, but does not use them as plug points."""
     parts = module.split(".")
     for length in range(1, len(parts)):
         yield ".".join(parts[:length])
 
 
 def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Sources) -> Iterator[str]:
-    """Modules that one module imports or names, and those that the plug points among them choose."""
+    """Modules that one module imports or names, and those chosen through plug points among them."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     named = imports_of(file.read_bytes(), package)
-    # What is imported from a package is often a module of it: the package itself is not meant then.
+    # A name imported from a package is often a module, which is then reached instead of the package.
     modules = {f"{base}.{name}" if name and sources.file(f"{base}.{name}") else base for base, name in named.names}
     yield from modules
     for text in named.strings:
@@ -221,7 +191,7 @@ def _reached(module: str, file: Path, config: Mapping[str, Any], sources: Source
 
 
 def _import_paths(value: Any) -> Iterator[str]:
-    """Modules of the import paths, `package.module:attribute`, anywhere in `value`."""
+    """Modules of all import paths, `package.module:attribute`, in `value`."""
     if isinstance(value, Mapping):
         for part in value.values():
             yield from _import_paths(part)
@@ -235,7 +205,7 @@ def _import_paths(value: Any) -> Iterator[str]:
 
 
 def _folder_of(package: str, workspace: Path) -> Path | None:
-    """The folder that holds the top-level `package`; None where it is installed, or not to be found."""
+    """The folder that contains the top-level `package`; None if it is installed or cannot be found."""
     import importlib.util
 
     if (workspace / package).is_dir() or (workspace / f"{package}.py").is_file():

@@ -1,6 +1,6 @@
 """SHA-256 of values, files and folders: the one form in which fingerprints are computed and compared.
 
-Only the standard library is needed, so that whoever asks for a fingerprint pays no import for it.
+Only the standard library is imported, so that computing a fingerprint stays cheap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ABSENT = "absent"
-"""Digest of a path at which there is nothing."""
+"""Digest of a missing path."""
 IGNORED = ("__pycache__", ".ipynb_checkpoints")
 
 
@@ -21,8 +21,8 @@ def digest(value: Any) -> str:
     """SHA-256 of `value` as JSON with sorted keys, hexadecimal.
 
     Raises:
-        ValueError: it holds NaN or an infinity, which JSON lacks.
-        TypeError: it holds something else that JSON lacks.
+        ValueError: `value` contains NaN or an infinity, which JSON lacks.
+        TypeError: `value` contains something else that JSON lacks.
     """
     return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
@@ -34,18 +34,18 @@ def file_digest(path: Path) -> str:
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
-    """Digest of a folder: of its files' relative paths and SHA-256."""
+    """Digest over a folder's files: their relative paths and SHA-256."""
     return digest(sorted(files.items()))
 
 
 class Files:
-    """SHA-256 of files and folders; a file that was hashed is not read again until its size or modification differs."""
+    """Cached SHA-256 of files and folders; a file is read again only if its size, time stamp or inode changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
 
     def digest(self, place: Path) -> str:
-        """SHA-256 of a file, or of all that a folder holds; `ABSENT` where there is neither."""
+        """SHA-256 of a file or of a folder's content; `ABSENT` if neither exists."""
         if place.is_dir():
             return folder_digest({name: self._file(place / name) for name in _files_below(place)})
         return self._file(place) if place.is_file() else ABSENT
@@ -60,7 +60,7 @@ class Files:
 
 
 FILES = Files()
-"""Of this process: what it hashed once, it need not hash again."""
+"""The cache of this process."""
 
 
 def _files_below(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which modules a module's source imports, found without importing any of them."""
+"""Finds the modules that a source file imports, without importing them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import resolve_name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imports:
-    """What one source file refers to."""
+    """References of one source file."""
 
     names: tuple[tuple[str, str], ...]
-    """Module and what is imported from it: `from a import b` gives `("a", "b")`, and `import a` gives `("a", "")`."""
+    """Module and imported name: `("a", "b")` for `from a import b`, and `("a", "")` for `import a`."""
     strings: tuple[str, ...]
-    """Texts that may name a module or a file of code: those without spaces that hold a dot."""
+    """Strings that may name a module or a source file: those with a dot and without spaces."""
 
 
 @cache
 def imports_of(source: bytes, package: str) -> Imports:
-    """What `source` imports anywhere, in functions too, but for blocks under `if TYPE_CHECKING`.
+    """Imports anywhere in `source`, including functions, except below `if TYPE_CHECKING`.
 
     Args:
         source: Python source.
         package: The package that relative imports start from.
 
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: `source` is not valid Python.
     """
     names: dict[tuple[str, str], None] = {}
     strings: dict[str, None] = {}
@@ -35,7 +36,7 @@ def imports_of(source: bytes, package: str) -> Imports:
         if isinstance(node, ast.Import):
             names |= dict.fromkeys((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
+            base = resolve_name("." * node.level + (node.module or ""), package)
             names |= dict.fromkeys((base, alias.name) for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _may_name_code(node.value):
             strings[node.value] = None
@@ -56,14 +57,6 @@ def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 def _is_type_checking(test: ast.expr) -> bool:
     name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
     return name == "TYPE_CHECKING"
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    base = ".".join(parts[: len(parts) - node.level + 1])
-    return f"{base}.{node.module}" if node.module else base
 
 
 def _may_name_code(text: str) -> bool:

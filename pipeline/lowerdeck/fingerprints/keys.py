@@ -1,4 +1,4 @@
-"""Keys of results: a result that is kept under the same key is the same result."""
+"""Keys of results: equal keys mean equal results."""
 
 from __future__ import annotations
 
@@ -16,28 +16,23 @@ _NOTHING = "no such key"
 
 
 def build_key(config: DataclassInstance, manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over all that went into a build: where it is the same, so is the build.
+    """SHA-256 over everything that a build depends on: equal keys mean equal builds.
 
     Args:
-        config: Resolved configuration. `tracking` does not count: it says where a build is recorded, not what it is.
-        manifest: Of the converted program, for the converter and the versions that were really used.
+        config: Resolved configuration. `tracking` is left out: it decides where a build is recorded, not what it is.
+        manifest: Manifest of the converted program, with the converter and versions actually used.
     """
-    converter = manifest["converter"]
-    return digest(
-        {
-            "configuration": _configuration(config),
-            "converter": {field: converter[field] for field in ("name", "version", "flavor")},
-            "versions": {name: manifest["versions"][name] for name in LOWERING},
-        }
-    )
+    converter = {field: manifest["converter"][field] for field in ("name", "version", "flavor")}
+    versions = {name: manifest["versions"][name] for name in LOWERING}
+    return digest({"configuration": _configuration(config), "converter": converter, "versions": versions})
 
 
 def upstream_key(config: DataclassInstance, manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over all that went into a build but its converter flavor: builds that differ in nothing else share it.
+    """SHA-256 over everything that a build depends on except its converter flavor.
 
     Args:
-        config: Resolved configuration; `flavor`, `tracking` and the target's default flavor do not count.
-        manifest: Of the converted program, for the versions that were really used.
+        config: Resolved configuration; `flavor`, `tracking` and the target's default flavor are left out.
+        manifest: Manifest of the converted program, with the versions actually used.
     """
     configuration = _configuration(config)
     del configuration["flavor"], configuration["target"]["default_flavor"]
@@ -54,37 +49,28 @@ def stage_key(
     versions: Mapping[str, str],
     about: Any = None,
 ) -> str:
-    """SHA-256 over all that the result of a stage depends on.
+    """SHA-256 over everything that the result of a stage depends on.
 
     Args:
         module: Entry of the stage, e.g. `stages.export`.
-        sources: Digest by path of what no stage makes.
-        params: What the stage reads of configuration and code digests, by file.
-        inputs: Digest by path of what earlier stages made.
-        outputs: Paths that it makes.
-        versions: Of tools.
-        about: What else the stage is given.
+        sources: Digest by path of files that no stage makes.
+        params: Values of the configuration and code digests that the stage reads, by file.
+        inputs: Digest by path of earlier stages' outputs.
+        outputs: Paths that the stage makes.
+        versions: Versions of tools.
+        about: Anything else that the stage depends on.
     """
-    return digest(
-        {
-            "module": module,
-            "sources": sources,
-            "params": params,
-            "inputs": inputs,
-            "outputs": list(outputs),
-            "versions": versions,
-            "about": about,
-        }
-    )
+    key = {"module": module, "sources": sources, "params": params, "inputs": inputs}
+    return digest(key | {"outputs": list(outputs), "versions": versions, "about": about})
 
 
 def costly_result_key(code: str, inputs: Iterable[str], sections: Iterable[object]) -> str:
-    """SHA-256 over all that a result depends on that is kept between builds: edge programs, checkpoints, measurements.
+    """SHA-256 over everything that a result reused between builds depends on: edge program, checkpoint, measurement.
 
     Args:
-        code: Digest of the code that makes it.
+        code: Digest of the code that makes the result.
         inputs: SHA-256 of the artifacts that it is made from.
-        sections: What it depends on of the configuration and of samples, as values that JSON has.
+        sections: Parts of the configuration and of samples that it depends on, as JSON values.
     """
     return digest([code, list(inputs), list(sections), lowering_versions()])
 
@@ -94,7 +80,7 @@ def output_digests(outputs: Iterable[str], files: Mapping[str, str]) -> dict[str
 
     Args:
         outputs: Files and folders that the stage makes.
-        files: SHA-256 by path of all files of its result.
+        files: SHA-256 by path of all files in its result.
     """
     digests = {}
     for output in outputs:
@@ -104,7 +90,7 @@ def output_digests(outputs: Iterable[str], files: Mapping[str, str]) -> dict[str
 
 
 def value_at(values: Any, key: str) -> Any:
-    """What stands at a dotted key of nested mappings; a text of its own where there is no such key."""
+    """The value at a dotted key of nested mappings, or a fixed string if the key does not exist."""
     for part in key.split("."):
         if not isinstance(values, Mapping) or part not in values:
             return _NOTHING

@@ -9,7 +9,7 @@ from pathlib import Path
 from lowerdeck.fingerprints.digests import ABSENT
 
 LOWERING = ("torch", "executorch", "torchao")
-"""What makes programs of models: a costly result that is kept is made again where one of these has changed."""
+"""Packages that turn models into programs: when one changes, reusable results are made again."""
 
 
 def lowering_versions() -> dict[str, str]:
@@ -18,7 +18,7 @@ def lowering_versions() -> dict[str, str]:
 
 
 def tool_versions(pyproject: Path) -> dict[str, str]:
-    """Versions of Python, of all that pyproject.toml says the pipeline calls, and of installed Neutron converters."""
+    """Versions of Python, of the dependencies in pyproject.toml, and of installed Neutron converters."""
     import tomllib
 
     declared = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["dependencies"]
@@ -30,15 +30,15 @@ def tool_versions(pyproject: Path) -> dict[str, str]:
 
 
 def _names(requirement: str) -> set[str]:
-    """The distribution that a requirement names, and those that its extras bring: Vela comes with one."""
+    """The distribution that a requirement names, and those that its extras add: Vela comes with one."""
     from packaging.requirements import Requirement
 
-    wanted = Requirement(requirement)
-    names = {wanted.name}
-    for extra in wanted.extras:
-        for brought in map(Requirement, importlib.metadata.requires(wanted.name) or ()):
-            if brought.marker is not None and brought.marker.evaluate({"extra": extra}):
-                names.add(brought.name)
+    parsed = Requirement(requirement)
+    names = {parsed.name}
+    for extra in parsed.extras:
+        for added in map(Requirement, importlib.metadata.requires(parsed.name) or ()):
+            if added.marker is not None and added.marker.evaluate({"extra": extra}):
+                names.add(added.name)
     return names
 
 

@@ -1,1 +1,1 @@
-"""What a build was made of, as a chain of artifacts."""
+"""The lineage of a build: a chain of artifacts."""

@@ -1,6 +1,6 @@
-"""What a build was made of: the build key, and the chain of artifacts from the dataset to the `.pte`.
+"""Lineage of a build: the build key, and the chain of artifacts from the dataset to the `.pte`.
 
-No time, run id or commit stands in it, so that the same build gives the same bytes. MLflow is not needed here.
+It contains no time, run id or commit, so that equal builds give equal bytes, and does not need MLflow.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lowerdeck.fingerprints.digests import digest
 from lowerdeck.fingerprints.keys import build_key, upstream_key
 
 EXTERNAL = "given"
-"""`made_by` of what no stage makes: the dataset, and weights that were trained elsewhere."""
+"""`made_by` of links that no stage makes: the dataset, and weights that were trained elsewhere."""
 
 
 def trace(config: Config) -> dict[str, Any]:
-    """The lineage of the build in build/, as lineage.json holds it.
+    """The lineage of the build in build/, the content of lineage.json.
 
     Returns:
         `build_key`, `upstream_key`, `versions`, and the ordered `links`: name, what, sha256, made_by, from (names of
-        other links), and what is peculiar to a link: counts of samples, fingerprints, the converter.
+        other links), and fields of single links: counts of samples, fingerprints, the converter.
 
     Raises:
         LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
@@ -40,7 +40,7 @@ def trace(config: Config) -> dict[str, Any]:
 
 
 def artifact_links(config: Config) -> list[dict[str, Any]]:
-    """The links from the weights to the `.pte`, as far as a build need have come for them: through convert.
+    """The links from the weights to the `.pte`, for which a build has to be completed through convert.
 
     Raises:
         LowerdeckError: an artifact is missing, or the program is not the one that its manifest describes.
@@ -67,7 +67,7 @@ def _file_link(name: str, path: Path, stage: str, sources: list[str]) -> dict[st
 
 
 def _dataset_link(config: Config) -> dict[str, Any]:
-    """The dataset by the samples that were really used; its fingerprint covers all that its source could read."""
+    """The dataset by the samples actually used; its fingerprint covers everything that its source can read."""
     samples = {
         "calibration": samples_used(paths.CALIBRATION_SAMPLES),
         "evaluation": samples_used(paths.EVALUATION_SAMPLES),
@@ -84,20 +84,19 @@ def _dataset_link(config: Config) -> dict[str, Any]:
 
 
 def samples_used(path: Path) -> dict[str, Any]:
-    """How many samples a stage listed at `path`, and SHA-256 over their digests in order."""
+    """Number of the samples that a stage listed at `path`, and SHA-256 over their digests in order."""
     digests = read_json(path)
     return {"num_samples": len(digests), "sha256": digest(digests)}
 
 
 def _weights_link(config: Config, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights: a checkpoint by its content where it is a file here, else by what they are made from."""
+    """The weights: the content of a local checkpoint, else the digest of what decides them."""
     model = config.model
     link: dict[str, Any] = {"name": "weights", "from": [], "fingerprint": model.fingerprint}
-    if model.weights is not None and Path(model.weights).is_file():
-        path = Path(model.weights)
+    if model.weights is not None and (path := Path(model.weights)).is_file():
         return link | {"what": path.as_posix(), "sha256": sha256(path), "made_by": EXTERNAL}
     if model.weights is not None:
         return link | {"what": model.weights, "sha256": digest([model.weights, model.fingerprint]), "made_by": EXTERNAL}
-    # Random weights are in no file: what decides them is the model, the seed and PyTorch's generator.
+    # Random weights are not in a file: the model, the seed and PyTorch's generator decide them.
     recipe = [model.source, model.options, model.fingerprint, config.build.seed, manifest["versions"]["torch"]]
     return link | {"what": f"random, seed {config.build.seed}", "sha256": digest(recipe), "made_by": "export"}

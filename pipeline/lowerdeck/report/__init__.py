@@ -1,1 +1,1 @@
-"""What a build is worth, as values: for the terminal, the page and MLflow."""
+"""Results of a build as values, for the terminal, the page and MLflow."""

@@ -1,4 +1,4 @@
-"""What a build is worth, for people: a table for the terminal and a page for the browser, both from build/."""
+"""Everything that the terminal's table and the HTML report show of the build in build/."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lowerdeck.fingerprints.keys import build_key
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A finished build as its artifacts describe it."""
+    """A finished build, as described by its artifacts."""
 
     config: Config
     metrics: Mapping[str, Any]
@@ -31,29 +31,29 @@ class Build:
     manifest: Mapping[str, Any]
     plan: DelegationPlan
     confusion: Confusion | None
-    """None where the samples have no labels."""
+    """None if the samples have no labels."""
     classes: Sequence[ClassAccuracies]
-    """Empty where the samples have no labels."""
+    """Empty if the samples have no labels."""
     layers: Sequence[LayerMetrics]
-    """Worst first; empty where nothing is quantized."""
+    """Worst first; empty if nothing is quantized."""
     tensors: Sequence[QuantizedTensor]
-    """Of the quantized program; empty where nothing is quantized."""
+    """Tensors of the quantized program; empty if nothing is quantized."""
     lineage: Mapping[str, Any] | None
-    """None where `track` has not recorded this build yet."""
+    """None until `track` has recorded this build."""
 
 
 def read_build() -> Build:
     """The build in build/.
 
     Raises:
-        LowerdeckError: something is missing, or build/ holds parts of different builds.
+        LowerdeckError: an artifact is missing, or build/ contains parts of different builds.
     """
     config, manifest = load.read_config(paths.CONFIG), read_json(paths.MANIFEST)
     plan, metrics = read_plan(), read_json(paths.METRICS)
     converted = (plan.backend, manifest["converter"]["flavor"], manifest["program"]["bytes"])
     if converted != (config.target.backend, config.flavor.name, metrics["program_bytes"]):
         raise LowerdeckError(
-            f"{paths.BUILD} holds parts of different builds: the configuration is for {config.target.backend} with "
+            f"{paths.BUILD} contains parts of different builds: the configuration is for {config.target.backend} with "
             f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
             f"{manifest['converter']['flavor']}, or it was not evaluated yet. `dvc repro` completes the build."
         )

@@ -1,4 +1,4 @@
-"""Every tensor that a build holds in integers: scale, range, what was observed, what was clipped and what was lost."""
+"""Quantized tensors of a build: scale, range, observed values, clipped share and SQNR."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HEADER = ("tensor", "SQNR", "module", "type", "scale", "zero point", "representa
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRow:
-    """One tensor of the quantized program, however many nodes read it."""
+    """One tensor of the quantized program, regardless of how many nodes read it."""
 
     tensor: QuantizedTensor
     sqnr_db: float | None
-    """Of activations against the float program, as baseline measured it, with all that was lost before; of weights and
-    biases by their own quantization. None where it was not measured."""
+    """For activations, measured by baseline against the float program, including losses in earlier layers; for weights
+    and biases, of their own quantization alone. None if it was not measured."""
 
     @property
     def name(self) -> str:
@@ -26,7 +26,7 @@ class TensorRow:
         return self.tensor.node or self.tensor.source
 
     def cells(self) -> tuple[str, ...]:
-        """What stands under HEADER."""
+        """Cells of the columns in HEADER."""
         tensor, seen = self.tensor, self.tensor.observed
         ends = [end for pair in tensor.representable for end in pair]
         return (
@@ -43,26 +43,22 @@ class TensorRow:
 
 
 def tensor_rows(tensors: Sequence[QuantizedTensor], layers: Sequence[LayerMetrics]) -> list[TensorRow]:
-    """The tensors of the quantization report with the metrics that baseline has of them, worst first.
+    """The tensors of the quantization report with their SQNR, worst first.
 
     Args:
-        tensors: One for each dequantize node; those that read the same tensor count once.
-        layers: Of the same build.
+        tensors: One for each dequantize node; nodes that read the same tensor count once.
+        layers: Metrics of the same build's layers.
     """
     measured = {layer.node: layer.sqnr_db for layer in layers}
-    rows = [
-        TensorRow(tensor=tensor, sqnr_db=_own_sqnr_db(tensor) if tensor.is_constant else measured.get(tensor.node))
-        for tensor in {tensor.source: tensor for tensor in tensors}.values()
-    ]
+    rows = []
+    for tensor in {tensor.source: tensor for tensor in tensors}.values():
+        by_itself = tensor.observed.sqnr_db if tensor.observed else None
+        rows.append(TensorRow(tensor=tensor, sqnr_db=by_itself if tensor.is_constant else measured.get(tensor.node)))
     return sorted(rows, key=lambda row: (row.sqnr_db is None, row.sqnr_db or 0.0))
 
 
-def _own_sqnr_db(tensor: QuantizedTensor) -> float | None:
-    return tensor.observed.sqnr_db if tensor.observed else None
-
-
 def _span(values: Sequence[float]) -> str:
-    """One value, or the least and the largest of those of the channels."""
+    """One value, or the minimum and maximum over all channels."""
     if not values:
         return ""
     low, high = f"{min(values):.4g}", f"{max(values):.4g}"

@@ -1,6 +1,6 @@
-"""What describes a build: the terminal, the report and MLflow take it from here, so that all three agree.
+"""The description of a build that the terminal, the report and MLflow share.
 
-Metrics are those of metrics.json; the manifest is that of the converted program.
+`metrics` are those of metrics.json; `manifest` is that of the converted program.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ if TYPE_CHECKING:
 
 
 _SPELLINGS = {"cpu": "CPU", "dram": "DRAM", "macs": "MACs", "npu": "NPU", "shram": "SHRAM", "sram": "SRAM"}
-
-
 _MAIN_ESTIMATES = ("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes")
-"""How the compiler's estimates end that the short table has, in its order."""
+"""Suffixes of the compiler's estimates in the short table, in its order."""
 
 
 def confusion_title(metrics: Mapping[str, Any]) -> str:
-    """Which program the confusion matrix is of: the most real one that was executed."""
+    """Title of the confusion matrix, of the delegated program if it has an accuracy, else of the quantized one."""
     program = "delegated" if isinstance(metrics.get("delegated_accuracy"), float) else "quantized"
     return f"Confusion matrix of the {program} program"
 
 
 def _tensor(tensor: Mapping[str, Any]) -> str:
-    """An input as the manifest describes it, e.g. `float32 up to [1, 3, 64, 64]`."""
+    """An input, e.g. `float32 up to [1, 3, 64, 64]`."""
     return f"{tensor['dtype']} {'up to ' if tensor['is_dynamic'] else ''}{list(tensor['shape'])}"
 
 
 def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The metrics of a build as pairs (what, value), in the order in which they are read."""
+    """The metrics of a build as pairs (what, value), in the order of the table."""
     converter = manifest["converter"]
     table = [
         ("target", f"{config.target.name} ({config.target.backend})"),
@@ -64,7 +62,7 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
 
 
 def accuracy(metrics: Mapping[str, Any], program: str) -> str:
-    """A program's accuracy as a percentage with its samples and interval; what is no number stays the text it is."""
+    """A program's accuracy as a percentage with its samples and interval; a value other than a number as it is."""
     name = f"{program}_accuracy"
     value = metrics.get(name)
     if value is None:
@@ -75,13 +73,13 @@ def accuracy(metrics: Mapping[str, Any], program: str) -> str:
 
 
 def interval(metrics: Mapping[str, Any], name: str) -> str:
-    """The 95 % interval of a share, e.g. ` (95 %: 97.2 to 99.6)`; empty where there is none."""
+    """The 95 % interval of a share, e.g. ` (95 %: 97.2 to 99.6)`; empty if there is none."""
     low, high = metrics.get(name + LOW), metrics.get(name + HIGH)
     return f" (95 %: {100 * low:.1f} to {100 * high:.1f})" if is_number(low) and is_number(high) else ""
 
 
 def delegated_vs_quantized(metrics: Mapping[str, Any]) -> str | None:
-    """E.g. `max 1 LSB, mean 0.04, 97.3 % exact`; None where it was not measured or the output is not quantized."""
+    """E.g. `max 1 LSB, mean 0.04, 97.3 % exact`; None if it was not measured or the output is not quantized."""
     if not is_number(metrics.get("delegated_error_max_lsb")):
         return None
     largest, mean = metrics["delegated_error_max_lsb"], metrics["delegated_error_mean_lsb"]
@@ -95,7 +93,7 @@ def delegation(metrics: Mapping[str, Any]) -> str:
 
 
 def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is delegated beside nodes, what crosses the delegates' boundaries, and why the rest is not delegated."""
+    """Delegated MACs and parameters, crossings and transposes, and why the rest is not delegated."""
     if "total_macs" not in metrics:
         return []
     table = []
@@ -118,37 +116,35 @@ def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def size(size_bytes: int) -> str:
-    """A size in bytes and, from one KiB on, in KiB."""
+    """A size in bytes and, if it is at least one KiB, in KiB."""
     return f"{size_bytes:,} bytes" + (f" ({size_bytes / 1024:,.1f} KiB)" if size_bytes >= 1024 else "")
 
 
 def estimates(metrics: Mapping[str, Any], flavor: str) -> list[tuple[str, str]]:
-    """All that the compiler predicts, each marked as its estimate; the most asked-for metrics first."""
+    """All estimates of the compiler, each marked as one, the main ones first."""
     first = _main_estimates(metrics)
     keys = first + sorted(key for key in metrics if key.startswith("estimated_") and key not in first)
     return [estimate(key, metrics[key], flavor) for key in keys]
 
 
 def estimate(key: str, value: Any, flavor: str) -> tuple[str, str]:
-    """One metric that the compiler predicts, marked as its estimate."""
+    """One estimate of the compiler, marked as such."""
     author = flavor.capitalize() if flavor.isalpha() else flavor
     return _readable_name(key), f"{_quantity(key, value)} ({author}'s estimate)"
 
 
 def _main_estimates(metrics: Mapping[str, Any]) -> list[str]:
-    """The most asked-for estimates; memories that are not used are not among them."""
+    """The main estimates, without unused memories."""
     keys = sorted(key for key in metrics if key.startswith("estimated_") and (metrics[key] or "_bytes" not in key))
     return [key for end in _MAIN_ESTIMATES for key in keys if key.endswith(f"_{end}")]
 
 
 def comparisons(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How programs compare with one another: agreement, drop and signal to noise ratio."""
+    """Comparisons of programs with one another: agreement, drop and SQNR."""
     pairs = []
     for key, value in sorted(metrics.items()):
-        if not is_number(value):
+        if not is_number(value) or key.endswith((LOW, HIGH)):  # the ends of an interval are shown with its share
             continue
-        if key.endswith((LOW, HIGH)):
-            continue  # shown beside its share
         if "_agreement_with_" in key or key.endswith("_drop"):
             pairs.append((key.replace("_", " "), f"{100 * value:.2f} %{interval(metrics, key)}"))
         elif key.endswith("_sqnr_db"):
@@ -157,7 +153,7 @@ def comparisons(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether `value` is a measured metric; True and False are none."""
+    """Whether `value` is a number; True and False are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""The short table that ends a build."""
+"""The short table at the end of a build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowerdeck.report.build import Build
 def print_table(build: Build, console: Console) -> None:
     """Print the metrics of `build`, the caveat of its converter, and where to look next.
 
-    Nothing is interpreted as markup, and no line depends on colours: a log file gets the same words.
+    Nothing is interpreted as markup, and no information depends on colour: a log file contains the same text.
     """
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
@@ -23,8 +23,12 @@ def print_table(build: Build, console: Console) -> None:
         table.add_row(Text(what), Text(value))
     console.print()
     console.print(table)
-    for note in _notes(build):
-        console.print(Text(note, style="yellow"), soft_wrap=True)
+    for note in (
+        build.manifest["converter"]["caveat"],
+        "not recorded yet: `dvc repro` runs the stage track" if build.lineage is None else None,
+    ):
+        if note:
+            console.print(Text(note, style="yellow"), soft_wrap=True)
     console.print()
     for what, where in (
         ("the whole report:", str(paths.REPORT)),
@@ -34,9 +38,3 @@ def print_table(build: Build, console: Console) -> None:
         ("against the last commit:", "dvc metrics diff"),
     ):
         console.print(Text(f"{what:<26}{where}"), soft_wrap=True)
-
-
-def _notes(build: Build) -> list[str]:
-    """What has to be known beside the metrics."""
-    notes = [build.manifest["converter"]["caveat"]] if build.manifest["converter"]["caveat"] else []
-    return notes if build.lineage is not None else [*notes, "not recorded yet: `dvc repro` runs the stage track"]

@@ -1,1 +1,1 @@
-"""Sweeps: many points of the configuration, each stage run once for all points that agree in what it depends on."""
+"""Sweeps: builds of many points that share every stage whose inputs are the same."""

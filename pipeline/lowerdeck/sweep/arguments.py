@@ -1,8 +1,8 @@
-"""What is typed after `lowerdeck sweep -m`, as Hydra takes it: a sweep goes over params.yaml.
+"""Translates the overrides of `lowerdeck sweep -m` to Hydra's: a sweep varies params.yaml.
 
-Hydra composes no more than the params.yaml of each point, with a named sweep of conf/experiment on top where one is
-chosen. `target=a,b` sets a choice there, and `target.options.x=1,2` the single value `overrides.target.options.x`; so a
-point is what a person would have written into params.yaml, and compose takes it to a configuration as always.
+Hydra composes only the params.yaml of each point, with the chosen named sweep of conf/experiment on top. `target=a,b`
+sets a choice in it, and `target.options.x=1,2` the single value `overrides.target.options.x`. A point is therefore a
+params.yaml that a user could have written, and is composed like any other.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "experiment"
 OBJECTIVES = "sweep.objectives"
-"""Metrics of metrics.json that a search optimizes: no part of any point."""
+"""Key of the metrics that a search optimizes; it is not part of any point."""
 CHOICES = (*GROUPS, "plugins")
 PARAMS = (*CHOICES, "overrides")
 _SECTIONS = tuple(field.name for field in dataclasses.fields(Config))
 
 
 def to_hydra_overrides(typed: Sequence[str]) -> list[str]:
-    """`typed` overrides for a Hydra configuration that has the form of params.yaml.
+    """`typed` overrides for a Hydra configuration in the form of params.yaml.
 
     Raises:
-        ConfigurationError: one is no override, or names nothing that is there.
+        ConfigurationError: one is not an override, or its group or section does not exist.
     """
     pairs = zip(typed, parse(typed), strict=True)
     return [_to_hydra_override(text, parsed) for text, parsed in pairs if parsed.key_or_group != OBJECTIVES]
 
 
 def parse(typed: Sequence[str]) -> list[Override]:
-    """Hydra's reading of overrides; nobody changes it.
+    """Overrides parsed by Hydra; treat them as read-only, because they are cached.
 
     Raises:
-        ConfigurationError: Hydra cannot read one.
+        ConfigurationError: Hydra cannot parse one.
     """
     return [_parsed(text) for text in typed]
 
 
-@functools.lru_cache(maxsize=4096)  # points have most of them in common, and Hydra's parser takes milliseconds
+@functools.lru_cache(maxsize=4096)  # points share most overrides, and Hydra's parser takes milliseconds
 def _parsed(text: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -63,21 +63,20 @@ def _parsed(text: str) -> Override:
 
 
 def objectives(typed: Sequence[str], experiment: Mapping[str, Any]) -> list[str]:
-    """The metrics that points return to the sweeper: as typed, else as the named sweep has them.
+    """The metrics that points return to the sweeper: as typed, else those of the named sweep.
 
     Raises:
-        ConfigurationError: they are no list of names.
+        ConfigurationError: they are not a list of names.
     """
     given: Any = (experiment.get("sweep") or {}).get("objectives")
     for override in parse(typed):
         if override.key_or_group == OBJECTIVES:
-            given = None if override.is_sweep_override() else override.value()
             given = override.input_line if override.is_sweep_override() else override.value()
     if given is None:
         return []
     if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):
         raise ConfigurationError(
-            f"{OBJECTIVES}: a list of metrics of build/evaluate/metrics.json has to stand here, e.g. "
+            f"{OBJECTIVES} must be a list of metrics of build/evaluate/metrics.json, e.g. "
             f"[delegated_accuracy,undelegated_macs]; received: {given!r}"
         )
     return given
@@ -88,15 +87,13 @@ def _to_hydra_override(text: str, parsed: Override) -> str:
     if key.startswith("hydra") or key == EXPERIMENT:
         return text
     if parsed.is_delete() or parsed.package:
-        raise ConfigurationError(
-            f"{text}: nothing can be removed or moved here; give the value that shall hold instead"
-        )
+        raise ConfigurationError(f"{text}: a sweep cannot remove or move a key; set it to another value instead")
     _, equals, value = text.partition("=")
     return f"{hydra_key(key)}{equals}{value}"
 
 
 def hydra_key(key: str) -> str:
-    """Where in params.yaml a typed key stands; with Hydra's `++` where it need not be there yet.
+    """The key in params.yaml that a typed key sets, with Hydra's `++` if it may be new there.
 
     Raises:
         ConfigurationError: there is no such group or section.
@@ -116,7 +113,7 @@ def hydra_key(key: str) -> str:
 
 
 def to_user_overrides(overrides: Sequence[str]) -> list[str]:
-    """`overrides` of a point, in the form of `to_hydra_overrides`, as a person types them; Hydra's own are left out."""
+    """A point's overrides as users type them, without Hydra's own; the inverse of `to_hydra_overrides`."""
     typed = []
     for text in overrides:
         key, _, value = text.partition("=")
@@ -127,7 +124,7 @@ def to_user_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def _unescaped(text: str, value: str) -> str:
-    """`value` without Hydra's backslashes, where it means the same."""
+    """`value` without Hydra's backslashes, if it means the same without them."""
     plain = re.sub(r"\\(.)", r"\1", value)
     (override,) = parse([text])
     try:
@@ -138,10 +135,10 @@ def _unescaped(text: str, value: str) -> str:
 
 
 def points(arguments: Sequence[str]) -> list[list[str]]:
-    """The overrides of every point of a sweep whose values are listed, in the order in which Hydra goes through them.
+    """The overrides of every point of a sweep with listed values, in Hydra's order.
 
     Args:
-        arguments: As `to_hydra_overrides` gives them.
+        arguments: As returned by `to_hydra_overrides`.
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.errors import HydraException
@@ -150,13 +147,13 @@ def points(arguments: Sequence[str]) -> list[list[str]]:
         (batch,) = BasicSweeper.split_arguments(parse(arguments), None)
     except HydraException as error:
         raise ConfigurationError(
-            f"{error}: an interval is for a sweeper that searches, such as `hydra/sweeper=optuna`"
+            f"{error}: an interval needs a sweeper that searches, such as `hydra/sweeper=optuna`"
         ) from None
     return batch
 
 
 def sample_points(arguments: Sequence[str]) -> list[list[str]]:
-    """Overrides of some points of a sweep whose sweeper is not known: every listed value and end of a range once."""
+    """Overrides of sample points for a sweeper that chooses by itself: each listed value and end of a range once."""
     parsed = parse(arguments)
     ranges = [[f"{override.get_key_element()}={value}" for value in _some_values(override)] for override in parsed]
     longest = max(map(len, ranges), default=1)
@@ -180,8 +177,8 @@ def as_params(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
     """params.yaml of one point.
 
     Args:
-        base: What params.yaml says, with the named sweep's choices and values.
-        overrides: Of the point, in the form of `to_hydra_overrides`, each with one value.
+        base: params.yaml with the named sweep's choices and values.
+        overrides: The point's overrides in the form of `to_hydra_overrides`, each with one value.
     """
     params = {**base, "overrides": _copy(base.get("overrides") or {})}
     for override in parse(overrides):
@@ -189,12 +186,12 @@ def as_params(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
         if key.startswith("hydra") or key == EXPERIMENT:
             continue
         *parents, last = key.split(".")
-        place = params
+        mapping = params
         for parent in parents:
-            if not isinstance(place.get(parent), dict):
-                place[parent] = {}
-            place = place[parent]
-        place[last] = override.value()
+            if not isinstance(mapping.get(parent), dict):
+                mapping[parent] = {}
+            mapping = mapping[parent]
+        mapping[last] = override.value()
     return params
 
 

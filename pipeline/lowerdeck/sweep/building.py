@@ -1,4 +1,4 @@
-"""Takes one point through the stages of dvc.yaml: each result from the store, or made once and kept there."""
+"""Takes one point through the stages of dvc.yaml, taking each result from the store or making and storing it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lowerdeck.sweep.shared import Shared, StageFailed
 COMPOSE, EVALUATE, TRACK = "compose", "evaluate", "track"
 _PARAMS = "params.yaml"
 _SHOWN_LINES = 6
-"""Of the log of a stage that failed, in the list of failures."""
+"""Lines of a failed stage's log in the list of failures."""
 
 
 class PointBuild:
@@ -43,20 +43,20 @@ class PointBuild:
         self._shared, self._number, self._typed, self._params = shared, number, typed, params
         self._workspace = shared.folder.workspace(session, number)
         self._materialized: set[str] | None = None
-        """Stages whose results are in the workspace; None: there is no workspace yet."""
+        """Stages whose results are in the workspace; None before there is a workspace."""
         self._keys: dict[str, str] = {}
         self._digests: dict[str, str] = {}
-        """Of artifacts, by path."""
+        """Digests of artifacts by path."""
         self._config: Mapping[str, Any] = {}
         self._params_of: dict[str, Mapping[str, Any]] = {}
-        """What compose wrote, by file."""
+        """Content of compose's files by path."""
         self._done: dict[str, str] = {}
         """`ran` or `shared` by stage."""
         self._measured: Path | None = None
-        """Folder in which evaluate has written metrics that miss a gate: another point's, where that one ran it."""
+        """Workspace in which evaluate wrote metrics that miss a gate; that of another point if it ran the stage."""
 
     def run(self) -> PointRecord:
-        """Take the point through all stages but the last, which records it; how it ended."""
+        """Take the point through all stages except `track`; returns its record."""
         point, overrides = self._number, self._typed
         try:
             self.configure()
@@ -77,7 +77,7 @@ class PointBuild:
         )  # fmt: skip
 
     def track(self, record: PointRecord) -> PointRecord:
-        """Record a point that `run` has built, or that does not keep its gates; how it ended now."""
+        """Record in MLflow a point that `run` has built or that misses a gate; returns its updated record."""
         if self._measured is not None:
             return self._track_measured(record, self._measured)
         if record.status != "built":
@@ -90,15 +90,15 @@ class PointBuild:
         return dataclasses.replace(record, stages=self._done)
 
     def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
-        """Record a point whose metrics miss a gate: they were measured, and a person wants to see by how much."""
+        """Record a point whose metrics miss a gate, to show by how much."""
         stage = self._shared.stages[TRACK]
         try:
             for path in (paths.CONFIG.as_posix(), *stage.inputs):
                 if (earlier := self._shared.producer_of[path]).name != EVALUATE:
                     self._materialize(earlier)
-            if measured != self._workspace:  # the store has nothing of a stage that failed
-                for path in _files_of(self._shared.stages[EVALUATE], measured):
-                    write_bytes(self._workspace / path, (measured / path).read_bytes())
+            if measured != self._workspace:  # the store has no results of failed stages
+                for file in _files_of(self._shared.stages[EVALUATE], measured):
+                    write_bytes(self._workspace / file, (measured / file).read_bytes())
             self._execute(stage, digest([self._keys[EVALUATE], TRACK]))
         except StageFailed as failed:
             return dataclasses.replace(record, reason=f"{record.reason}\n{failed.reason}\nlog: {failed.log}")
@@ -113,7 +113,7 @@ class PointBuild:
         )  # fmt: skip
 
     def _next(self, waiting: list[Stage]) -> Stage:
-        """The first stage whose inputs are there; one that another worker runs just now comes after those to run."""
+        """The first stage whose inputs are available, preferably one that no other worker is running."""
         ready = [stage for stage in waiting if all(path in self._digests for path in stage.inputs)]
         return next((stage for stage in ready if not self._is_running_elsewhere(stage)), ready[0])
 
@@ -123,10 +123,10 @@ class PointBuild:
         return awaited or self._shared.store.is_locked(self._key(stage))
 
     def configure(self) -> bool:
-        """Compose the point, unless the very same was composed before; whether it was not.
+        """Compose the point unless an equal one was composed before; returns whether it was composed now.
 
         Raises:
-            ConfigurationError: there can be no such build.
+            ConfigurationError: the configuration is invalid.
         """
         stage, store = self._shared.stages[COMPOSE], self._shared.store
         text = _yaml(self._params)
@@ -148,7 +148,7 @@ class PointBuild:
         return self._done.setdefault(COMPOSE, "shared") == "ran"
 
     def _compose_or_fetch(self, key: str) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-        """The resolved configuration and the digests of code, from the store or made; each by file, and its SHA-256."""
+        """Content and SHA-256 by path of the resolved configuration and code digests, from the store or composed."""
         store = self._shared.store
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -156,23 +156,20 @@ class PointBuild:
                 if (refused := self._shared.refused.get(key)) is not None:
                     raise refused
                 try:
-                    config = compose_params(self._params, self._shared.folder.project / "conf", self._shared.chosen)
+                    composed = compose_params(self._params, self._shared.folder.project / "conf", self._shared.chosen)
                 except ConfigurationError as error:
                     self._shared.refused[key] = error
                     raise
-                write_text(folder / paths.CONFIG, render(config))
-                write_json(folder / paths.CODE, stage_code(dataclasses.asdict(config), self._shared.folder.project))
+                write_text(folder / paths.CONFIG, render(composed))
+                write_json(folder / paths.CODE, stage_code(dataclasses.asdict(composed), self._shared.folder.project))
                 store.put(key, folder, [paths.CONFIG, paths.CODE])
                 self._done[COMPOSE] = "ran"
-            config_text = (folder / paths.CONFIG).read_text(encoding="utf-8")
-            values = {
-                paths.CONFIG.as_posix(): plain_values(config_text),
-                paths.CODE.as_posix(): read_json(folder / paths.CODE),
-            }
+            config = plain_values((folder / paths.CONFIG).read_text(encoding="utf-8"))
+            values = {paths.CONFIG.as_posix(): config, paths.CODE.as_posix(): read_json(folder / paths.CODE)}
             return values, {path: sha256(folder / path) for path in values}
 
     def _ensure_result(self, stage: Stage) -> None:
-        """See to it that the store has the result of `stage`."""
+        """Make sure that the store has the result of `stage`."""
         key = self._keys[stage.name] = self._key(stage)
         if (files := self._shared.store.digests(key)) is not None:
             self._done[stage.name] = "shared"
@@ -194,7 +191,7 @@ class PointBuild:
         )
 
     def _run_stage(self, stage: Stage, key: str) -> dict[str, str]:
-        """Run `stage`, unless another process has meanwhile; SHA-256 by path of its files."""
+        """Run `stage` unless another process has done so meanwhile; returns SHA-256 by path of its files."""
         if key in self._shared.failed:
             raise self._shared.failed[key]
         store = self._shared.store
@@ -202,16 +199,21 @@ class PointBuild:
             if (files := store.digests(key)) is not None:
                 self._done[stage.name] = "shared"
                 return files
-            for path in (paths.CONFIG.as_posix(), *stage.inputs):
-                self._materialize(self._shared.producer_of[path])
-            self._execute(stage, key)
-            store.put(key, self._workspace, _files_of(stage, self._workspace), linked=True)
+            self._make(stage)
         made = store.digests(key)
         assert made is not None, f"the store lost {key} at once"
         return made
 
+    def _make(self, stage: Stage) -> None:
+        """Execute `stage` on its inputs and store its result."""
+        for path in (paths.CONFIG.as_posix(), *stage.inputs):
+            self._materialize(self._shared.producer_of[path])
+        key = self._keys[stage.name]
+        self._execute(stage, key)
+        self._shared.store.put(key, self._workspace, _files_of(stage, self._workspace), linked=True)
+
     def _materialize(self, stage: Stage) -> None:
-        """Put the result of `stage` into the workspace, made again where the store has lost it."""
+        """Put the result of `stage` into the workspace; make it again if the store has lost it."""
         if self._materialized is None:
             snapshot.make_workspace(
                 self._workspace, self._shared.project, self._shared.folder.project, _yaml(self._params)
@@ -224,19 +226,14 @@ class PointBuild:
                 self.configure()
                 self._shared.store.get(self._keys[COMPOSE], self._workspace)
             else:
-                for path in (paths.CONFIG.as_posix(), *stage.inputs):
-                    self._materialize(self._shared.producer_of[path])
-                self._execute(stage, self._keys[stage.name])
-                self._shared.store.put(
-                    self._keys[stage.name], self._workspace, _files_of(stage, self._workspace), linked=True
-                )
+                self._make(stage)
         self._materialized.add(stage.name)
 
     def _execute(self, stage: Stage, key: str) -> None:
         """Run `stage` in the workspace.
 
         Raises:
-            StageFailed: it failed, or data changed under it.
+            StageFailed: the stage failed, or data changed while it ran.
         """
         folder, data = self._shared.folder, self._shared.data_digest()
         log = folder.log(self._number, stage.name)
@@ -262,7 +259,7 @@ class PointBuild:
 
     @contextmanager
     def _with_extra_inputs(self, stage: Stage) -> Iterator[None]:
-        """What a sweep gives to some stages beside their inputs."""
+        """Provide what a stage gets in a sweep in addition to its inputs: tags for track, an edge program to reuse."""
         if stage.name == TRACK:
             write_json(self._workspace / paths.SWEEP_TAGS, self._tags())
         quantized = self._digests.get(paths.QUANTIZED.as_posix(), "")
@@ -271,14 +268,14 @@ class PointBuild:
             yield
 
     def _tags(self) -> dict[str, str]:
-        """What the MLflow run of the point says of the sweep."""
+        """The point's MLflow tags."""
         return self._shared.sweep.tags(self._number, self._typed)
 
     def _metrics(self) -> dict[str, Any]:
         """Metrics that evaluate wrote."""
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            if not self._shared.store.get(self._keys[EVALUATE], folder):  # what was known to be there is damaged
+            if not self._shared.store.get(self._keys[EVALUATE], folder):  # the stored result is damaged
                 self._materialize(self._shared.stages[EVALUATE])
                 folder = self._workspace
             return _read_metrics(folder)
@@ -295,26 +292,26 @@ def _files_of(stage: Stage, workspace: Path) -> list[Path]:
 
 
 def _read_metrics(folder: Path) -> dict[str, Any]:
-    """The metrics of metrics.json below `folder`, none where it is not there."""
+    """The metrics in metrics.json below `folder`; empty if it is missing."""
     path = folder / paths.METRICS
     metrics = read_json(path) if path.is_file() else {}
     return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
 
 
 def _reason(stage: str, log: Path, code: int) -> str:
-    """Why a stage failed, by the end of what it printed."""
+    """Why a stage failed, from the end of its log."""
     if code < 0:
         import signal
 
         return f"{stage} was ended by {signal.Signals(-code).name}"
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = next((index for index, line in enumerate(lines) if line.startswith(f"{stage}: ")), None)
-    shown = lines[said:] if said is not None else lines[-1:]
+    message = next((index for index, line in enumerate(lines) if line.startswith(f"{stage}: ")), None)
+    shown = lines[message:] if message is not None else lines[-1:]
     return "\n".join(shown[-_SHOWN_LINES:]) or f"{stage} ended with exit code {code}"
 
 
 def _yaml(params: Mapping[str, Any]) -> str:
-    """`params` as YAML 1.2, as compose reads it."""
+    """`params` as YAML 1.2, which compose reads."""
     from ruamel.yaml import YAML
 
     text = io.StringIO()

@@ -1,7 +1,8 @@
-"""What each stage depends on, makes and runs: dvc.yaml says it for builds, and the same holds for sweeps."""
+"""The stages as dvc.yaml declares them, with dependencies, outputs and commands."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import LowerdeckError
 
 PARAMS_FILES = (paths.CONFIG.as_posix(), paths.CODE.as_posix())
-"""What compose writes, and stages depend on by key."""
+"""Files of compose, on which stages depend key by key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,28 +23,27 @@ class Stage:
 
     name: str
     module: str
-    """What `python -m` runs, e.g. `stages.export`."""
+    """Module for `python -m`, e.g. `stages.export`."""
     sources: tuple[str, ...]
     """Files and folders that no stage makes: code, configuration, data."""
     inputs: tuple[str, ...]
     """Outputs of earlier stages."""
     params: Mapping[str, tuple[str, ...]]
-    """Dotted keys that it depends on, by file: the resolved configuration, and the digests of code."""
+    """Dotted keys that it depends on, by file of `PARAMS_FILES`."""
     outputs: tuple[str, ...]
     """Files and folders that it makes."""
 
 
 def read_stages(path: Path) -> tuple[Stage, ...]:
-    """The stages of `path` in an order in which each comes after those whose outputs it takes.
+    """The stages of the dvc.yaml at `path`, each after those whose outputs it reads.
 
     Raises:
-        LowerdeckError: the file declares something that a sweep cannot do.
+        LowerdeckError: the file declares something that sweeps do not support.
     """
-    declared = plain_values(path.read_text(encoding="utf-8"))
-    outputs = {name: _outputs(fields) for name, fields in declared["stages"].items()}
-    made = {output for made_by_one in outputs.values() for output in made_by_one}
-    stages = [_stage(name, fields, outputs[name], made) for name, fields in declared["stages"].items()]
-    return _in_order(stages)
+    declared = plain_values(path.read_text(encoding="utf-8"))["stages"]
+    outputs = {name: _outputs(fields) for name, fields in declared.items()}
+    made = set(itertools.chain.from_iterable(outputs.values()))
+    return _in_order([_stage(name, fields, outputs[name], made) for name, fields in declared.items()])
 
 
 def _stage(name: str, fields: Mapping[str, Any], outputs: tuple[str, ...], made: set[str]) -> Stage:
@@ -66,7 +66,7 @@ def _outputs(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _params(name: str, fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Keys by file, all of them of files that compose writes."""
+    """Dotted keys by file, all in files that compose writes."""
     params: dict[str, tuple[str, ...]] = {}
     for entry in fields.get("params", ()):
         if not isinstance(entry, Mapping) or set(entry) - set(PARAMS_FILES):

@@ -1,7 +1,7 @@
-"""Edge programs that points of a sweep share: costly to build, and often the same for another delegation option.
+"""Edge programs that points of a sweep share: they are costly to build, and delegation options rarely change them.
 
-The stage partition decides by the receipt beside an edge program whether it can be used again (ADR 0024). A sweep puts
-the last one of the same quantized program, device and flavor where the stage looks for it.
+The stage partition decides by an edge program's receipt whether to reuse it (ADR 0024). A sweep puts the last one of
+the same quantized program, device and flavor where the stage looks for it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _FILES = (paths.EDGE, paths.EDGE_RECEIPT)
 
 
 class EdgeProgramCache:
-    """The last edge program by what it was lowered from, in the store of a sweep."""
+    """The last edge program for each quantized program, device and flavor, in the store of a sweep."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def is_being_made(self, config: Mapping[str, Any], quantized: str) -> bool:
-        """Whether another point makes the first such edge program at this moment."""
+        """Whether another point is making the first such edge program at this moment."""
         key = _key(config, quantized)
         return not self._store.contains(key) and self._store.is_locked(key)
 
     @contextmanager
     def reuse(self, workspace: Path, config: Mapping[str, Any], quantized: str) -> Iterator[None]:
-        """While the stage partition runs in `workspace`, the last edge program is in its place; a new one is kept.
+        """Provide the last edge program while the stage partition runs in `workspace`, and store a new one.
 
-        Points that would make the same one wait for the first.
+        Points that would make the same edge program wait for the first one.
 
         Args:
-            workspace: Of the point.
+            workspace: Workspace of the point.
             config: Resolved configuration, as plain values.
             quantized: Digest of the quantized program.
         """
@@ -48,7 +48,7 @@ class EdgeProgramCache:
                 stack.close()  # others may read it at the same time
                 before = receipt.read_bytes()
             yield
-            if receipt.is_file() and receipt.read_bytes() != before:  # a stage that failed may have left none
+            if receipt.is_file() and receipt.read_bytes() != before:  # a failed stage may have left none
                 self._store.put(key, workspace, _FILES)
 
 

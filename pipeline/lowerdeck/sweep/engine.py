@@ -1,4 +1,4 @@
-"""A sweep from what was typed to its summary."""
+"""Prepares, resumes and runs sweeps, and summarizes them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from lowerdeck.sweep.shared import Shared
 
 DEFAULT_STORE = snapshot.SWEEPS / "store"
 STORE_VARIABLE = "LOWERDECK_STORE"
-"""Location of the store where no option names one."""
+"""Environment variable with the location of the store, used if no option names one."""
 _ID_CHARACTERS = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A sweep that can begin."""
+    """A sweep that is ready to run."""
 
     folder: Folder
     sweep: Sweep
     given: list[str]
-    """Overrides for Hydra, those of Hydra itself among them."""
+    """Overrides for Hydra, including its own settings."""
     points: list[list[str]] | None
-    """Overrides of every point; None where a sweeper chooses them while it runs."""
+    """Overrides of every point; None if a sweeper chooses them while it runs."""
 
 
 def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
-    """Take the sweep's copy of the project and find out what it goes over, or what is wrong with it.
+    """Copy the project for the sweep and compose its points.
 
     Raises:
-        LowerdeckError: this is no project, an override can hold for no point, or no point can be built.
+        LowerdeckError: `project` is not a project, an override is invalid for every point, or no point can be built.
     """
     for name in snapshot.ALWAYS:
         if not (project / name).is_file():
@@ -63,69 +63,63 @@ def prepare(project: Path, typed: Sequence[str], store: str | None) -> Prepared:
         snapshot.keep(copy, folder.project)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
-    hydra_multirun.write_configuration(
-        folder.hydra, read_params(folder.project / "params.yaml"), sweep.name, experiment
-    )
+    params = read_params(folder.project / "params.yaml")
+    hydra_multirun.write_configuration(folder.hydra, params, sweep.name, experiment)
     folder.write(sweep)
     return _prepare_points(project, folder, given)
 
 
 def resume(project: Path, sweep_id: str, typed: Sequence[str]) -> Prepared:
-    """The sweep that was begun as `sweep_id`, with the copy of code and configuration that it was begun with.
+    """The sweep whose id begins with `sweep_id` (empty: the newest), with its original copy of code and configuration.
 
-    Args:
-        project: Folder of the project.
-        sweep_id: Name of a folder of sweeps/, empty for the newest.
-        typed: Overrides of Hydra itself, such as another launcher.
+    `typed` may only override Hydra's own settings, such as the launcher.
 
     Raises:
-        LowerdeckError: there is no such sweep, or it cannot go on.
+        LowerdeckError: there is no such sweep, or it cannot continue.
     """
     folder = Folder(_find_sweep(project, sweep_id))
     sweep = folder.read()
-    others = [text for text in typed if not text.startswith("hydra")]
-    if others:
-        raise LowerdeckError(f"a sweep that goes on keeps its overrides; {others[0]} would make another one of it")
+    if others := _without_hydras(typed):
+        raise LowerdeckError(f"a resumed sweep keeps its overrides; {others[0]} would make it a different sweep")
     stages = read_stages(folder.project / "dvc.yaml")
     for entry in snapshot.copied_entries(stages):
         if entry.startswith("pipeline") and FILES.digest(project / entry) != FILES.digest(folder.project / entry):
             raise LowerdeckError(
-                f"{entry}/ has changed since sweep {sweep.id} was begun; start the same sweep again, and it takes what "
-                "is still valid"
+                f"{entry}/ has changed since sweep {sweep.id} was started; start the same sweep again, and it reuses "
+                "what is still valid"
             )
     return _prepare_points(project, folder, [*sweep.arguments, *typed])
 
 
 def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
-    """Run all points; the records of this start of the sweep, in order.
+    """Run all points; returns the records of this session in order of the points.
 
     Raises:
-        LowerdeckError: the sweep cannot go on.
+        LowerdeckError: the sweep cannot continue.
     """
     task = PointTask(project.absolute(), prepared.folder.path.absolute(), session)
     try:
         with _exclusive(prepared.folder), _recording_in_background(shared_for(task.project, task.folder)):
             hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)
     except ValueError:
-        # Optuna's sweeper ends like this when it asks for the best trial of none; what follows tells why there is none.
+        # Optuna's sweeper raises this when no trial succeeded; the checks below report why.
         if not prepared.sweep.searches or search.has_metrics(prepared.sweep, prepared.folder.records(), session):
             raise
     finally:
         records = [record for record in prepared.folder.records() if record.session == session]
-        summary = summarize(prepared, records, session)
-        with suppress(OSError):  # a full disk has said so already
-            write_json(prepared.folder.summary, summary)
-    # Optuna's sweeper takes whatever a point raises for a trial that failed.
+        with suppress(OSError):  # a full disk was already reported
+            write_json(prepared.folder.summary, summarize(prepared, records, session))
+    # Optuna's sweeper treats any error in a point as a failed trial.
     broken = [event for event in prepared.folder.events() if event["event"] == BROKEN and event["session"] == session]
     if broken:
-        raise LowerdeckError(f"the sweep cannot go on: {broken[0]['error']}")
+        raise LowerdeckError(f"the sweep cannot continue: {broken[0]['error']}")
     search.check_objectives_measured(prepared.sweep, records)
     return records
 
 
 @contextmanager
 def _exclusive(folder: Folder) -> Iterator[None]:
-    """Keep the same sweep from being run twice at once, and remove what a start of before has left."""
+    """Prevent two processes from running the same sweep, and remove leftovers of an earlier session."""
     from filelock import FileLock, Timeout
 
     folder.work.mkdir(exist_ok=True)
@@ -134,32 +128,36 @@ def _exclusive(folder: Folder) -> Iterator[None]:
     except Timeout:
         raise LowerdeckError(f"sweep {folder.path.name} is being run by another process") from None
     with lock:
-        for left in folder.work.iterdir():
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.work.iterdir():
+            shutil.rmtree(leftover, ignore_errors=True)
         yield
-        for left in folder.work.iterdir():
-            with suppress(OSError):  # it holds points that failed
-                left.rmdir()
+        for session in folder.work.iterdir():
+            with suppress(OSError):  # it contains failed points
+                session.rmdir()
 
 
 @contextmanager
 def _recording_in_background(shared: Shared) -> Iterator[None]:
-    """Let points that run in this process be recorded while the next one is built; all are when the block ends."""
-    left: list[Future[None]] = []
+    """Record points of this process while the next one is built, and wait for all of them at the end of the block."""
+    pending: list[Future[None]] = []
     recorder = ThreadPoolExecutor(1, thread_name_prefix="recorder")
-    shared.defer = lambda end: left.append(recorder.submit(end))
+    shared.defer = lambda end: pending.append(recorder.submit(end))
     try:
         yield
-        for future in left:
+        for future in pending:
             future.result()
     finally:
         recorder.shutdown(cancel_futures=True)
 
 
 def summarize(prepared: Prepared, records: Sequence[PointRecord], session: str) -> dict[str, Any]:
-    """What summary.json says of a start of the sweep, with counts of how often each stage really ran."""
+    """The content of summary.json: results of a session, and how often each stage was actually executed."""
     events = [event for event in prepared.folder.events() if event["event"] == "stage begins"]
     runs = Counter(event["stage"] for event in events if event["session"] == session)
+
+    def listed(status: str, *fields: str) -> list[dict[str, Any]]:
+        return [{name: getattr(record, name) for name in fields} for record in records if record.status == status]
+
     return {
         "id": prepared.sweep.id,
         "name": prepared.sweep.name,
@@ -169,16 +167,8 @@ def summarize(prepared: Prepared, records: Sequence[PointRecord], session: str) 
         "stage_runs": dict(runs),
         "stage_runs_of_all_starts": dict(Counter(event["stage"] for event in events)),
         "seconds": round(sum(record.seconds for record in records), 3),
-        "failures": [
-            {"point": record.point, "overrides": record.overrides, "log": record.log, "reason": record.reason}
-            for record in records
-            if record.status == "failed"
-        ],
-        "skipped": [
-            {"point": record.point, "overrides": record.overrides, "reason": record.reason}
-            for record in records
-            if record.status == "skipped"
-        ],
+        "failures": listed("failed", "point", "overrides", "log", "reason"),
+        "skipped": listed("skipped", "point", "overrides", "reason"),
     }
 
 
@@ -189,27 +179,30 @@ def _find_sweep(project: Path, sweep_id: str) -> Path:
         raise LowerdeckError(f"there is no sweep in {sweeps}/ yet")
     if not sweep_id:
         return found[-1].parent
-    fitting = [path.parent for path in found if path.parent.name.startswith(sweep_id)]
-    if len(fitting) != 1:
+    matching = [path.parent for path in found if path.parent.name.startswith(sweep_id)]
+    if len(matching) != 1:
         names = ", ".join(path.parent.name for path in found)
-        raise LowerdeckError(f"{len(fitting) or 'no'} sweeps begin with {sweep_id!r}; there are: {names}")
-    return fitting[0]
+        raise LowerdeckError(f"{len(matching) or 'no'} sweeps begin with {sweep_id!r}; there are: {names}")
+    return matching[0]
+
+
+def _without_hydras(overrides: Sequence[str]) -> list[str]:
+    """`overrides` without those of Hydra's own settings."""
+    return [text for text in overrides if not text.startswith("hydra")]
 
 
 def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -> tuple[Sweep, dict[str, Any]]:
-    """What the copy and `typed` make together, and the named sweep that it is based on."""
+    """The sweep that `typed` describes on `copy`, and the named sweep that it is based on."""
     name, experiment = hydra_multirun.read_experiment(copy / "conf", typed)
     params = read_params(copy / "params.yaml")
     base = arguments.merged(params, {key: experiment[key] for key in experiment if key in arguments.PARAMS})
-    own = [text for text in typed if not text.startswith("hydra")]  # who runs the points makes no other sweep of it
+    own = _without_hydras(typed)  # another launcher is still the same sweep
     searched = [text for text in typed if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
     versions = tool_versions(copy / "pyproject.toml")
-    data = {
-        source: FILES.digest(project / source) for source in snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
-    }
-    fingerprinted = [own, searched, FILES.digest(copy), data, versions]
+    sources = snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
+    data = {source: FILES.digest(project / source) for source in sources}
     return Sweep(
-        id=digest(fingerprinted)[:_ID_CHARACTERS],
+        id=digest([own, searched, FILES.digest(copy), data, versions])[:_ID_CHARACTERS],
         name=name,
         typed=list(typed),
         arguments=arguments.to_hydra_overrides([*own, *searched]),
@@ -228,15 +221,15 @@ def _location(project: Path, store: str | None) -> str:
 
 
 def _prepare_points(project: Path, folder: Folder, given: Sequence[str]) -> Prepared:
-    """The sweep of `folder`, after every point that is known was composed.
+    """The sweep of `folder`, after composing every known point.
 
     Raises:
-        ConfigurationError: a value can hold for no point, or no point can be built.
+        ConfigurationError: a value is invalid for every point, or no point can be built.
     """
     sweep = folder.read()
     search.check_has_objectives(sweep)
-    whole = [*sweep.swept, *(text for text in given if not text.startswith("hydra"))]
-    points = arguments.sample_points(whole) if sweep.searches else arguments.points(whole)
+    overrides = [*sweep.swept, *_without_hydras(given)]
+    points = arguments.sample_points(overrides) if sweep.searches else arguments.points(overrides)
     shared = shared_for(project.absolute(), folder.path.absolute())
     refused: dict[int, ConfigurationError] = {}
     for number, overrides in enumerate(points):
@@ -244,7 +237,7 @@ def _prepare_points(project: Path, folder: Folder, given: Sequence[str]) -> Prep
         try:
             new = PointBuild(shared, number, arguments.to_user_overrides(overrides), params).configure()
             if new and hydra_multirun.runs_in_process(given):
-                warm.start_in_background(folder.project)  # it imports while the other points are composed
+                warm.start_in_background(folder.project)  # imports libraries while the other points are composed
         except ConfigurationError as error:
             refused[number] = error
     _raise_invalid_values(points, refused)
@@ -254,33 +247,29 @@ def _prepare_points(project: Path, folder: Folder, given: Sequence[str]) -> Prep
 
 
 def _raise_invalid_values(points: Sequence[Sequence[str]], refused: Mapping[int, ConfigurationError]) -> None:
-    """Raise the error of a value that is wrong by itself in every point that has it: it is a mistake, and no gap."""
-    having: dict[str, list[int]] = {}
+    """Raise the error of a value that is invalid in every point that has it: a mistake, not a missing combination."""
+    points_with: dict[str, list[int]] = {}
     for number, overrides in enumerate(points):
         for text in arguments.to_user_overrides(overrides):
-            having.setdefault(text, []).append(number)
-    for text, numbers in having.items():
+            points_with.setdefault(text, []).append(number)
+    for text, numbers in points_with.items():
         key = text.partition("=")[0]
-        if all(
-            number in refused and any(_concerns(found, key) for found in refused[number].invalid_keys)
-            for number in numbers
+        errors = [refused[number] for number in numbers if number in refused]
+        if len(errors) == len(numbers) and all(
+            any(_concerns(invalid, key) for invalid in error.invalid_keys) for error in errors
         ):
-            raise ConfigurationError(
-                f"{text} can hold for no point of this sweep, nothing was run.\n{refused[numbers[0]]}"
-            )
+            raise ConfigurationError(f"{text} is invalid for every point of this sweep, nothing was run.\n{errors[0]}")
 
 
-def _concerns(found: str, key: str) -> bool:
-    """Whether a problem found at a key is one of the value given for `key`; a group's is at its very name."""
-    found = found.removeprefix("overrides.")
-    return found == key or ("." in key and (found.startswith(f"{key}.") or key.startswith(f"{found}.")))
+def _concerns(invalid: str, key: str) -> bool:
+    """Whether a problem at the key `invalid` is caused by the value of `key`; for a group, only at its exact name."""
+    invalid = invalid.removeprefix("overrides.")
+    return invalid == key or ("." in key and (invalid.startswith(f"{key}.") or key.startswith(f"{invalid}.")))
 
 
 def _make_data(project: Path, stages: Sequence[Stage]) -> None:
-    """Make data that stages name and that is not there, as `dvc repro` would."""
+    """Make missing data that stages depend on, as `dvc repro` would."""
     missing = [path for path in snapshot.data_sources_of(stages) if not (project / path).exists()]
-    if missing:
-        command = [sys.executable, "-m", "dvc", "repro", "--quiet", "data/dvc.yaml"]
-        done = subprocess.run(command, cwd=project, check=False)
-        if done.returncode:
-            raise LowerdeckError(f"{', '.join(missing)} cannot be made; `dvc repro data/dvc.yaml` shows why")
+    command = [sys.executable, "-m", "dvc", "repro", "--quiet", "data/dvc.yaml"]
+    if missing and subprocess.run(command, cwd=project, check=False).returncode:
+        raise LowerdeckError(f"{', '.join(missing)} cannot be made; `dvc repro data/dvc.yaml` shows why")

@@ -1,15 +1,16 @@
-"""The folder of one sweep, sweeps/ID: what it goes over, its copy of code and configuration, and what has happened.
+"""The folder of one sweep, sweeps/ID: its definition, its copy of code and configuration, and its history.
 
-    sweep.json      what was typed, the base of all points, tools
+    sweep.json      overrides as typed, the base of all points, versions of tools
     project/        copy of code and configuration
-    hydra/          what Hydra composes
-    journal.jsonl   one line an event: stages and points as they begin and end
-    points.jsonl    one line a point that has ended; of several lines of one point the last counts
-    summary.json    counts, written when a run of the sweep ends
-    logs/           what every stage that ran has printed
-    work/           folders of points that run, or that failed
+    hydra/          Hydra's configuration
+    journal.jsonl   one line per event: stages and points as they begin and end
+    points.jsonl    one line per finished point; the last line of a point applies
+    summary.json    counts, written when a session ends
+    logs/           output of every stage that ran
+    work/           workspaces of points that are running or have failed
 
-Workers append whole lines to the two .jsonl files, so that nothing is lost when one is killed.
+Workers append whole lines to the .jsonl files, so that nothing is lost when one is killed. A session is one start of
+the sweep.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,20 +31,20 @@ from lowerdeck.contracts.errors import LowerdeckError
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What a sweep goes over; sweep.json holds it."""
+    """The definition of a sweep, the content of sweep.json."""
 
     id: str
-    """Short digest of all that decides the sweep: starting the same again goes on with it."""
+    """Short digest of everything that decides the sweep: starting the same sweep again continues it."""
     name: str
-    """Of the named sweep of conf/experiment, empty where none was chosen."""
+    """Name of the sweep in conf/experiment; empty if none was chosen."""
     typed: list[str]
     """Overrides as typed."""
     arguments: list[str]
-    """The same as Hydra gets them, without launchers."""
+    """Overrides in Hydra's form, without launchers."""
     swept: list[str]
-    """What the named sweep goes over, likewise."""
+    """Values of the named sweep in Hydra's form."""
     searches: bool
-    """Whether the sweeper chooses points by what came of others."""
+    """Whether the sweeper chooses points by the metrics of earlier ones."""
     base: dict[str, Any]
     """params.yaml with the choices and values of the named sweep."""
     objectives: list[str]
@@ -50,10 +52,10 @@ class Sweep:
     store: str
     """Location of the store."""
     versions: dict[str, str]
-    """Of tools."""
+    """Versions of tools."""
 
     def tags(self, point: int, overrides: list[str]) -> dict[str, str]:
-        """What the MLflow run of a point says of the sweep."""
+        """MLflow tags of a point's run."""
         tags = {
             "sweep.id": self.id,
             "sweep.name": self.name,
@@ -65,11 +67,11 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class PointRecord:
-    """How a point ended; a line of points.jsonl."""
+    """The result of a point; a line of points.jsonl."""
 
     point: int
     overrides: list[str]
-    """Of this point alone, as typed."""
+    """Overrides of this point alone, as typed."""
     status: str
     """`built`, `failed` or `skipped`."""
     reason: str = ""
@@ -80,11 +82,10 @@ class PointRecord:
     log: str = ""
     """Log of the stage that failed."""
     program_sha256: str = ""
-    """Of the `.pte`."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """Metrics of metrics.json."""
+    """Content of metrics.json."""
     session: str = ""
-    """Which start of the sweep it belongs to."""
+    """Id of the start of the sweep that it belongs to."""
 
 
 class Folder:
@@ -105,7 +106,7 @@ class Folder:
         write_json(self.path / "sweep.json", dataclasses.asdict(sweep))
 
     def read(self) -> Sweep:
-        """What `write` wrote.
+        """The sweep that `write` wrote.
 
         Raises:
             LowerdeckError: there is no such sweep.
@@ -116,13 +117,13 @@ class Folder:
         return Sweep(**json.loads(path.read_text(encoding="utf-8")))
 
     def log(self, point: int, stage: str) -> Path:
-        """Place for the log of a stage that ran for a point."""
+        """Path for the log of a stage that runs for a point; its folder is created."""
         place = self.path / "logs" / f"point_{point:03}" / f"{stage}.log"
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
 
     def workspace(self, session: str, point: int) -> Path:
-        """Place for the files of a point that runs in a start of the sweep."""
+        """Folder for the files of a point in a session."""
         return self.work / session / f"point_{point:03}"
 
     def log_event(self, event: str, **fields: Any) -> None:
@@ -130,11 +131,11 @@ class Folder:
         _append(self.journal, {"time": round(time.time(), 3), "event": event, **fields})
 
     def record(self, point: PointRecord) -> None:
-        """Append a point that has ended."""
+        """Append a finished point."""
         _append(self.points, dataclasses.asdict(point))
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The journal, from the beginning."""
+        """The events of the journal in order."""
         yield from _lines(self.journal)
 
     def records(self) -> list[PointRecord]:
@@ -144,23 +145,23 @@ class Folder:
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
-    """One write of a whole line, which the system keeps apart from those of other processes."""
+    """Append a whole line in one write, which the system does not mix with writes of other processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         size = os.fstat(handle).st_size
-        cut = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a full disk took no more
+        cut = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a full disk cut the last line
         os.write(handle, (("\n" if cut else "") + json.dumps(line, sort_keys=True) + "\n").encode())
     finally:
         os.close(handle)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The sound lines of a file; a full disk may have cut the last one."""
-    if not path.is_file():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+    yield from parse_lines(path.read_bytes()) if path.is_file() else ()
+
+
+def parse_lines(content: bytes) -> Iterator[dict[str, Any]]:
+    """The valid lines of a .jsonl file; a full disk may have cut one."""
+    for line in content.splitlines():
+        with suppress(ValueError):
             yield json.loads(line)
-        except ValueError:
-            continue

@@ -1,8 +1,9 @@
-"""Hydra's part of a sweep: its sweepers go over the values, its launchers run the points, here or on other machines."""
+"""Hydra's part of a sweep: its sweepers choose the points, its launchers run them, here or on other machines."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,14 +14,14 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments
 
 _OWN_KEYS = ("hydra", "sweep", "defaults")
-"""Of a named sweep, beside what params.yaml may hold."""
+"""Keys of a named sweep in addition to those of params.yaml."""
 
 
 def read_experiment(conf: Path, typed: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Name and content of the file of conf/experiment that `typed` overrides choose; empty where they choose none.
+    """Name and content of the file in conf/experiment that `typed` overrides choose; empty if they choose none.
 
     Raises:
-        ConfigurationError: there is no such file, or it is no mapping.
+        ConfigurationError: there is no such file, or it is not a valid sweep.
     """
     import yaml
 
@@ -38,18 +39,18 @@ def read_experiment(conf: Path, typed: Sequence[str]) -> tuple[str, dict[str, An
         )
     values = yaml.safe_load((conf / arguments.EXPERIMENT / f"{name}.yaml").read_text(encoding="utf-8"))
     if not isinstance(values, dict):
-        raise ConfigurationError(f"conf/experiment/{name}.yaml has to hold a mapping")
+        raise ConfigurationError(f"conf/experiment/{name}.yaml must contain a mapping")
     unknown = [key for key in values if key not in (*arguments.CHOICES, "overrides", *_OWN_KEYS)]
     if unknown:
         raise ConfigurationError(
             f"conf/experiment/{name}.yaml: {unknown[0]} is none of {', '.join(arguments.CHOICES)}, overrides, hydra, "
-            "sweep; single values stand under `overrides`, as in params.yaml"
+            "sweep; single values belong under `overrides`, as in params.yaml"
         )
     return name, values
 
 
 def sweeper_arguments(experiment: Mapping[str, Any]) -> list[str]:
-    """The values that a named sweep goes over, in the form of `arguments.to_hydra_overrides`."""
+    """The values that a named sweep varies, in the form of `arguments.to_hydra_overrides`."""
     return [f"{key}={value}" for key, value in _translated(experiment).items()]
 
 
@@ -59,14 +60,7 @@ def _translated(experiment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write_configuration(folder: Path, params: Mapping[str, Any], name: str, experiment: Mapping[str, Any]) -> None:
-    """What Hydra composes for a sweep: params.yaml, and on top the named sweep with its sweeper's settings.
-
-    Args:
-        folder: Where to write it.
-        params: params.yaml.
-        name: Of the named sweep, if any.
-        experiment: Its content.
-    """
+    """Write Hydra's configuration of a sweep to `folder`: `params` and the content of the named sweep, if any."""
     from lowerdeck.artifacts.files import write_json, write_text
 
     write_json(folder / "config.yaml", {"defaults": ["_self_", {arguments.EXPERIMENT: None}], **params})
@@ -74,13 +68,12 @@ def write_configuration(folder: Path, params: Mapping[str, Any], name: str, expe
         own = {key: value for key, value in experiment.items() if key != "sweep"}
         if _translated(experiment):
             own["hydra"] = {**own["hydra"], "sweeper": {**own["hydra"]["sweeper"], "params": _translated(experiment)}}
-        place = folder / arguments.EXPERIMENT / f"{name}.yaml"
-        write_json(place, own)
-        write_text(place, "# @package _global_\n" + place.read_text(encoding="utf-8"))
+        content = json.dumps(own, indent=2, sort_keys=True, allow_nan=False)
+        write_text(folder / arguments.EXPERIMENT / f"{name}.yaml", f"# @package _global_\n{content}\n")
 
 
 def searches(experiment: Mapping[str, Any], given: Sequence[str]) -> bool:
-    """Whether a sweeper chooses points by what came of others, so that they are not known before."""
+    """Whether the sweeper chooses points by the metrics of earlier ones, so that they are not known in advance."""
     chosen = [text.partition("=")[2] for text in given if text.startswith("hydra/sweeper=")]
     for entry in experiment.get("defaults") or ():
         if isinstance(entry, Mapping):
@@ -89,30 +82,30 @@ def searches(experiment: Mapping[str, Any], given: Sequence[str]) -> bool:
 
 
 def runs_in_process(given: Sequence[str]) -> bool:
-    """Whether the launcher that `given` overrides choose runs points on this machine, as far as is known."""
+    """Whether `given` overrides choose a launcher that is known to run points on this machine."""
     chosen = [text.partition("=")[2] for text in given if text.startswith("hydra/launcher=")]
     return not chosen or chosen[-1] in ("basic", "joblib", "submitit_local")
 
 
 def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> None:
-    """Run `task` for every point that Hydra's sweeper asks for.
+    """Run `task` for every point that Hydra's sweeper proposes.
 
     Args:
-        folder: As `write_configuration` wrote it.
+        folder: Configuration written by `write_configuration`.
         task: Hydra's task function.
         given: Overrides in the form of `arguments.to_hydra_overrides`.
 
     Raises:
-        LowerdeckError: Hydra refuses, e.g. a launcher that is not installed; or a task raised it.
+        LowerdeckError: Hydra rejects the sweep, e.g. because its launcher is not installed; or a task raised it.
     """
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
 
-    runs = folder / "runs"
+    runs = str((folder / "runs").absolute()).replace("\\", "\\\\").replace("'", "\\'")
     own = [
-        f"hydra.sweep.dir={_quoted(runs)}",
+        f"hydra.sweep.dir='{runs}'",
         "hydra.sweep.subdir=.",
         "hydra.output_subdir=null",
         "hydra.job.chdir=false",
@@ -124,23 +117,19 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
         task_name="lowerdeck", config_search_path=create_config_search_path(str(folder.absolute()))
     )
     try:
-        # Sweepers need not compose every point before the first one runs: the sweep has composed them all.
+        # The sweep has composed every point already, so sweepers need not validate them before the first one runs.
         with _quiet(), VALIDATE_BATCH.active(lambda sweeper, batch: None):
             hydra.multirun("config", task, [*own, *given], with_log_configuration=False)
     except HydraException as error:
-        raise LowerdeckError(f"Hydra refuses this sweep: {' '.join(str(error.__cause__ or error).split())}") from error
+        raise LowerdeckError(f"Hydra rejects this sweep: {' '.join(str(error.__cause__ or error).split())}") from error
     except (RuntimeError, ConnectionError) as error:
-        # Points run in processes of their own: this comes of a launcher, e.g. for want of a cluster, or of a worker.
+        # Stages run in separate processes, so the error is that of a launcher, e.g. without a cluster, or of a worker.
         raise LowerdeckError(
-            f"the launcher gave up: {type(error).__name__}: {' '.join(str(error).split())}\nStarted again, the sweep "
-            "goes on where it stopped."
+            f"the launcher failed: {type(error).__name__}: {' '.join(str(error).split())}\nStart the sweep again to "
+            "continue where it stopped."
         ) from error
     finally:
         GlobalHydra.instance().clear()
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path.absolute()).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @contextlib.contextmanager

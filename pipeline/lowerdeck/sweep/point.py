@@ -23,28 +23,27 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 BROKEN = "point breaks"
-"""Event of a point after which no other could be built."""
+"""Event of a point after which no other can be built."""
 
 
 @dataclass(frozen=True)
 class PointTask:
     """Hydra's task function: builds the point of the job that calls it.
 
-    It raises nothing for a point that fails or cannot exist, so that every launcher goes on: the sweep's folder tells.
-    What it does raise, no point could be built after; it is in the journal too, for sweepers that go on nevertheless.
+    A failed or invalid point raises nothing, so that every launcher continues; the sweep's folder has its record. An
+    error that it does raise prevents all further points. It is also written to the journal, because some sweepers
+    continue after it.
     """
 
     project: Path
-    """Absolute path of the project."""
+    """Absolute path, like `folder`, that of the sweep's folder."""
     folder: Path
-    """Absolute path of the sweep's folder."""
     session: str
-    """Which start of the sweep this is."""
 
     def __call__(self, config: DictConfig) -> float | tuple[float, ...] | None:
-        """Build the point that Hydra's job names, and give its objectives; None where it has not all of them.
+        """Build the point of Hydra's job and return its objectives; None if one is missing.
 
-        Optuna's sweeper takes None for a failed trial, and breaks on NaN.
+        Optuna's sweeper counts None as a failed trial, and crashes on NaN.
         """
         from hydra.core.hydra_config import HydraConfig
 
@@ -54,7 +53,7 @@ class PointTask:
             with _outside_hydra():
                 record = run_point(self.project, self.folder, self.session, number, list(job.overrides.task))
         except Exception as error:
-            with suppress(OSError):  # a full disk takes no note
+            with suppress(OSError):  # the disk may be full
                 Folder(self.folder).log_event(
                     BROKEN, point=number, session=self.session, error=str(error) or repr(error)
                 )
@@ -68,22 +67,16 @@ class PointTask:
 def run_point(project: Path, folder: Path, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
     """Build one point, and record it in MLflow and in the sweep's folder.
 
-    Where the sweep itself runs the points, one is recorded while the next is built.
-
-    Args:
-        project: Folder of the project.
-        folder: Folder of the sweep.
-        session: Which start of the sweep this is.
-        number: Of the point.
-        overrides: Of the point, each with one value, in the form of `arguments.to_hydra_overrides`.
+    `overrides`, each with one value, are in the form of `arguments.to_hydra_overrides`. If the sweep's own process runs
+    the points, one is recorded while the next is built.
 
     Raises:
-        LowerdeckError: the store or the sweep's folder cannot be used; no other point could be built either.
+        LowerdeckError: the store or the sweep's folder cannot be used, so no other point can be built either.
     """
     shared = shared_for(project, folder)
     if shared.broken is not None:
         raise shared.broken
-    with chdir(project):  # what configuration names counts from there
+    with chdir(project):  # paths in the configuration are relative to it
         try:
             return _run_point(shared, session, number, overrides)
         except LowerdeckError as error:
@@ -111,7 +104,7 @@ def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[st
 
 @contextmanager
 def _outside_hydra() -> Iterator[None]:
-    """Let compose initialize Hydra, which refuses that while it runs the points of a sweep in the same process."""
+    """Let compose initialize Hydra, although Hydra is running points in the same process."""
     from hydra.core.global_hydra import GlobalHydra
 
     state = GlobalHydra.instance()
@@ -127,7 +120,7 @@ def _outside_hydra() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def shared_for(project: Path, folder: Path) -> Shared:
-    """What points of the sweep in `folder` have in common in this process."""
+    """The state that points of the sweep in `folder` share in this process."""
     return Shared(project, Folder(folder))
 
 

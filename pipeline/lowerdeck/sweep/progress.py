@@ -1,8 +1,7 @@
-"""What a person sees while a sweep runs, read from its journal: whoever runs the points, here or elsewhere."""
+"""Progress of a sweep for the terminal, read from its journal regardless of where the points run."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from lowerdeck.sweep.folder import Folder, PointRecord
+from lowerdeck.sweep.folder import Folder, PointRecord, parse_lines
 
 _POLL_INTERVAL_S = 0.2
 
 
 class Watcher:
-    """Shows points as they begin and end, with the time that is left; plain lines where there is no terminal."""
+    """Shows points as they begin and end, with the remaining time; in plain lines without a terminal."""
 
     def __init__(self, folder: Folder, session: str, total: int | None, console: Console) -> None:
-        """`total` is the number of points, None where the sweeper has not said it."""
+        """`total` is the number of points; None if the sweeper does not know it."""
         self._folder, self._session, self._total, self._console = folder, session, total, console
         self._journal, self._points = _Tail(folder.journal), _Tail(folder.points)
         self._stop = threading.Event()
@@ -28,14 +27,10 @@ class Watcher:
         self._started = time.monotonic()
         self._ended = 0
         self._ends: list[tuple[float, int]] = []
-        """When points ended, and how many had by then."""
+        """Times at which points ended, with the number of points ended by then."""
         self._now: dict[int, str] = {}
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
+        description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+        columns = (description, BarColumn(), MofNCompleteColumn(), left)
         self._progress = Progress(*columns, console=console, transient=True)
         self._task = self._progress.add_task("sweep", total=total, left="")
 
@@ -84,9 +79,9 @@ class Watcher:
         )  # fmt: skip
 
     def _remaining_time(self) -> str:
-        """Time left if the points to come take as long as those that have ended.
+        """Remaining time if the next points take as long as those that have ended.
 
-        The first does what others share, so that it counts only as long as it is alone.
+        The first one does work that the others share, so it counts only until a second one has ended.
         """
         if not self._total or not self._ended or self._ended >= self._total:
             return ""
@@ -96,7 +91,7 @@ class Watcher:
 
 
 class _Tail:
-    """New whole lines of a file that grows; what was there at first is passed over."""
+    """New whole lines of a growing file; lines present at the start are skipped."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -109,17 +104,11 @@ class _Tail:
             file.seek(self._offset)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(whole) + len(newline)
-        lines = []
-        for line in whole.splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                continue
-        return lines
+        return list(parse_lines(whole))
 
 
 def describe(record: PointRecord) -> str:
-    """How a point ended, in a line."""
+    """The result of a point, in one line."""
     if record.status == "skipped":
         return f"skipped: {first_problem(record.reason)}"
     ran = [stage for stage, how in record.stages.items() if how == "ran"]
@@ -132,7 +121,7 @@ def describe(record: PointRecord) -> str:
 
 
 def first_problem(reason: str) -> str:
-    """The first problem of a ConfigurationError's list, in a line."""
+    """The first problem in a ConfigurationError's list, in one line."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith("nothing was built:"):
         lines = lines[1:]
@@ -140,7 +129,7 @@ def first_problem(reason: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`seconds` for people."""
+    """`seconds` in a readable unit."""
     if seconds < 99.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)

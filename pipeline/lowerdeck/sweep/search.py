@@ -1,4 +1,4 @@
-"""What a search has found: the best of the points that Optuna's sweeper proposed."""
+"""Objectives of a search, and the best points that Optuna's sweeper found."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from lowerdeck.sweep.arguments import OBJECTIVES, to_user_overrides
 from lowerdeck.sweep.folder import PointRecord, Sweep
 
 RESULTS = Path("runs") / "optimization_results.yaml"
-"""Where Optuna's sweeper writes what it found, in the folder of Hydra's configuration."""
+"""Results of Optuna's sweeper, relative to the folder of Hydra's configuration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """A point that no other beats in all objectives."""
+    """A Pareto-optimal point."""
 
     overrides: list[str]
-    """As they would be typed."""
+    """Overrides as users type them."""
     metrics: dict[str, float]
     """Its objectives."""
 
 
 def best(hydra_folder: Path, objectives: Sequence[str]) -> list[Best]:
-    """The best points of a search, each once; empty where a sweeper left no word of them."""
+    """The best points of a search, each once; empty if the sweeper left no results."""
     import yaml
 
     path = hydra_folder / RESULTS
@@ -46,10 +46,10 @@ def best(hydra_folder: Path, objectives: Sequence[str]) -> list[Best]:
 
 
 def check_has_objectives(sweep: Sweep) -> None:
-    """Refuse a search without objectives.
+    """Reject a search without objectives.
 
     Raises:
-        ConfigurationError: points are chosen by what came of others, but by none of their metrics.
+        ConfigurationError: the sweeper searches, but no metric is chosen as an objective.
     """
     if sweep.searches and not sweep.objectives:
         raise ConfigurationError(
@@ -59,24 +59,22 @@ def check_has_objectives(sweep: Sweep) -> None:
 
 
 def has_metrics(sweep: Sweep, records: Sequence[PointRecord], session: str) -> bool:
-    """Whether a point that was built in this start of the sweep has all objectives."""
+    """Whether a point that was built in this session has all objectives."""
     built = (record for record in records if record.session == session and record.status == "built")
     return any(set(sweep.objectives) <= record.metrics.keys() for record in built)
 
 
 def check_objectives_measured(sweep: Sweep, records: Sequence[PointRecord]) -> None:
-    """Report objectives that no point has.
+    """Check that every objective is a metric of some point.
 
     Raises:
-        LowerdeckError: there is one; names those of the metrics that sound like it.
+        LowerdeckError: one is not; suggests metrics with similar names.
     """
-    built = [record for record in records if record.status == "built"]
-    known = sorted(
-        {name for record in built for name, value in record.metrics.items() if isinstance(value, (int, float))}
-    )
+    built = [record.metrics for record in records if record.status == "built"]
+    known = sorted({name for metrics in built for name in metrics if isinstance(metrics[name], (int, float))})
     missing = [name for name in sweep.objectives if name not in known]
     if built and missing:
         raise LowerdeckError(
-            f"{OBJECTIVES}: no point has the metric {missing[0]!r}, so that nothing could be searched for.\n"
+            f"{OBJECTIVES}: no point has the metric {missing[0]!r}, so the search had nothing to optimize.\n"
             f"Allowed: {', '.join(known)}.{components.did_you_mean(missing[0], known)}"
         )

@@ -1,7 +1,7 @@
-"""The sweep's own copy of code and configuration, and the folders in which points run on it.
+"""The sweep's copy of code and configuration, and the workspaces in which points run on it.
 
-Editing the project while a sweep runs changes nothing of it: stages run on the copy. Data is too large to be copied; it
-is linked, and hashed again for every point.
+Stages run on the copy, so editing the project does not affect a running sweep. Data is too large to be copied; it is
+linked, and hashed again for every point.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _NEVER_LINKED = ("build", "dvc.lock", "mlflow", ".git", ".dvc", SWEEPS.name)
 
 
 def copied_entries(stages: Iterable[Stage]) -> list[str]:
-    """Entries of the project's folder that a sweep copies: all that dvc.yaml names as sources but data."""
+    """Entries of the project's folder that a sweep copies: all sources in dvc.yaml except data."""
     named = {source.partition("/")[0] for stage in stages for source in stage.sources}
     return sorted({*named, *ALWAYS} - {DATA})
 
 
 def data_sources_of(stages: Iterable[Stage]) -> list[str]:
-    """What dvc.yaml names of data, which is not copied."""
+    """Data that dvc.yaml names; it is not copied."""
     return sorted({path for stage in stages for path in stage.sources if path.partition("/")[0] == DATA})
 
 
 def take(project: Path, entries: Iterable[str]) -> Path:
-    """Copy `entries` of `project` to a new folder beside the sweeps; `keep` gives it its place."""
+    """Copy `entries` of `project` to a temporary folder in sweeps/, which `keep` moves to its final place."""
     sweeps = project / SWEEPS
     sweeps.mkdir(parents=True, exist_ok=True)
     copy = Path(tempfile.mkdtemp(prefix=".new.", dir=sweeps))
@@ -49,7 +49,7 @@ def take(project: Path, entries: Iterable[str]) -> Path:
 
 
 def keep(copy: Path, place: Path) -> None:
-    """Move `copy` to `place`, unless the same is there already."""
+    """Move `copy` to `place` unless that exists already."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.is_dir():
         with suppress(OSError):  # another process was quicker
@@ -57,11 +57,11 @@ def keep(copy: Path, place: Path) -> None:
 
 
 def make_workspace(folder: Path, project: Path, copy: Path, params: str) -> None:
-    """A folder in which stages run as in the project: with the sweep's code and configuration, and a build/ of its own.
+    """Create a folder in which stages run as in the project, with the sweep's code and configuration and a new build/.
 
     Args:
-        folder: Emptied first.
-        project: Gives what the sweep has no copy of, such as data.
+        folder: The folder; existing content is removed.
+        project: Source of entries that the sweep did not copy, such as data.
         copy: The sweep's copy.
         params: Text of params.yaml.
     """

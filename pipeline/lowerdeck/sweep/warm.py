@@ -1,8 +1,8 @@
 """Runs stages in forks of warm processes: PyTorch, ExecuTorch, MLflow and the project's own code are imported once.
 
-A fork keeps points apart as processes of their own would: a stage that crashes or is killed ends alone, what it changed
-in its modules goes with it, and it writes the same bytes as under `dvc repro`. All workers of a sweep on one machine
-share them. A stage ends with the worker that asked for it, and a warm process when nobody has asked for a while.
+A fork isolates points like a process: a crash ends one stage only, changes to modules disappear with it, and it writes
+the same bytes as under `dvc repro`. All workers of a sweep on one machine share the warm processes. A stage ends with
+the worker that requested it, and a warm process ends when it gets no request for a while.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _STARTED_WITHIN_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class WarmProcess:
-    """One warm process and what it has imported beside the libraries of `preload`."""
+    """One warm process and its imports in addition to the libraries of `preload`."""
 
     name: str
     libraries: preload.Libraries
     project: tuple[str, ...]
-    """Modules of the project, and what only they need."""
+    """Modules of the project, and libraries that only they need."""
 
     def address(self, code: Path) -> Path | None:
-        """Its socket for the code below `code`; None where there can be none."""
+        """Its socket for the code below `code`; None if preloading is off or impossible."""
         folder = preload.private_folder() if hasattr(os, "fork") and os.environ.get(preload.SWITCH) != "0" else None
         if folder is None:
             return None
@@ -45,7 +45,7 @@ class WarmProcess:
         return folder / f"{name}.sock"
 
     def start(self, code: Path) -> None:
-        """Start it for `code` unless it runs; returns when it listens, long before it has imported all."""
+        """Start it for `code` unless it is running; returns when it listens, long before all imports are done."""
         place = self.address(code)
         if place is None or preload.answers(place):
             return
@@ -69,48 +69,20 @@ LOWERING = WarmProcess(
     name="lowering",
     libraries=preload.LOWERING,
     project=(
-        *(
-            "lowerdeck.artifacts.programs",
-            "lowerdeck.formats.pt2",
-            "lowerdeck.config.load",
-            "lowerdeck.config.quantization",
-        ),
-        *(
-            "lowerdeck.steps.export",
-            "lowerdeck.steps.calibrate",
-            "lowerdeck.steps.quantize",
-            "lowerdeck.steps.partition",
-            "lowerdeck.steps.convert",
-        ),
-        *(
-            "lowerdeck.steps.evaluate",
-            "lowerdeck.evaluation.layerwise_sqnr",
-            "lowerdeck.evaluation.gates",
-            "lowerdeck.firmware.vector",
-        ),
+        *("lowerdeck.artifacts.programs", "lowerdeck.config.load", "lowerdeck.config.quantization"),
+        *("lowerdeck.formats.pt2", "lowerdeck.steps.export", "lowerdeck.steps.calibrate"),
+        *("lowerdeck.steps.quantize", "lowerdeck.steps.partition", "lowerdeck.steps.convert"),
+        *("lowerdeck.steps.evaluate", "lowerdeck.evaluation.layerwise_sqnr", "lowerdeck.evaluation.gates"),
+        *("lowerdeck.firmware.vector", "lowerdeck.metrics.sqnr", "lowerdeck.quantization.annotation"),
         *("lowerdeck.runtime.interpreter", "lowerdeck.backends.neutron.twin", "lowerdeck.runtime.tosa_twin"),
-        *(
-            "lowerdeck.runtime.native",
-            "lowerdeck.runtime.twins",
-            "lowerdeck.metrics.sqnr",
-            "lowerdeck.quantization.annotation",
-        ),
-        *(
-            "lowerdeck.backends.xnnpack.partitioner",
-            "lowerdeck.backends.ethos_u.partitioner",
-            "lowerdeck.backends.ethos_u.quantizer",
-            "lowerdeck.backends.ethos_u.vela",
-            "lowerdeck.delegation.rejections.rejection",
-        ),
+        *("lowerdeck.runtime.native", "lowerdeck.runtime.twins", "lowerdeck.backends.xnnpack.partitioner"),
+        *("lowerdeck.backends.ethos_u.partitioner", "lowerdeck.backends.ethos_u.quantizer"),
+        *("lowerdeck.backends.ethos_u.vela", "lowerdeck.delegation.rejections.rejection"),
         *("lowerdeck.models.factory", "lowerdeck.models.torchvision", "torchvision", "lowerdeck.datasets.choice"),
         *("lowerdeck.datasets.digits", "lowerdeck.datasets.random", "lowerdeck.datasets.overlap", "safetensors.numpy"),
         *("ai_edge_litert.interpreter", "executorch.devtools.bundled_program", "executorch.extension.flat_tensor"),
-        *(
-            "torch.export._trace",
-            "torch.export._unlift",
-            "torch._export.db.logging",
-            "torch.utils.serialization.config",
-        ),
+        *("torch.export._trace", "torch.export._unlift", "torch._export.db.logging"),
+        "torch.utils.serialization.config",
         *("torch._inductor.compiler_bisector", "torch._higher_order_ops.passes", "multiprocessing.pool"),
     ),
 )
@@ -118,12 +90,8 @@ TRACKING = WarmProcess(
     name="tracking",
     libraries=preload.TRACKING,
     project=(
-        *(
-            "lowerdeck.tracking.record",
-            "lowerdeck.provenance.lineage",
-            "lowerdeck.tracking.plots",
-            "lowerdeck.config.load",
-        ),
+        *("lowerdeck.tracking.record", "lowerdeck.tracking.plots", "lowerdeck.provenance.lineage"),
+        "lowerdeck.config.load",
         *("alembic.command", "dateutil.rrule", "matplotlib.figure", "mpl_toolkits.mplot3d", "PIL.PngImagePlugin"),
         *("PIL.JpegImagePlugin", "mlflow.store.workspace_aware_mixin", "filelock"),
     ),
@@ -133,29 +101,29 @@ WARM_PROCESSES = {warm_process.name: warm_process for warm_process in (LOWERING,
 
 @functools.cache
 def start_in_background(code: Path) -> None:
-    """Start the first warm process that a point needs for the code below `code`, without waiting until it listens."""
+    """Start the warm process for lowering with the code below `code`, without waiting until it listens."""
     threading.Thread(target=LOWERING.start, args=(code,), daemon=True).start()
 
 
 def serve(name: str, place: str) -> None:
-    """Be the warm process `name` that listens at `place`."""
+    """Run as the warm process `name`, listening at `place`."""
     quiet_libraries()
     import pydantic
 
-    pydantic.TypeAdapter(int)  # the first one looks for plugins in all that is installed
+    pydantic.TypeAdapter(int)  # the first one searches all installed packages for plugins
     warm_process = WARM_PROCESSES[name]
     preload.serve(Path(place), (*warm_process.libraries.modules, *warm_process.project), IDLE_S)
 
 
 def run(module: str, workspace: Path, code: Path, log: Path, warm_process: WarmProcess = LOWERING) -> int:
-    """Run a stage in `workspace`; its exit code.
+    """Run a stage in a fork of `warm_process`, or in a new process if that fails; returns its exit code.
 
     Args:
         module: Entry of the stage, e.g. `stages.export`.
-        workspace: Its current folder, which has links to the code.
+        workspace: Its current folder, with links to the code.
         code: Folder with the code of the sweep.
-        log: File for what it prints.
-        warm_process: Where it finds its libraries imported.
+        log: File for its output.
+        warm_process: Process that has imported its libraries.
     """
     variables, place = environment(code), warm_process.address(code)
     with log.open("wb") as output, Path(os.devnull).open("rb") as nothing:
@@ -178,7 +146,7 @@ def run(module: str, workspace: Path, code: Path, log: Path, warm_process: WarmP
 
 
 def environment(code: Path) -> Mapping[str, str]:
-    """Environment of the warm process and of its stages: as a stage under DVC has it, with the sweep's code first."""
+    """Environment of the warm process and its stages: that of a stage under DVC, with the sweep's code first."""
     own = (str(code.resolve() / "pipeline"), str(code.resolve()))
     path = os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH"))))
     return {**preload.TRACKING.environment, **os.environ, **fixed_environment(), "PYTHONPATH": path}

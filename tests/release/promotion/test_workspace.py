@@ -118,7 +118,7 @@ def test_the_promoted_program_is_the_recorded_one(recorded: Recorded) -> None:
 
     again = recorded.promote(recorded.run_id, "--register", "net", "--alias", "candidate")
     assert again.returncode == 0, tail(again.stdout + again.stderr)
-    assert "params.yaml says so already" in again.stdout
+    assert "params.yaml has this content already" in again.stdout
     assert "models:/net/1: was registered before" in again.stdout
     assert len(recorded.client().search_model_versions("name = 'net'")) == 1
 

@@ -1,1 +1,1 @@
-"""What the configuration chooses, made for the step that uses it."""
+"""Creates the parts that the configuration chooses, for the step that uses them."""

@@ -14,7 +14,7 @@ def lowering_backend() -> Backend:
     """The backend of the chosen target with its options and its converter flavor.
 
     Raises:
-        LowerdeckError: the flavor is of another version than configured, or cannot say its version.
+        LowerdeckError: the flavor's version differs from the configured one or is unknown.
     """
     from lowerdeck import backends
     from lowerdeck.config.flavor import flavor_of

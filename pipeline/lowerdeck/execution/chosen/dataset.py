@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def chosen_dataset(seed: int) -> Dataset:
-    """The chosen dataset, its samples shaped for the chosen model."""
+    """The chosen dataset, with samples in the shapes of the chosen model."""
     from lowerdeck import datasets
     from lowerdeck.config.schema import DatasetConfig, ModelConfig
 

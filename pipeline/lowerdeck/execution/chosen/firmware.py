@@ -1,4 +1,4 @@
-"""What the configuration says of firmware."""
+"""Target and placement of the firmware bundle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def firmware_target() -> Target:
-    """What the firmware bundle says about the chosen target."""
+    """The chosen target as the firmware bundle describes it."""
     from lowerdeck.config.schema import TargetConfig
     from lowerdeck.firmware.metadata import Target
 
@@ -21,7 +21,7 @@ def firmware_target() -> Target:
 
 
 def firmware_placement() -> Placement:
-    """Where the array of the C header goes."""
+    """Name, alignment and section of the array in the C header."""
     from lowerdeck.config.schema import FirmwareConfig
     from lowerdeck.firmware.header import Placement
 

@@ -6,7 +6,7 @@ from lowerdeck.execution.resolved_config import section
 
 
 def chosen_gates() -> dict[str, float | None]:
-    """The chosen gates: bounds by name, None where a gate is off."""
+    """Bounds of the chosen gates by name; None if a gate is off."""
     from lowerdeck.config.schema import GatesConfig
     from lowerdeck.evaluation.gates import bounds
 

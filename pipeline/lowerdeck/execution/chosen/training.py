@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import sha256
+from lowerdeck.artifacts.training_checkpoints import TrainingCheckpoints
 from lowerdeck.execution.resolved_config import code_digest, section
 
 if TYPE_CHECKING:
@@ -13,12 +16,11 @@ if TYPE_CHECKING:
 
 
 def chosen_training(dataset: Dataset) -> Training | None:
-    """The training that the chosen quantization wants, None where it wants none.
+    """The training that the chosen quantization configures; None if it configures none.
 
     Raises:
-        SampleOverlapError: a sample would serve training and evaluation.
+        SampleOverlapError: a sample is in both the training and the evaluation split.
     """
-    from lowerdeck.artifacts.training_checkpoints import TrainingCheckpoints
     from lowerdeck.config.schema import QuantizationConfig
     from lowerdeck.datasets.choice import training_split
     from lowerdeck.datasets.overlap import check_disjoint
@@ -35,9 +37,7 @@ def chosen_training(dataset: Dataset) -> Training | None:
 
 
 def training_fingerprint() -> str:
-    """SHA-256 over all that a training depends on: only a checkpoint with the same is taken up again."""
-    from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.files import sha256
+    """SHA-256 over everything that a training depends on: it resumes only from a checkpoint with an equal one."""
     from lowerdeck.config.schema import BuildConfig, DatasetConfig, ModelConfig, QuantizationConfig, TargetConfig
     from lowerdeck.fingerprints.keys import costly_result_key
 

@@ -1,1 +1,1 @@
-"""The metrics of chosen builds, kept in docs/ledger beside the code, so that a change shows up in a review."""
+"""The metrics of chosen builds in docs/ledger, versioned with the code so that reviews see a change."""

@@ -1,4 +1,4 @@
-"""Compares two states of the ledger: what got worse by more than its tolerance."""
+"""Compares two states of the ledger and finds metrics that got worse by more than their tolerance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lowerdeck.config.problems import Problem, raise_problems, validate
 from lowerdeck.config.schema import NonNegative, Strict
@@ -15,7 +15,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.release.ledger.entries import Entry, Ledger
 
 INPUT_HASHES = ("dataset", "weights")
-"""Hashes of the inputs of a build: where one differs, the metrics belong to another model or other samples."""
+"""Hashes of a build's inputs: if one differs, the metrics belong to another model or other samples."""
 
 
 class ChangeVerdict(StrEnum):
@@ -25,7 +25,7 @@ class ChangeVerdict(StrEnum):
     IMPROVEMENT = "improvement"
     TOLERATED = "within tolerance"
     CHANGED = "changed"
-    """No tolerance says which way is better."""
+    """The metric has no tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,6 @@ class Tolerance(Strict):
     """How a metric is judged. The wider of both bounds applies."""
 
     better: Literal["higher", "lower"]
-    """Which way is better."""
     absolute: NonNegative = 0.0
     """Tolerated deterioration in the metric's own unit."""
     relative: NonNegative = 0.0
@@ -58,7 +57,7 @@ class LedgerChange:
     verdict: ChangeVerdict
     before: float
     now: float | None
-    """None where it is no longer measured."""
+    """None if it is no longer measured."""
     interval_before: tuple[float, float] | None = None
     interval_now: tuple[float, float] | None = None
 
@@ -71,9 +70,9 @@ class LedgerDifference:
     new: Sequence[str]
     """New entries, with their models."""
     missing: Sequence[str]
-    """Entries that have been removed."""
+    """Removed entries, with their models."""
     changed_inputs: Mapping[str, Sequence[str]]
-    """Entries built from other inputs, and which: ingredients, and packages with both versions."""
+    """Changed inputs by entry: dataset, weights, and packages with both versions."""
 
     def of(self, verdict: ChangeVerdict) -> list[LedgerChange]:
         """The changes with a verdict."""
@@ -81,7 +80,7 @@ class LedgerDifference:
 
 
 def read_tolerances(path: Path) -> dict[str, Tolerance]:
-    """Names of metrics, or globs on them, with their tolerances, in the file's order; the first that matches applies.
+    """Tolerances by metric name or glob, in the file's order; the first match applies.
 
     Raises:
         LowerdeckError: the file is missing or cannot be read, or a tolerance is invalid.
@@ -108,7 +107,7 @@ def read_tolerances(path: Path) -> dict[str, Tolerance]:
 def difference(before: Ledger, now: Ledger, tolerances: Mapping[str, Tolerance]) -> LedgerDifference:
     """How `now` differs from `before`."""
     changes: list[LedgerChange] = []
-    new, missing, otherwise = [], [], {}
+    new, missing, changed_inputs = [], [], {}
     for model in sorted({*before, *now}):
         old_entries, new_entries = before.get(model, {}), now.get(model, {})
         for name in sorted({*old_entries, *new_entries}):
@@ -119,8 +118,8 @@ def difference(before: Ledger, now: Ledger, tolerances: Mapping[str, Tolerance])
                 missing.append(label)
             else:
                 changes += _changes(model, old_entries[name], new_entries[name], tolerances)
-                otherwise[label] = list(_changed_inputs(old_entries[name], new_entries[name]))
-    changed_inputs = {label: what for label, what in otherwise.items() if what}
+                if inputs := list(_changed_inputs(old_entries[name], new_entries[name])):
+                    changed_inputs[label] = inputs
     return LedgerDifference(changes=changes, new=new, missing=missing, changed_inputs=changed_inputs)
 
 
@@ -153,6 +152,6 @@ def _changed_inputs(old: Entry, new: Entry) -> Iterator[str]:
         if old.hashes.get(name) != new.hashes.get(name):
             yield f"other {name}"
     for name in sorted({*old.versions, *new.versions}):
-        pair: tuple[Any, Any] = old.versions.get(name, "none"), new.versions.get(name, "none")
-        if pair[0] != pair[1]:
-            yield f"{name} {pair[0]} -> {pair[1]}"
+        before, now = old.versions.get(name, "none"), new.versions.get(name, "none")
+        if before != now:
+            yield f"{name} {before} -> {now}"

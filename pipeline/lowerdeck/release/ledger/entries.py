@@ -1,4 +1,4 @@
-"""Entries of the ledger: one for every target, flavor and quantization of a model, in one YAML file per model."""
+"""Entries of the ledger: one for each target, flavor and quantization of a model, in one YAML file per model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lowerdeck.fingerprints.keys import build_key
 from lowerdeck.report import summary
 
 TOLERANCES_NAME = "tolerances.yaml"
-"""The one file in the folder that holds no entries."""
+"""The only file in the folder without entries."""
 _SIGNIFICANT_DIGITS = 6
-"""Significant digits of metrics that are not counts: further digits differ between machines."""
+"""Digits stored of metrics that are not counts: further digits differ between machines."""
 _HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md describes the fields.\n"
 
 
@@ -37,13 +37,13 @@ class Entry(Strict):
     metrics: dict[str, int | float]
     """The measured, counted and estimated metrics of metrics.json."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % intervals of the metrics that are shares of samples."""
+    """95 % intervals of metrics that are shares of samples."""
     not_measured: dict[str, str] = field(default_factory=dict)
-    """Metrics that mean nothing, and why."""
+    """Accuracies without a value, and why."""
     hashes: dict[str, str]
-    """SHA-256 of the build's inputs and results: the links of its lineage, and its key."""
+    """The build key, and SHA-256 of the inputs and results in the lineage."""
     versions: dict[str, str]
-    """Of packages and of the converter."""
+    """Versions of packages and of the converter."""
 
     @property
     def name(self) -> str:
@@ -56,12 +56,7 @@ Ledger = dict[str, dict[str, Entry]]
 
 
 def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, Any]) -> Entry:
-    """The entry of a build.
-
-    Args:
-        config: Its resolved configuration.
-        metrics: The content of metrics.json.
-        lineage: The content of lineage.json.
+    """The entry of a build, from its resolved configuration, metrics.json and lineage.json.
 
     Raises:
         LowerdeckError: configuration and lineage are those of different builds.
@@ -74,21 +69,17 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
             "`dvc repro` completes it"
         )
     flat = dict(_flat(metrics))
-    ends = {name + end for name in flat for end in (LOW, HIGH)} & set(flat)
+    ends = {name: (name + LOW, name + HIGH) for name in flat if {name + LOW, name + HIGH} <= flat.keys()}
+    numbers = {name for name, value in flat.items() if summary.is_number(value)}
+    numbers -= {end for pair in ends.values() for end in pair}
     return Entry(
         target=config.target.name,
         flavor=converter["flavor"],
         quantization=config.quantization.name,
         dataset=config.dataset.name,
         caveat=converter["caveat"],
-        metrics={
-            name: _rounded(value) for name, value in flat.items() if summary.is_number(value) and name not in ends
-        },
-        intervals={
-            name: (_rounded(flat[name + LOW]), _rounded(flat[name + HIGH]))
-            for name in flat
-            if {name + LOW, name + HIGH} <= ends
-        },
+        metrics={name: _rounded(value) for name, value in flat.items() if name in numbers},
+        intervals={name: (_rounded(flat[low]), _rounded(flat[high])) for name, (low, high) in ends.items()},
         not_measured={
             name: value for name, value in flat.items() if name.endswith("_accuracy") and isinstance(value, str)
         },
@@ -119,50 +110,44 @@ class Updated:
 
 
 def update(folder: Path, builds: Iterable[tuple[str, Entry]]) -> Updated:
-    """Put entries into the ledger in `folder`; those of other targets, flavors and quantizations stay.
-
-    Args:
-        folder: Folder of the ledger.
-        builds: Models' names and entries.
+    """Write the entries of `builds`, each with its model, into the ledger in `folder`; other entries stay.
 
     Raises:
-        LowerdeckError: two builds have one entry, or a file of the ledger cannot be read.
+        LowerdeckError: two builds have the same entry, or a file of the ledger cannot be read.
     """
     given: Ledger = {}
     for model, entry in builds:
         if entry.name in given.setdefault(model, {}):
             raise LowerdeckError(
-                f"several of these builds are {model}: {entry.name}, and the ledger has one entry for it; name the one "
-                "that you want, e.g. by its run's id"
+                f"several of these builds are {model}: {entry.name}, for which the ledger has one entry; choose one of "
+                "them, e.g. by its run's id"
             )
         given[model][entry.name] = entry
     updated, ledger = Updated(), read(folder)
     for model, entries in given.items():
         known = ledger.get(model, {})
         for name, entry in entries.items():
-            kind = (
-                updated.added if name not in known else updated.unchanged if known[name] == entry else updated.changed
-            )
-            kind.append(f"{model}: {name}")
+            kind = "added" if name not in known else "unchanged" if known[name] == entry else "changed"
+            getattr(updated, kind).append(f"{model}: {name}")
         write_text(folder / file_name(model), rendered(model, known | entries))
     return updated
 
 
 def read(folder: Path) -> Ledger:
-    """The ledger in `folder`; empty where there is none yet.
+    """The ledger in `folder`; empty if there is none yet.
 
     Raises:
-        LowerdeckError: a file of it cannot be read.
+        LowerdeckError: one of its files cannot be read.
     """
     files = sorted(path for path in folder.glob("*.yaml") if path.name != TOLERANCES_NAME)
     return parsed({path.as_posix(): path.read_text(encoding="utf-8") for path in files})
 
 
 def parsed(texts: Mapping[str, str]) -> Ledger:
-    """The ledger whose files hold `texts`, by their names.
+    """The ledger from the content of its files by name.
 
     Raises:
-        LowerdeckError: one holds no entries, with its name.
+        LowerdeckError: a file has no valid entries; the message names it.
     """
     import yaml
 
@@ -184,11 +169,11 @@ def parsed(texts: Mapping[str, str]) -> Ledger:
 
 
 def rendered(model: str, entries: Mapping[str, Entry]) -> str:
-    """The file of a model: the same bytes for the same entries."""
+    """The content of a model's file; equal entries give equal bytes."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """One line for a metric, so that a diff shows what changed, and one for an interval."""
+        """Writes one line per metric and per interval, so that a diff shows what changed."""
 
     Dumper.add_representer(list, lambda dumper, ends: dumper.represent_sequence("tag:yaml.org,2002:seq", ends, True))
     stored = {}
@@ -198,15 +183,13 @@ def rendered(model: str, entries: Mapping[str, Entry]) -> str:
         for key in ("metrics", "intervals", "not_measured", "versions"):
             if key in stored[name]:
                 stored[name][key] = dict(sorted(stored[name][key].items()))
-    body = yaml.dump(
-        {"model": model, "entries": stored}, Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True
-    )
-    return _HEADING + body
+    content = {"model": model, "entries": stored}
+    return _HEADING + yaml.dump(content, Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
 
 
 def file_name(model: str) -> str:
-    """The file of the ledger for a model; characters with a meaning in paths are replaced."""
+    """Name of a model's file in the ledger; characters with a meaning in paths are replaced."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", model).lstrip(".") + ".yaml"
     if name == TOLERANCES_NAME:
-        raise LowerdeckError(f"a model cannot be called {model!r} in the ledger: {name} holds tolerances")
+        raise LowerdeckError(f"a model cannot be called {model!r} in the ledger: {name} contains the tolerances")
     return name

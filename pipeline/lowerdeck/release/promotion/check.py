@@ -1,4 +1,4 @@
-"""Compares the program that was built with the recorded one and, where they differ, what went into both."""
+"""Compares the program that was built with the recorded one and, if they differ, their inputs."""
 
 from __future__ import annotations
 
@@ -24,30 +24,24 @@ _CONVERTER_FIELDS = ("name", "version", "flavor")
 
 @dataclass(frozen=True, kw_only=True)
 class FingerprintComparison:
-    """An input of a program, or an intermediate result."""
+    """An input of a program or an intermediate result, as recorded and here."""
 
     name: str
     recorded: str
     here: str
 
-    @property
-    def differs(self) -> bool:
-        """Whether it has changed."""
-        return self.recorded != self.here
-
 
 def version_differences(recorded: RecordedBuild) -> list[RecordedDifference]:
-    """Packages whose version differs from that when `recorded` was built."""
-    installed = {name: importlib.metadata.version(name) for name in recorded.lineage["versions"]}
+    """Packages of which another version is installed than the one that built `recorded`."""
     return [
-        RecordedDifference(key=f"version of {name}", recorded=version, here=installed[name])
+        RecordedDifference(key=f"version of {name}", recorded=version, here=installed)
         for name, version in recorded.lineage["versions"].items()
-        if installed[name] != version
+        if (installed := importlib.metadata.version(name)) != version
     ]
 
 
 def format_difference(difference: RecordedDifference) -> str:
-    """A difference for the terminal, with its source."""
+    """A difference as text for the terminal; for a fingerprint, with what it covers."""
     key, recorded, here = difference.key, difference.recorded, difference.here
     if difference.is_new:
         return f"{key}: new since it was recorded, here {here!r}"
@@ -60,9 +54,7 @@ def format_difference(difference: RecordedDifference) -> str:
 def compare_fingerprints(recorded: RecordedBuild, config: Config) -> Iterator[FingerprintComparison]:
     """The inputs and intermediate results of the recorded program and of the one in build/, in build order.
 
-    Args:
-        recorded: The recorded build.
-        config: The resolved configuration of build/, which was built through convert.
+    `config` is the resolved configuration of build/, which was built through convert.
     """
     links, versions = recorded.links, read_json(paths.MANIFEST)["versions"]
     for name, version in recorded.lineage["versions"].items():
@@ -84,16 +76,16 @@ def _compared(name: str, recorded: Any, here: Any) -> FingerprintComparison:
 
 
 def table(found: list[FingerprintComparison]) -> list[str]:
-    """One line for every ingredient: whether it is the same, and both values where it is not."""
+    """One line per comparison: `same`, or both values."""
     width = max(len(comparison.name) for comparison in found)
     lines = []
     for one in found:
         both = f"differs: recorded {_short(one.recorded)}, here {_short(one.here)}"
-        lines.append(f"  {one.name:{width}}  {both if one.differs else 'same'}")
+        lines.append(f"  {one.name:{width}}  {'same' if one.recorded == one.here else both}")
     return lines
 
 
 def _short(value: Any) -> str:
-    """The start of a digest; other values whole."""
+    """The beginning of a digest; other values unchanged."""
     text = str(value)
     return text[:12] if len(text) == 64 else text

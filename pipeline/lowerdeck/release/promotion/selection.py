@@ -1,6 +1,6 @@
-"""The inverse of compose: a resolved configuration -> the params.yaml from which compose makes it.
+"""The inverse of compose: a resolved configuration -> the params.yaml that composes to it.
 
-compose itself decides which overrides are needed: nothing here knows a default.
+compose itself decides which overrides are needed; this module knows no defaults.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
 
 NOT_OF_A_BUILD = ("tracking",)
-"""Sections that do not affect what is built: params.yaml keeps its own choice."""
+"""Sections that do not affect what is built; params.yaml keeps its choice for them."""
 FINGERPRINTED = ("model", "dataset", "target")
 """Sections whose `fingerprint` compose computes from data, weights and code."""
 _MERGED_DEPTH = 2
-"""Levels below a section in which overrides are merged; the value of an option is replaced as a whole."""
+"""Levels of a section in which overrides are merged; the value of an option is replaced as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,27 +32,27 @@ class Selection:
     """The option of every group."""
     plugins: Sequence[str]
     overrides: Mapping[str, Any]
-    """By section, key and option."""
+    """Values by section, key and option."""
 
     def params(self) -> dict[str, Any]:
-        """The same in the form of params.yaml."""
+        """The selection in the form of params.yaml."""
         return {**self.choices, "plugins": list(self.plugins), "overrides": self.overrides}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedDifference:
-    """A value that compose gives differently than it was recorded."""
+    """A value that differs between the recorded configuration and the one composed here."""
 
     key: str
     recorded: Any = None
     here: Any = None
     is_new: bool = False
-    """Whether there was no such key when the configuration was recorded."""
+    """Whether the key did not exist when the configuration was recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """A selection, the configuration that compose makes from it, and how that differs from the wanted one."""
+    """A selection, its composed configuration, and the differences from the wanted one."""
 
     selection: Selection
     config: Config
@@ -61,19 +61,19 @@ class Selected:
 
 @dataclass(frozen=True, kw_only=True)
 class _Override:
-    """One value that conf/ does not give."""
+    """One value that conf/ does not set."""
 
     keys: tuple[str, ...]
     """Section, key and, in a mapping, option."""
     value: Any
     is_certain: bool
-    """Whether conf/ sets another value; where it sets none, the value may be the default."""
-    is_asked_for: bool = False
+    """Whether conf/ sets another value; if it sets none, the value may be the default."""
+    is_required: bool = False
     """Whether conf/ leaves it to the user (`???`)."""
 
 
 def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> Selected:
-    """The selection with the fewest overrides from which compose makes `wanted`, as far as it can.
+    """The selection with the fewest overrides that composes to `wanted`, or as close to it as possible.
 
     Args:
         wanted: A resolved configuration.
@@ -82,7 +82,7 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
         conf_dir: The folder conf.
 
     Raises:
-        ConfigurationError: compose refuses `wanted`: it was recorded with other code, data or conf/.
+        ConfigurationError: compose rejects `wanted`, which was recorded with other code, data or conf/.
     """
     values = _plain(wanted)
     for section in FINGERPRINTED:
@@ -97,7 +97,7 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
     for group, options in candidates.items():
         option, needed = _chosen(group, options, values[group], first[group], conf_dir)
         if group == "flavor" and option == values["target"]["default_flavor"] and option != params.get(group):
-            option = "default"  # means the same
+            option = "default"  # equivalent
         choices[group] = option
         overrides += needed
     kept = {section: (params.get("overrides") or {}).get(section) for section in NOT_OF_A_BUILD}
@@ -111,14 +111,14 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
 
 
 def differences(recorded: Config, here: Config) -> Iterator[RecordedDifference]:
-    """Where two configurations differ in what is built, by dotted key; mappings are compared value by value."""
+    """Differences between two configurations that affect what is built; mappings are compared value by value."""
     before, now = _plain(recorded), _plain(here)
     for section in (field.name for field in dataclasses.fields(Config) if field.name not in NOT_OF_A_BUILD):
         yield from _differing(before[section], now[section], section)
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    """`config` as YAML has it: tuples of compose were recorded as lists."""
+    """`config` as plain values: compose's tuples were recorded as lists."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return values
 
@@ -145,13 +145,12 @@ def _candidates(group: str, values: Mapping[str, Any], params: Mapping[str, Any]
 def _chosen(
     group: str, options: Sequence[str], wanted: Mapping[str, Any], first: Mapping[str, Any], conf_dir: Path
 ) -> tuple[str, list[_Override]]:
-    """The first of `options` that needs the fewest overrides, and these; `first` is the configuration of the first
-    one."""
+    """The first of `options` with the fewest overrides, and these; `first` is the configuration of `options[0]`."""
     best: tuple[tuple[int, int], str, list[_Override]] | None = None
     for index, option in enumerate(options):
         base = first if index == 0 else conf_values({group: option}, conf_dir)[group]
         needed = list(_overrides((group,), base, wanted))
-        cost = _excess(base, wanted), sum(override.is_certain and not override.is_asked_for for override in needed)
+        cost = _excess(base, wanted), sum(override.is_certain and not override.is_required for override in needed)
         if best is None or cost < best[0]:
             best = cost, option, needed
         if cost == (0, 0):
@@ -163,7 +162,7 @@ def _chosen(
 def _overrides(
     keys: tuple[str, ...], base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH
 ) -> Iterator[_Override]:
-    """The overrides that are needed, or may be needed, to turn `base` into `wanted`."""
+    """The overrides that are or may be needed to turn `base` into `wanted`."""
     for name, value in wanted.items():
         given = base.get(name)
         if depth > 1 and isinstance(value, Mapping) and (isinstance(given, Mapping) or name not in base):
@@ -171,11 +170,11 @@ def _overrides(
         elif name not in base or (isinstance(given, str) and "${" in given):
             yield _Override(keys=(*keys, name), value=value, is_certain=False)
         elif value != given:
-            yield _Override(keys=(*keys, name), value=value, is_certain=True, is_asked_for=given == "???")
+            yield _Override(keys=(*keys, name), value=value, is_certain=True, is_required=given == "???")
 
 
 def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH) -> int:
-    """How many values of `base` no override can remove: those of keys that `wanted` lacks."""
+    """Number of values in `base` whose keys `wanted` lacks: no override can remove them."""
     count = 0
     for name, given in base.items():
         if name not in wanted:
@@ -186,17 +185,18 @@ def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _ME
 
 
 def _fewest(overrides: Sequence[_Override], wanted: Config, composed: Any) -> tuple[list[_Override], Config]:
-    """The `overrides` without which compose would give another configuration, and the configuration with them."""
+    """The `overrides` that change the composed configuration, and the configuration with them."""
     certain = [override for override in overrides if override.is_certain]
     try:
         config = composed(certain)
     except ConfigurationError:
-        pass  # values that might be defaults are not: without them compose refuses the rest
+        pass  # some of the uncertain values are not defaults: compose rejects the rest without them
     else:
         keys = {difference.key for difference in differences(wanted, config)}
         needed = [override for override in overrides if override.is_certain or _is_among(override, keys)]
         config = composed(needed)
-        if not _resolved_by(overrides, needed, wanted, config):
+        remaining = {difference.key for difference in differences(wanted, config)}
+        if not any(_is_among(override, remaining) for override in overrides if override not in needed):
             return needed, config
     needed, config = list(overrides), composed(overrides)
     reached = list(differences(wanted, config))
@@ -211,14 +211,8 @@ def _fewest(overrides: Sequence[_Override], wanted: Config, composed: Any) -> tu
     return needed, config
 
 
-def _resolved_by(overrides: Sequence[_Override], needed: Sequence[_Override], wanted: Config, config: Config) -> bool:
-    """Whether `config`, made with `needed`, differs from `wanted` in something that another override says."""
-    keys = {difference.key for difference in differences(wanted, config)}
-    return any(_is_among(override, keys) for override in overrides if override not in needed)
-
-
 def _is_among(override: _Override, keys: set[str]) -> bool:
-    """Whether one of the dotted `keys` is that of `override` or below it."""
+    """Whether one of the dotted `keys` is the key of `override` or below it."""
     own = ".".join(override.keys)
     return any(key == own or key.startswith(f"{own}.") for key in keys)
 
@@ -227,8 +221,8 @@ def _nested(overrides: Sequence[_Override], base: Mapping[str, Any]) -> dict[str
     """`overrides` in the form of params.yaml, added to those of `base`."""
     nested: dict[str, Any] = dict(base)
     for override in overrides:
-        place = nested
+        mapping = nested
         for key in override.keys[:-1]:
-            place = place.setdefault(key, {})
-        place[override.keys[-1]] = override.value
+            mapping = mapping.setdefault(key, {})
+        mapping[override.keys[-1]] = override.value
     return nested

@@ -1,1 +1,1 @@
-"""Results of stages that the points of sweeps share, under digests of all that they were made of."""
+"""Results of stages that sweeps reuse, under digests of everything that they depend on."""

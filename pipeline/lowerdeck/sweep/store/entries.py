@@ -1,4 +1,4 @@
-"""What a store writes about a result: which files it has, under names made of digests."""
+"""Entries of a store: the files of a result, under names made of digests."""
 
 from __future__ import annotations
 
@@ -31,35 +31,36 @@ def entry_files(content: bytes) -> list[StoredFile]:
     """The files that `entry_content` listed.
 
     Raises:
-        ValueError: `content` is damaged, or names what no store writes.
+        ValueError: `content` is damaged, or contains names that no store writes.
     """
     try:
         entry = json.loads(content)
         listed, expected = dict(entry["files"]), entry["sha256"]
         files = [StoredFile(path, sha256, size_bytes) for path, (sha256, size_bytes) in sorted(listed.items())]
     except (KeyError, TypeError) as error:
-        raise ValueError(f"no entry of a store: {error!r}") from error
+        raise ValueError(f"not an entry of a store: {error!r}") from error
     if expected != digest(listed):
-        raise ValueError("the list does not fit its digest")
+        raise ValueError("the list does not match its digest")
     for file in files:
         if not _is_digest(file.sha256) or not is_below(file.path):
-            raise ValueError(f"{file} is nothing that a store writes")  # who shares a store may not write elsewhere
+            # Somebody who can write to a shared store must not be able to write outside of it.
+            raise ValueError(f"no store writes {file}")
     return files
 
 
 def object_name(sha256: str) -> str:
-    """Where a content lies in a store."""
+    """Path of an object in a store."""
     return f"objects/{sharded(sha256)}"
 
 
 def entry_name(key: str) -> str:
-    """Where the entry of a result lies in a store."""
+    """Path of a result's entry in a store."""
     return f"entries/{sharded(key)}"
 
 
 def sharded(sha256: str) -> str:
-    """A digest as the name of a file in one of 256 folders."""
-    assert _is_digest(sha256), f"{sha256!r} is no SHA-256"
+    """A digest as a path in one of 256 folders."""
+    assert _is_digest(sha256), f"{sha256!r} is not a SHA-256"
     return f"{sha256[:2]}/{sha256[2:]}"
 
 

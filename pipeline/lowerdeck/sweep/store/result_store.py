@@ -1,12 +1,12 @@
-"""Results of stages, kept under digests of all that they were made of: in a folder, or in object storage.
+"""Results of stages under digests of everything that they depend on, in a folder or in object storage.
 
-    objects/9f/86d0...    contents of files, named by their SHA-256; each is kept once
-    entries/2c/26b4...    which files a result has: relative path -> SHA-256 and size; written after its objects
+    objects/9f/86d0...    contents of files, each once, named by their SHA-256
+    entries/2c/26b4...    files of a result: relative path -> SHA-256 and size; written after its objects
     locks/fc/de2b...      held while a result is made
-    partial/              what is being written
+    partial/              incomplete files
 
-A result is seen whole or not at all: contents are moved into place when they are complete, and the entry comes last.
-Nothing is believed on reading: every file is hashed while it is copied, and what does not fit counts as missing.
+A result is visible completely or not at all: complete contents are moved into place, and the entry is written last.
+Reading verifies everything: each file is hashed while it is copied, and a mismatch counts as missing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.sweep.store.entries import (
     StoredFile,
     entry_content,
@@ -34,7 +35,7 @@ from lowerdeck.sweep.store.entries import (
 from lowerdeck.sweep.store.object_storage import ObjectStorage
 
 LEFTOVER_AGE_S = 24 * 3600.0
-"""After this time, what a killed process left in partial/ is removed; nothing takes so long to be written."""
+"""Age at which files in partial/ are removed as leftovers of killed processes; no write takes this long."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -43,10 +44,10 @@ def _log_to_stderr(message: str) -> None:
 
 
 class Store:
-    """Results at one location; `Store.open` makes it. Processes and machines may share it."""
+    """Results at one location, opened by `Store.open`. Processes and machines may share it."""
 
     def __init__(self, location: str, folder: Path, remote: ObjectStorage | None, log: Callable[[str], None]) -> None:
-        """See `open`. `folder` holds the store itself, or with `remote` the copies of this machine."""
+        """See `open`. `folder` contains the store itself, or, with `remote`, this machine's copies."""
         self.location = location
         self._folder = folder
         self._remote = remote
@@ -58,13 +59,13 @@ class Store:
         """The store at `location`, which need not exist yet.
 
         Args:
-            location: A path, also a shared one, or a URL that fsspec knows: `s3://bucket/folder`, `gs://...`,
-                `file:///...`. Of a store in object storage, this machine keeps what it read and wrote below
-                `$XDG_CACHE_HOME/lowerdeck/store` (`~/.cache` where that is not set).
-            say: Gets what a person should know: a damaged result, a lock that is held by another process.
+            location: A path, possibly a shared one, or a URL that fsspec supports: `s3://bucket/folder`, `gs://...`,
+                `file:///...`. Files of a store in object storage are cached below `$XDG_CACHE_HOME/lowerdeck/store`
+                (`~/.cache` if that is not set).
+            log: Gets messages for the user: a damaged result, a lock that is held by another process.
 
         Raises:
-            LowerdeckError: the URL's kind is unknown, or the package for it is not installed.
+            LowerdeckError: the URL's protocol is unknown, or the package for it is not installed.
         """
         if "://" not in location:
             return cls(location, Path(location).expanduser().absolute(), None, log)
@@ -77,7 +78,7 @@ class Store:
             raise LowerdeckError(f"the store {location} needs a package that is not installed: {error}") from error
         except ValueError as error:
             raise LowerdeckError(
-                f"{location!r} is no place for a store: {error}. A path is allowed, or a URL that fsspec knows, "
+                f"{location!r} cannot be used as a store: {error}. A path is allowed, or a URL that fsspec supports, "
                 "such as s3://bucket/folder"
             ) from error
         if isinstance(filesystem, LocalFileSystem):
@@ -86,24 +87,24 @@ class Store:
         return cls(location, cache, ObjectStorage(location, filesystem, root), log)
 
     def contains(self, key: str) -> bool:
-        """Whether there is a result for `key`; its contents are only looked at when it is taken out."""
+        """Whether there is a result for `key`; its contents are verified only by `get`."""
         return self.digests(key) is not None
 
     def digests(self, key: str) -> dict[str, str] | None:
-        """SHA-256 by path of the files that `get` would give; None where `contains` is false."""
+        """SHA-256 by path of the files of a result; None if `contains` is false."""
         files = self._entry(key)
         if files is None or any(self._size(file.sha256) != file.size_bytes for file in files):
             return None
         return {file.path: file.sha256 for file in files}
 
     def get(self, key: str, folder: Path) -> bool:
-        """Copy the result's files to their places below `folder`; False where there is no sound result.
+        """Copy the result's files to their paths below `folder`; returns False if there is no undamaged result.
 
-        They are copies: whatever is done to them leaves the store as it is. Files that are there already are replaced
-        once all have been read and found sound, one after the other.
+        Changing the copies does not affect the store. Existing files are replaced one after the other, once all files
+        of the result have been verified.
 
         Raises:
-            LowerdeckError: the store cannot be read, or `folder` not be written.
+            LowerdeckError: the store cannot be read, or `folder` cannot be written.
         """
         files = self._entry(key)
         if files is None:
@@ -114,9 +115,8 @@ class Store:
             try:
                 for number, file in enumerate(files):
                     if not self._fetch(file, partial / str(number)):
-                        self._log(
-                            f"the store {self.location} lacks a sound {file.path} of {key[:12]}; it is made again"
-                        )
+                        what = f"{file.path} of {key[:12]} is missing or damaged"
+                        self._log(f"the store {self.location}: {what}; it is made again")
                         return False
                 for number, file in enumerate(files):
                     place = folder / file.path
@@ -127,45 +127,46 @@ class Store:
         return True
 
     def put(self, key: str, folder: Path, files: Iterable[str | Path], *, linked: bool = False) -> None:
-        """Keep `files`, paths relative to `folder`, as the result for `key`.
+        """Store `files`, paths relative to `folder`, as the result for `key`.
 
-        A result that is there already is replaced, and with it contents that were damaged. Only what succeeded belongs
-        here: the store has no word for failures.
+        An existing result is replaced, including damaged contents. Store only results that succeeded: the store does
+        not represent failures.
 
         Args:
-            key: SHA-256 of all that the result was made of.
-            folder: Where the files are.
-            files: What to keep.
-            linked: Whether the files may become names of the store's own contents, which spares copies where both are
-                in one file system. Who writes into one afterwards, rather than putting another in its place, damages
-                the result: it counts as missing then.
+            key: SHA-256 of everything that the result depends on.
+            folder: Folder of the files.
+            files: Files of the result.
+            linked: Whether the store may hard-link the files, which avoids copies within one file system. Writing into
+                a linked file afterwards, instead of replacing it, damages the result, which then counts as missing.
 
         Raises:
-            LowerdeckError: the store cannot be written, e.g. because the disk is full. Nothing of the result is seen
-                then, and one that was there before is there still.
+            LowerdeckError: the store cannot be written, e.g. because the disk is full. A previous result stays, and
+                nothing of the new one is visible.
         """
-        kept = []
         with self._storage_errors("the result cannot be kept"):
             self._remove_leftovers()
+            stored = []
             for path in sorted({Path(path).as_posix() for path in files}):
                 assert is_below(path), f"{path} is not below the folder"
-                kept.append(self._add(folder / path, path, linked))
-            content = entry_content(kept)
-            if self._remote is None:
-                self._write(entry_name(key), content)
-            else:
+                stored.append(self._add(folder / path, path, linked))
+            content = entry_content(stored)
+            if self._remote is not None:
                 self._remote.write(entry_name(key), content)
+                return
+            with self._partial() as partial:
+                partial.write_bytes(content)
+                self._move(partial, self._folder / entry_name(key))
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Keep out all others who want to make the result for `key`; waits for whoever is making it, and says so.
+        """Lock the result for `key` while making it; logs a message while waiting for another process.
 
-        Look with `get` before, and again inside: the other may have made it meanwhile. The system releases the lock of
-        a process that ends, however it ends.
+        Call `get` before, and again inside: the other process may have made the result meanwhile. The system releases
+        the lock when the process ends, even if it is killed.
 
-        A store in a folder keeps out processes on all machines that share it, if its file system has locks between
-        machines (NFS from version 4). Object storage has none: there, processes of one user on one machine keep each
-        other out, and two machines may make the same result at once; both make the same, so that either may stay.
+        In a folder, the lock excludes processes on all machines that share it, if the file system supports locks
+        between machines (NFS from version 4). Object storage has no locks: there it excludes processes of one user on
+        one machine, and two machines may make the same result at once, with the same bytes.
 
         Raises:
             LowerdeckError: the location cannot be written.
@@ -187,7 +188,7 @@ class Store:
             lock.release()
 
     def is_locked(self, key: str) -> bool:
-        """Whether somebody makes the result for `key` at this moment; by the time that one knows, it may be over."""
+        """Whether a process is making the result for `key`; the answer may be outdated immediately."""
         from filelock import FileLock, Timeout
 
         path = self._folder / "locks" / sharded(key)
@@ -200,7 +201,7 @@ class Store:
             return True
 
     def _entry(self, key: str) -> list[StoredFile] | None:
-        """The files of a result, None where there is none or its entry is damaged."""
+        """The files of a result; None if there is none or its entry is damaged."""
         name = entry_name(key)
         with self._storage_errors("it cannot be read"):
             content = self._remote.read(name) if self._remote is not None else _read(self._folder / name)
@@ -213,7 +214,7 @@ class Store:
             return None
 
     def _size(self, sha256: str) -> int | None:
-        """Size of an object, None where it is missing."""
+        """Size of an object in bytes; None if it is missing."""
         if self._remote is not None:
             return self._remote.size(object_name(sha256))
         with self._storage_errors("it cannot be read"), suppress(FileNotFoundError):
@@ -221,14 +222,14 @@ class Store:
         return None
 
     def _fetch(self, file: StoredFile, place: Path) -> bool:
-        """Copy one object to `place`; False where it is missing or damaged."""
+        """Copy one object to `place`; returns False if it is missing or damaged."""
         stored = self._folder / object_name(file.sha256)
         if _copy(stored, place) == file.sha256:
             return True
         if self._remote is None or not self._remote.fetch(object_name(file.sha256), place):
             return False
-        if _digest(place) != file.sha256:
-            self._remote.remove(object_name(file.sha256))  # or put, which compares sizes, would leave it
+        if file_digest(place) != file.sha256:
+            self._remote.remove(object_name(file.sha256))  # otherwise put, which compares sizes, would leave it
             return False
         with self._partial() as partial:
             shutil.copyfile(place, partial)
@@ -236,28 +237,23 @@ class Store:
         return True
 
     def _add(self, source: Path, path: str, linked: bool) -> StoredFile:
-        """Keep the content of `source`; what it is named by is what was really copied or linked."""
+        """Store the content of `source`, named by the digest of what was actually copied or linked."""
         with self._partial() as partial:
             linked = linked and _link(source, partial)
-            sha256 = _digest(partial) if linked else _copy(source, partial)
+            sha256 = file_digest(partial) if linked else _copy(source, partial)
             if sha256 is None:
-                raise LowerdeckError(f"{source} is no file; a result consists of files")
+                raise LowerdeckError(f"{source} is not a file; a result consists of files")
             file = StoredFile(path, sha256, partial.stat().st_size)
-            # Always put into place, also where one is: it may be damaged, and to look costs as much.
-            # Of a link, the source would get the rights, and with it MLflow's copies, which have to be replaceable.
+            # Replace an existing object too: it may be damaged, and checking would cost as much.
+            # A link shares its mode with the source, and so with MLflow's copies, which must stay replaceable.
             self._move(partial, self._folder / object_name(sha256), read_only=not linked)
         if self._remote is not None and self._remote.size(object_name(sha256)) != file.size_bytes:
             self._remote.upload(self._folder / object_name(sha256), object_name(sha256))
         return file
 
-    def _write(self, name: str, content: bytes) -> None:
-        with self._partial() as partial:
-            partial.write_bytes(content)
-            self._move(partial, self._folder / name)
-
     @contextmanager
     def _partial(self) -> Iterator[Path]:
-        """A new file in the folder's file system, removed where it was not moved away."""
+        """A new file in the folder's file system, removed unless it was moved away."""
         (self._folder / "partial").mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self._folder / "partial")
         os.close(handle)
@@ -274,7 +270,7 @@ class Store:
         os.replace(partial, place)
 
     def _remove_leftovers(self) -> None:
-        """Remove what processes left that were killed while they wrote."""
+        """Remove files of processes that were killed while writing."""
         if self._leftovers_removed:
             return
         self._leftovers_removed = True
@@ -301,24 +297,19 @@ def _read(path: Path) -> bytes | None:
     return None
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _link(source: Path, place: Path) -> bool:
-    """Make `place` another name of the file `source`; False where it cannot be."""
+    """Replace `place` by a hard link to `source`; returns False if that is impossible."""
     if source.is_symlink():
         return False
     place.unlink()
-    with suppress(OSError):  # another file system, or one without links: a copy does as well
+    with suppress(OSError):  # another file system, or one without links: the caller copies
         os.link(source, place)
         return True
     return False
 
 
 def _copy(source: Path, place: Path) -> str | None:
-    """Copy a file and give the SHA-256 of what was copied; None where there is no file `source`."""
+    """Copy a file and return the SHA-256 of the copied bytes; None if `source` is not a file."""
     digest = hashlib.sha256()
     with suppress(FileNotFoundError, IsADirectoryError), source.open("rb") as content, place.open("wb") as copy:
         while block := content.read(_BLOCK_BYTES):
