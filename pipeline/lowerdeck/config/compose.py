@@ -208,12 +208,12 @@ def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str
 
     with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
         config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in choices.items()])
+        values: Any = OmegaConf.to_container(config, resolve=False)
         if config.flavor.name == "default":
             default = OmegaConf.select(config, "target.default_flavor") if flavor is None else flavor
             raise_problems(_default_flavor_problems(default, conf_dir))
-            options = {**choices, "flavor": default}
-            config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in options.items()])
-    values: Any = OmegaConf.to_container(config, resolve=False)
+            # The flavor by itself: composing everything again would take as long as the first time.
+            values |= OmegaConf.to_container(hydra_compose(f"flavor/{default}"), resolve=False)
     return dict(values)
 
 

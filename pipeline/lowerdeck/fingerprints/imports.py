@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 from importlib.util import resolve_name
 
 
@@ -44,14 +45,16 @@ def imports_of(source: bytes, package: str) -> Imports:
 
 
 def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    waiting = [tree]
+    waiting: list[Any] = [tree]
     while waiting:
-        node = waiting.pop()
-        yield node
-        if isinstance(node, ast.If) and _is_type_checking(node.test):
-            waiting += node.orelse
-        else:
-            waiting += ast.iter_child_nodes(node)
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, ast.If) and _is_type_checking(value.test):
+            waiting += value.orelse
+        elif isinstance(value, ast.AST):
+            yield value
+            waiting += vars(value).values()
 
 
 def _is_type_checking(test: ast.expr) -> bool:
