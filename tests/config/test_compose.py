@@ -450,11 +450,11 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a glob among operators": (
         override("target.options.operators_not_to_delegate", ["aten::add*"]),
-        ("target.options.operators_not_to_delegate: 'aten::add*' is no operator", '["aten::add*"]'),
+        ("target.options.operators_not_to_delegate: 'aten::add*' is not an operator", '["aten::add*"]'),
     ),
     "an operator to preserve without its namespace": (
         override("target.options.preserve_ops", ["hardswish"]),
-        ("target.options.preserve_ops: 'hardswish' is no operator", "write `aten::hardswish`"),
+        ("target.options.preserve_ops: 'hardswish' is not an operator", "write `aten::hardswish`"),
     ),
     "an extra flag that has its own option": (
         override("target.options.extra_flags", {"useProfiling": True}),

@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "operator that is a glob": (
         {"operators_not_to_delegate": ["aten::*"]},
-        ("target.options.operators_not_to_delegate: 'aten::*' is no operator",),
+        ("target.options.operators_not_to_delegate: 'aten::*' is not an operator",),
     ),
     "code that is not opened": (
         {"additional_checks": ["os:getcwd"]},

@@ -172,7 +172,7 @@ def test_another_release_than_the_configured_is_refused(release: Callable[..., E
     with pytest.raises(LowerdeckError) as caught:
         converter.require_version("3.1.3")
     assert str(caught.value) == (
-        "Flavor tried is configured for version 3.1.3 (flavor.version), and eiq_neutron_sdk is of version 3.0.0 there. "
+        "Flavor tried is configured for version 3.1.3 (flavor.version), but its eiq_neutron_sdk has version 3.0.0. "
         "Install the configured release, choose the flavor that has it, or change `flavor.version`."
     )
 

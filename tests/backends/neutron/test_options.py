@@ -175,7 +175,7 @@ def test_preserved_operators_are_delegated_whole() -> None:
 def test_an_operator_that_cannot_be_preserved_is_an_error_with_near_names() -> None:
     with pytest.raises(LowerdeckError) as caught:
         partition(quantized(Mixed(), MIXED_SHAPE), neutron(preserve_ops=["aten::hardswisch"]))
-    assert "target.options.preserve_ops: 'aten::hardswisch' is no operator that the Neutron" in str(caught.value)
+    assert "target.options.preserve_ops: 'aten::hardswisch' is not an operator that the Neutron" in str(caught.value)
     assert "Did you mean aten.hardswish.default?" in str(caught.value)
 
 

@@ -70,7 +70,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             if not is_operator_name(name):
                 yield (
                     "options.preserve_ops",
-                    f"{name!r} is no operator: write `aten::hardswish` or `aten.hardswish.default`",
+                    f"{name!r} is not an operator: write `aten::hardswish` or `aten.hardswish.default`",
                 )
         for flag, value in self.options.extra_flags.items():
             if not isinstance(value, (bool, int, float, str)):

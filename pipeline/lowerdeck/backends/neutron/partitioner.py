@@ -93,8 +93,8 @@ def _operators(names: Sequence[str]) -> list[torch._ops.OpOverload]:
         matched = [operator for known_name, operator in known.items() if is_operator(known_name, name)]
         if not matched:
             raise LowerdeckError(
-                f"target.options.preserve_ops: {name!r} is no operator that the Neutron backend converts whole, so to "
-                f"keep it whole would put it on the CPU, which has no kernel for it."
+                f"target.options.preserve_ops: {name!r} is not an operator that the Neutron backend converts whole: "
+                "preserving it would put it on the CPU, which has no kernel for it."
                 f"{components.did_you_mean(name.replace('::', '.'), known)}\n    allowed: {', '.join(sorted(known))}"
             )
         found += matched
