@@ -124,6 +124,18 @@ def matches_aten_node(node: torch.fx.Node, exclusion: Exclusion) -> bool:
     )
 
 
+def missing_kernel_error(node: torch.fx.Node, pattern: str) -> LowerdeckError:
+    """Return the error for an excluded node that the partitioner preserved and no CPU kernel executes.
+
+    An operator or module that is excluded by its own name is decomposed in the ATen program instead.
+    """
+    return LowerdeckError(
+        f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was preserved, "
+        "but ExecuTorch has no CPU kernel for it. Name it by operators_not_to_delegate or modules_not_to_delegate "
+        "instead, so that it is decomposed"
+    )
+
+
 _Matched = tuple[list["torch.fx.Node"], set[str]]
 """The nodes that a pattern matches, and the names that it could have matched."""
 

@@ -124,7 +124,7 @@ ENDINGS = {
     "exception": ("raise MemoryError('of the converter')", "reports: MemoryError: of the converter"),
     "nothing": ("return None", "the converter gave NoneType None and no model"),
     "a number": ("return 5", "the converter gave int 5 and no model"),
-    "no model": ("return b'TFL3' * 9", "wrote no usable model: LiteRT model is damaged"),
+    "no model": ("return b'TFL3' * 9", "wrote no usable model: it refers to"),
     "the model as it was": ("return bytes(model)", "and left: RELU x 1. Keep the operators that it cannot convert off"),
 }
 

@@ -59,23 +59,19 @@ REFERENCE = ConverterFlavor("reference", REFERENCE_SDK, timeout_s=60.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ConverterOptions:
-    """Compilation options of the SDK; the defaults are those of ExecuTorch 1.5.1."""
+    """Compilation options of the SDK; all others have the values of DEFAULT_OPTIONS."""
 
-    min_num_ops_per_graph: int = int(DEFAULT_OPTIONS["minNumOpsPerGraph"])
-    exclude_graph_passes: str = str(DEFAULT_OPTIONS["excludeGraphPasses"])
-    """Names of the converter's graph passes to leave out, separated by commas."""
-    fetch_constants_to_sram: bool = bool(DEFAULT_OPTIONS["fetchConstantsToSRAM"])
-    dump_kernel_selection_code: bool = bool(DEFAULT_OPTIONS["dumpKernelSelectionCode"])
+    fetch_constants_to_sram: bool = False
+    dump_kernel_selection_code: bool = False
     """Leave `_kernel_selection.c` in the folder of the partition."""
-    use_profiling: bool = bool(DEFAULT_OPTIONS["useProfiling"])
+    use_profiling: bool = False
     extra: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Others, by the SDK's names; a release that lacks one refuses it."""
 
     def as_sdk(self) -> dict[str, bool | int | float | str]:
         """The options under the SDK's names."""
         return {
-            "minNumOpsPerGraph": self.min_num_ops_per_graph,
-            "excludeGraphPasses": self.exclude_graph_passes,
+            **DEFAULT_OPTIONS,
             "fetchConstantsToSRAM": self.fetch_constants_to_sram,
             "dumpKernelSelectionCode": self.dump_kernel_selection_code,
             "useProfiling": self.use_profiling,
@@ -146,7 +142,7 @@ def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescriptio
         folder = Path(name).resolve()
         try:
             result = _run(flavor, job, folder, min(flavor.timeout_s, 120.0))
-        except _FailedError as failed:
+        except child.FailedError as failed:
             # The folder goes, so the message must not send anybody there.
             alone = shlex.join([flavor.python, "-c", f"import {flavor.sdk_module}"])
             path = "".join(f"{folder}:" for folder in flavor.sys_path).rstrip(":")
@@ -216,7 +212,7 @@ def convert(
     job = {**_job(flavor, "convert"), "target": target, "options": options.as_sdk()}
     try:
         result = _run(flavor, job, folder, flavor.timeout_s if timeout_s is None else timeout_s)
-    except _FailedError as failed:
+    except child.FailedError as failed:
         raise ConversionError(failure_message(flavor, folder, str(failed))) from None
     converted = (folder / "converted.tflite").read_bytes()
     if reason := _neutron_graph_problem(converted):
@@ -255,7 +251,7 @@ def merge_kernel_selection(flavor: ConverterFlavor, files: Sequence[bytes], fold
     merged = "program_kernel_selection.c"
     try:
         _run(flavor, _job(flavor, "merge") | {"files": names, "merged": merged}, folder.resolve(), flavor.timeout_s)
-    except _FailedError as failed:
+    except child.FailedError as failed:
         command = child.shell_command(flavor.python, folder.resolve())
         raise ConversionError(
             f"The kernel selections of {len(files)} partitions were not merged. {failed}\nTheir files: {output}\n"
@@ -275,14 +271,6 @@ def failure_message(flavor: ConverterFlavor, folder: Path, reason: str) -> str:
     )
 
 
-class _FailedError(Exception):
-    """The converter did not do its job; the message is made of sentences about it."""
-
-    def __init__(self, message: str, kind: str | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 def _job(flavor: ConverterFlavor, action: str) -> dict[str, Any]:
     # Only our own package needs the project on the path; beside an SDK its modules could hide others.
     own = [str(_PROJECT_ROOT)] if flavor.host_only else []
@@ -293,30 +281,27 @@ def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: 
     """What the worker reports of `job`.
 
     Raises:
-        _FailedError: it failed.
+        child.FailedError: it failed.
     """
     who = f"The converter {flavor.name}" + ("" if flavor.name == flavor.sdk_module else f" ({flavor.sdk_module})")
     try:
-        ended = child.run(flavor.python, job, folder, timeout_s)
+        return child.run(flavor.python, job, folder, timeout_s)
     except OSError as error:
         remedy = "Set `flavor.options.python` to an interpreter that exists."
-        raise _FailedError(f"{who} could not be started: {error}. {remedy}") from None
-    if isinstance(ended, child.Success):
-        return ended.result
-    raise _FailedError(" ".join((f"{who} {ended.reason}.", _remedy(flavor, ended))).rstrip(), ended.kind)
+        raise child.FailedError(f"{who} could not be started: {error}. {remedy}") from None
+    except child.FailedError as failed:
+        raise child.FailedError(f"{who} {failed}. {_remedy(flavor, failed.kind)}".rstrip(), failed.kind) from None
 
 
-def _remedy(flavor: ConverterFlavor, failure: child.Failure) -> str:
-    assert failure.kind is None or failure.kind in convert_worker.ERROR_KINDS
-    if failure.kind == "missing_sdk":
-        if flavor.sdk_module == INSTALLED_SDK:
-            return MISSING_SDK
-        return f"Install {flavor.sdk_module} there, or set `flavor.options.python` to where it is installed."
-    if failure.kind == "unknown_option":
-        return "Leave these options at their defaults, or choose the flavor of a newer release."
-    if failure.kind == "unusable":
-        return "docs/flavors.md tells which interface a converter has to have."
-    return ""
+def _remedy(flavor: ConverterFlavor, kind: str | None) -> str:
+    assert kind is None or kind in convert_worker.ERROR_KINDS
+    if kind == "missing_sdk" and flavor.sdk_module == INSTALLED_SDK:
+        return MISSING_SDK
+    return {
+        "missing_sdk": f"Install {flavor.sdk_module} there, or set `flavor.options.python` to where it is installed.",
+        "unknown_option": "Leave these options at their defaults, or choose the flavor of a newer release.",
+        "unusable": "docs/flavors.md describes the interface that a converter must have.",
+    }.get(kind or "", "")
 
 
 def _neutron_graph_problem(converted: bytes) -> str | None:

@@ -16,8 +16,7 @@ from lowerdeck.backends.xnnpack import logs
 from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.delegation.exclusion import excluded_by, matches_aten_node
-from lowerdeck.graph.nodes import operator_name
+from lowerdeck.delegation.exclusion import excluded_by, matches_aten_node, missing_kernel_error
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,
@@ -122,18 +121,11 @@ def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
 
 
 def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
-    """Refuse what is excluded by the name of a node that nothing on the CPU executes.
-
-    By operator or module it is found in the ATen program already, and decomposed.
-    """
+    """Raise LowerdeckError where a node is excluded that ExecuTorch has no CPU kernel for."""
     for node in graph.nodes:
         pattern = excluded_by(node)
         if pattern is not None and operator_of(node) in _NO_CPU_KERNEL:
-            raise LowerdeckError(
-                f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was "
-                "kept whole, and ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or "
-                "modules_not_to_delegate instead, so that it is decomposed"
-            )
+            raise missing_kernel_error(node, pattern)
 
 
 def _is_float_linear(node: torch.fx.Node) -> bool:
