@@ -155,7 +155,7 @@ INVALID = {
     "no second port": ("axi1_port=Dram\n", "", "Fast_Memory", "Small", "must set axi1_port to Sram, Dram"),
     "unknown memory": ("axi1_port=Dram", "axi1_port=Ddr", "Fast_Memory", "Small", "must set axi1_port to Sram, Dram"),
     "memory without speed": ("Dram_clock_scale=0.75\n", "", "Fast_Memory", "Small", "must set Dram_clock_scale"),
-    "mode without an area": ("cache_mem_area=Axi0\narena_c", "arena_c", "Board", "Small", "cache_mem_area: Axi0 or"),
+    "mode without an area": ("cache_mem_area=Axi0\narena_c", "arena_c", "Board", "Small", "cache_mem_area to Axi0 or"),
     "heir of nobody": ("System_Config.Base\n", "System_Config.Bass\n", "Board", "Small", "which is not there"),
     "heir of itself": ("System_Config.Base\n", "System_Config.Board\n", "Board", "Small", "inherits from itself"),
 }

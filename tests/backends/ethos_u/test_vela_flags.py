@@ -70,7 +70,7 @@ def refused(*flags: str, family: str = "U55") -> list[tuple[int, str]]:
         ("--system-config=x", "is set by target.options.system_config"),
         ("--output-dir=x", "is set by the pipeline"),
         ("--output-format=tflite", "is set by the pipeline"),
-        ("--hillclimb-max-iterations=9", "takes --hillclimb-max-iterations and ignores it"),
+        ("--hillclimb-max-iterations=9", "accepts --hillclimb-max-iterations but ignores it"),
         ("--ignore-ops=CONV_2D", "ignores it"),
         ("--version", "would exit without compiling"),
         ("--debug-force-legacy-core", "for TFLite files only"),

@@ -216,7 +216,7 @@ def test_a_check_of_ones_own_decides_what_is_kept_whole(my_checks: Path) -> None
     [
         ("my_checks:no_hardswish", (), "let params.yaml say `plugins: [my_checks]`"),
         ("my_checks:no_hardswich", ("my_checks",), "no_hardswish"),
-        ("my_checks:of_two", ("my_checks",), "requires node, other, and is called with a node alone"),
+        ("my_checks:of_two", ("my_checks",), "requires node, other, but is called with a single node"),
         ("my_checks", ("my_checks",), "must be package.module:attribute"),
     ],
 )
