@@ -132,7 +132,7 @@ def scratch_bytes(model: bytes) -> int:
 
 def _operator_name(code: Table) -> str:
     # Codes up to 127 are in the old 8-bit field too; readers of the schema use the greater of both.
-    builtin = max(code.scalar(0, "b"), code.scalar(3, "i"))
+    builtin = int(max(code.scalar(0, "b"), code.scalar(3, "i")))
     if builtin == CUSTOM_OPERATOR:
         return bytes(code.blob(1) or b"CUSTOM").decode(errors="replace")
     if 0 <= builtin < len(BUILTIN_OPERATORS):
