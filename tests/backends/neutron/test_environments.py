@@ -125,7 +125,7 @@ ENDINGS = {
     "nothing": ("return None", "the converter returned no model but NoneType None"),
     "a number": ("return 5", "the converter returned no model but int 5"),
     "no model": ("return b'TFL3' * 9", "wrote no usable model: it refers to"),
-    "the model as it was": ("return bytes(model)", "and left: RELU x 1. Keep the operators that it cannot convert off"),
+    "the model as it was": ("return bytes(model)", "but left: RELU x 1. Keep the operators that it cannot convert off"),
 }
 
 
