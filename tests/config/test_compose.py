@@ -449,7 +449,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a folder for intermediates": (
         override("target.options.intermediates_dir", "/tmp/x"),
-        ("target.options.intermediates_dir: cannot be set", "always kept, in build/convert/twins"),
+        ("target.options.intermediates_dir: cannot be set", "always stored in build/convert/twins"),
     ),
     "a glob among operators": (
         override("target.options.operators_not_to_delegate", ["aten::add*"]),
