@@ -274,7 +274,7 @@ class TestFlavors:
         said = {
             "crash": "was ended by signal SIGABRT",
             "hang": "was ended at its time limit of 2 s",
-            "other_version": "configured for version 3.2.0 (flavor.version), and eiq_neutron_sdk is of version 3.1.3",
+            "other_version": "configured for version 3.2.0 (flavor.version), but its eiq_neutron_sdk has version 3.1.3",
             "no_interpreter": "there is no file",
             "broken": "broken.yaml is not valid YAML",
             "misspelt": "there is no backend 'neutrino'",

@@ -152,7 +152,7 @@ FLAVORS = {
     ),
     "a file that is no program": (
         flavor("eiq_neutron_sdk", python="params.yaml"),
-        ("flavor.options.python: /", "params.yaml is no program that you may execute"),
+        ("flavor.options.python: /", "params.yaml is not executable for you"),
     ),
     "an interpreter to be given": (
         {"flavor": "eiq_neutron_sdk_venv"},
@@ -168,11 +168,14 @@ FLAVORS = {
     ),
     "no name of a module": (
         flavor("neutron_converter_SDK_25_09", module="neutron-converter"),
-        ("flavor.options.module: not a name that Python can import", '"neutron-converter"'),
+        ("flavor.options.module: is not a module name", '"neutron-converter"'),
     ),
     "an interpreter for the reference flavor": (
         flavor("reference", python="/usr/bin/python3"),
-        ("flavor.options.python: the converter `reference` is a part of this project", '"/usr/bin/python3"'),
+        (
+            "flavor.options.python: cannot be set: the converter `reference` is part of",
+            '"/usr/bin/python3"',
+        ),
     ),
     "an interpreter for Vela": (
         {"target": "ethos_u55_128"} | flavor("vela", python="/usr/bin/python3"),
@@ -434,7 +437,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "an argument that ExecuTorch ignores": (
         override("target.options.system_config", "x"),
-        ("target.options.system_config: ", "read by nothing; leave it out"),
+        ("target.options.system_config: ", "never read; leave it out"),
     ),
     "Neutron's old name of a flavor": (
         override("target.options.neutron_converter_flavor", "SDK_25_09"),
@@ -446,23 +449,23 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a folder for intermediates": (
         override("target.options.intermediates_dir", "/tmp/x"),
-        ("target.options.intermediates_dir: cannot be set", "always kept, in build/convert/twins"),
+        ("target.options.intermediates_dir: cannot be set", "always stored in build/convert/twins"),
     ),
     "a glob among operators": (
         override("target.options.operators_not_to_delegate", ["aten::add*"]),
-        ("target.options.operators_not_to_delegate: 'aten::add*' is no operator", '["aten::add*"]'),
+        ("target.options.operators_not_to_delegate: 'aten::add*' is not an operator", '["aten::add*"]'),
     ),
     "an operator to preserve without its namespace": (
         override("target.options.preserve_ops", ["hardswish"]),
-        ("target.options.preserve_ops: 'hardswish' is no operator", "write `aten::hardswish`"),
+        ("target.options.preserve_ops: 'hardswish' is not an operator", "write `aten::hardswish`"),
     ),
     "an extra flag that has its own option": (
         override("target.options.extra_flags", {"useProfiling": True}),
-        ("target.options.extra_flags: useProfiling has an option of its own: target.options.use_profiling",),
+        ("target.options.extra_flags: useProfiling has its own option: target.options.use_profiling",),
     ),
     "an extra flag that is no name": (
         override("target.options.extra_flags", {"--verbose": True}),
-        ("target.options.extra_flags: '--verbose' is no name of an attribute",),
+        ("target.options.extra_flags: '--verbose' is not an attribute name",),
     ),
     "an extra flag that is a list": (
         override("target.options.extra_flags", {"useSequencer": [1]}),

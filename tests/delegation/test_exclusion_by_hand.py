@@ -268,7 +268,7 @@ class TestPlan:
         x = made.given("x", 2)
         all_nodes = [made.call(f"n{row}", ATEN.relu.default, x) for row in range(6)]
         all_nodes[0].meta[DELEGATION_TAG] = "t0"
-        message = "leaves 5 nodes on the CPU and gives no reason: n1, n2, n3, n4, n5; every node"
+        message = "leaves 5 nodes on the CPU without a reason: n1, n2, n3, n4, n5; its partitioner"
         with pytest.raises(LowerdeckError, match=re.escape(message)):
             made.planned(*all_nodes, reason=lambda node: None)
 

@@ -86,7 +86,7 @@ def test_what_has_no_hooks_is_passed_on() -> None:
 
 def test_a_position_has_one_hook() -> None:
     hook = PartitionHook(position=HookPosition.STEP)
-    with pytest.raises(AssertionError, match="two hooks stand at one position"):
+    with pytest.raises(AssertionError, match="two hooks have the same position"):
         PartitionChain(Recorded([]), [hook, hook])
 
 

@@ -1,4 +1,4 @@
-"""Backends by name: every folder here with a `backend.py` is one, and that module defines its one Backend class."""
+"""Backends by name: every folder here with a `backend.py` is one; that module defines one subclass of Backend."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from lowerdeck.contracts.backends import Backend, Flavor, FlavorReport
 
 Values = dict[str, Any]
-"""Plain values of a section of the resolved configuration."""
+"""Plain values of a configuration section."""
 
 
 def available() -> tuple[str, ...]:
-    """Names of the backends that this version has."""
+    """Return the names of all backends."""
     return tuple(sorted(path.parent.name for path in Path(__path__[0]).glob("*/backend.py")))
 
 
 def source(name: str) -> type[Backend]:
-    """The class of the backend `name`; imports nothing of ExecuTorch."""
+    """Return the class of the backend `name`, without importing ExecuTorch."""
     module = importlib.import_module(f"{__name__}.{name}.backend")
     (found,) = (
         value
@@ -33,7 +33,7 @@ def source(name: str) -> type[Backend]:
 def create(
     name: str, *, device: Values, options: Values | None = None, flavor: Flavor[Values] | None = None
 ) -> Backend:
-    """The backend `name` with values of the resolved configuration, which are validated here.
+    """Create the backend `name` from values of the resolved configuration, and validate them.
 
     Args:
         name: A folder of pipeline/lowerdeck/backends.
@@ -50,10 +50,10 @@ def create(
 
 
 def probe(name: str, flavor: Flavor[Values]) -> FlavorReport:
-    """Ask the converter that `flavor` names for its version and what it can do; nothing heavy is imported.
+    """Ask the converter of `flavor` for its version and capabilities, without slow imports.
 
     Raises:
-        LowerdeckError: it cannot be used; says what is missing and how to fix it.
+        LowerdeckError: the converter cannot be used; the message names what is missing and how to fix it.
     """
     backend = source(name)
     return backend.probe_flavor(_flavor(backend, flavor))
@@ -64,8 +64,8 @@ def _flavor(backend: type[Backend], flavor: Flavor[Values]) -> Flavor[Any]:
 
 
 def _read(schema: type, values: Values) -> Any:
-    # Not above: the reference converter, a process for each partition, imports this module and has no need of it.
+    # Imported here, because the process of the reference converter imports this module without using pydantic.
     from pydantic import TypeAdapter
 
-    # By way of JSON: in strict mode pydantic takes mappings for dataclasses there only.
+    # In strict mode pydantic converts mappings to dataclasses only from JSON.
     return TypeAdapter(schema).validate_json(json.dumps(values))

@@ -1,4 +1,4 @@
-"""Makes passes over graphs faster without changing their result; docs/benchmarks.md says by how much."""
+"""Makes passes over graphs faster without changing their result; docs/benchmarks.md has the speedup."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from lowerdeck.compat import pytorch
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """While open, work on graphs leaves out three things that cost time and change nothing.
+    """Skip three things in graph passes that take time and change nothing.
 
-    - Nodes share the tree of nodes that they came from, which every pass would copy.
-    - Graph modules generate their code when they are called, or at the end, and not after every pass.
-    - The garbage collector is paused: graphs live until the end, so that it would walk them again and again and free
-      next to nothing.
+    - Nodes share their provenance tree, which every pass would copy.
+    - Graph modules generate their code when they are called or when the context ends, not after every pass.
+    - The garbage collector is paused: graphs live until the end, so it would traverse them in vain.
 
-    It may be opened within itself.
+    Contexts may be nested.
     """
     owner, name = pytorch.COPY_PROVENANCE.owner()
-    if hasattr(owner, name):  # open already
+    if hasattr(owner, name):  # nested
         yield
         return
     was_enabled = gc.isenabled()
@@ -37,20 +36,20 @@ def fast_graph_passes() -> Iterator[None]:
 
 
 class _Forward:
-    """In place of the `forward` of one graph module until it is looked at, be it for its signature alone."""
+    """Replaces the `forward` of one graph module until the attribute is read."""
 
     def __init__(self, module: Any, generate: Callable[[Any], Any]) -> None:
         self._module = weakref.ref(module)
         self._generate = generate
 
     def __get__(self, module: Any, owner: Any) -> Any:
-        self._generate(self._module())  # replaces this object by the generated code
+        self._generate(self._module())  # replaces this object with the generated code
         return vars(owner)["forward"].__get__(module, owner)
 
 
 @contextmanager
 def _code_on_demand() -> Iterator[None]:
-    """Let graph modules generate their code when they are called, and those that are left at the end then."""
+    """Generate the code of graph modules when they are called, or at the end."""
     from torch.fx.graph import _PyTreeCodeGen
 
     recompile = pytorch.RECOMPILE.original()
@@ -64,8 +63,8 @@ def _code_on_demand() -> Iterator[None]:
         if isinstance(module._graph._codegen, _PyTreeCodeGen):
             info = module._graph._codegen.pytree_info
             module._in_spec, module._out_spec = info.in_spec, info.out_spec
-        type(module).forward = _Forward(module, generate)  # every graph module has a class of its own
-        module.__dict__.setdefault("_code", "")  # printing a module takes it for granted
+        type(module).forward = _Forward(module, generate)  # every graph module has its own class
+        module.__dict__.setdefault("_code", "")  # required for printing a module
         module._recompile_submodules()
         pending.add(module)
 

@@ -1,4 +1,4 @@
-"""What is replaced in ExecuTorch's NXP backend. Its module needs `eiq_neutron_sdk` when it is imported."""
+"""Replacements in ExecuTorch's NXP backend, whose import requires `eiq_neutron_sdk`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ _MANAGER = "executorch.backends.nxp.backend.neutron_converter_manager"
 
 SUPPORTED_OPERATORS = Replacement(
     target=f"{_PARTITIONER}:NeutronSupportedOperators",
-    reason="The partitioner keeps no reasons, and not the object that decided either, which is asked again for them.",
+    reason="The partitioner stores neither reasons nor the object that decided; its checks have to be run again.",
 )
 CONTAINS_COMPUTE_NODES = Replacement(
     target=f"{_PARTITIONER}:NeutronPartitioner._partition_contains_compute_nodes",
-    reason="The partitioner takes back partitions without effect and does not say which.",
+    reason="The partitioner withdraws partitions without effect and does not report which.",
     upstream="pytorch/executorch#16901",
 )
 VALIDATE_PARTITIONING = Replacement(
     target=f"{_PARTITIONER}:NeutronPartitioner.validate_partitioning_result",
-    reason="The partitioner takes back nodes of partitions that it had formed and does not say why.",
+    reason="The partitioner withdraws nodes of formed partitions and does not report why.",
     upstream="pytorch/executorch#14373",
 )
 BINARY_PAYLOAD = Replacement(
     target="executorch.backends.nxp.nxp_backend:PayloadComposer.get_binary_payload",
-    reason="ExecuTorch hands out the payload of a partition only as a part of the program; here it is kept by itself.",
+    reason="ExecuTorch provides the payload of a partition only inside the program; here it is stored separately.",
 )
 CONVERT = Replacement(
     target=f"{_MANAGER}:NeutronConverterManager.convert",
     reason="The backend calls the installed SDK without a time limit; a flavor may be another installation, and every "
-    "partition is converted in a folder of its own.",
+    "partition needs its own folder.",
     upstream="pytorch/executorch#17625",
 )
 NEUTRON_CONVERTER = Replacement(
     target=f"{_MANAGER}:neutron_converter",
-    reason="The backend binds the SDK once, when it is imported; a process can go from one flavor to another.",
+    reason="The backend binds the SDK once, at its import; a process can switch flavors.",
     upstream="pytorch/executorch#17625",
 )
 NEUTRON_LIBRARY_UTILS = Replacement(

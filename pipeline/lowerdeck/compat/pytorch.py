@@ -1,4 +1,4 @@
-"""What is replaced in torch."""
+"""Replacements in torch."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from lowerdeck.compat.replacement import Replacement
 
 COPY_PROVENANCE = Replacement(
     target="torch.fx.traceback:NodeSource.__deepcopy__",
-    reason="Every pass copies every node with the whole tree of nodes that it came from. Nobody changes such a tree, "
-    "so it is shared.",
+    reason="Every pass copies every node with its provenance tree. The tree never changes, so it is shared.",
     upstream="pytorch/pytorch#193051",
     for_speed_only=True,
     is_addition=True,
 )
 RECOMPILE = Replacement(
     target="torch.fx:GraphModule.recompile",
-    reason="Every pass generates and compiles the Python code of the graph that it made, and the next pass makes "
-    "another graph. torch.fx has _LazyGraphModule for this, which only the creator of a graph module can choose.",
+    reason="Every pass generates and compiles the Python code of its graph, only for the next pass to discard it. "
+    "torch.fx has _LazyGraphModule for this, which only the creator of a graph module can choose.",
     upstream="pytorch/pytorch#117911",
     for_speed_only=True,
 )
 SERIALIZER_TYPING = Replacement(
     target="torch._export.serde.serialize:typing",
-    reason="torch.export.load asks for the type hints of the same classes thousands of times: half of its time.",
+    reason="torch.export.load evaluates the type hints of the same classes thousands of times: half of its time.",
     for_speed_only=True,
 )
 MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     target="torch._export.utils:_materialize_cpp_cia_ops",
-    reason="torch.export asks the dispatcher for all composite operators, a second for each lowering; the answer "
-    "changes only with the namespaces of operators.",
+    reason="torch.export queries the dispatcher for all composite operators, a second per lowering; the result changes "
+    "only with the operator namespaces.",
     upstream="pytorch/pytorch#137650",
     for_speed_only=True,
 )

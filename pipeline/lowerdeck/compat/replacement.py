@@ -16,36 +16,35 @@ TRIED_WITH: Mapping[str, Mapping[str, str]] = {
     "hydra": {"hydra-core": "1.3.8"},
     "ethosu": {"ethos-u-vela": "5.1.0"},
 }
-"""Imported package -> its distribution, and the version with which all replacements in it were found to work."""
+"""Imported package -> its distribution, and the version for which all replacements in it are tested."""
 _ABSENT = object()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """Declares what is replaced; declaring it imports nothing.
+    """Declares a replaced attribute; a declaration imports nothing.
 
-    A module-level constant of a module in compat/, so that tests/compat/ finds it. Replacing is not meant for several
-    threads at once.
+    It is a module-level constant of a module in compat/, where tests/compat/ finds it. Replacing is not thread-safe.
     """
 
     target: str
-    """`package.module:attribute` or `package.module:Class.attribute`, on the class that defines it."""
+    """`package.module:attribute`, or `package.module:Class.attribute` with the class that defines it."""
     reason: str
-    """What is wrong or missing without it."""
+    """What is wrong or missing without the replacement."""
     upstream: str | None = None
-    """Issue or pull request, as `owner/repository#number`, where there is one."""
+    """Issue or pull request, as `owner/repository#number`, if there is one."""
     for_speed_only: bool = False
-    """Whether results are the same without it; a test then shows that they are."""
+    """Whether results are the same without it, as a test then verifies."""
     is_addition: bool = False
-    """Whether the class has no such attribute of its own."""
+    """Whether the class itself does not define the attribute."""
 
     @property
     def module(self) -> str:
-        """Import path of the module that has the attribute or its class."""
+        """Import path of the module that contains the attribute or its class."""
         return self.target.partition(":")[0]
 
     def original(self) -> Any:
-        """What is there now; of a static method its function.
+        """Return the current value; for a static method, its function.
 
         Raises:
             AttributeError: the installed version has no such attribute.
@@ -54,7 +53,7 @@ class Replacement:
         return getattr(owner, name)
 
     def owner(self) -> tuple[Any, str]:
-        """The module or class, which is imported for it, and the name of its attribute."""
+        """Import and return the module or class, and the name of its attribute."""
         owner: Any = importlib.import_module(self.module)
         *path, name = self.target.partition(":")[2].split(".")
         for part in path:
@@ -62,14 +61,14 @@ class Replacement:
         return owner, name
 
     def apply(self, value: Any) -> None:
-        """Put `value` in its place for the rest of the process; in place of a static method it becomes one."""
+        """Replace the attribute for the rest of the process; static methods stay static."""
         owner, name = self.owner()
         is_static = isinstance(vars(owner).get(name), staticmethod)
         setattr(owner, name, staticmethod(value) if is_static else value)
 
     @contextmanager
     def active(self, value: Any) -> Iterator[None]:
-        """Put `value` in its place while the context is open."""
+        """Replace the attribute while the context is open."""
         owner, name = self.owner()
         before = vars(owner).get(name, _ABSENT)
         assert (before is _ABSENT) == self.is_addition, f"{self.target} is not what was declared"
@@ -84,5 +83,5 @@ class Replacement:
 
 
 def provide_module(name: str, module: ModuleType) -> None:
-    """Have `import name` give `module` in the rest of the process."""
+    """Make `import name` return `module` for the rest of the process."""
     sys.modules[name] = module

@@ -1,7 +1,7 @@
-"""What modules of the pipeline expect of one another: errors, value types and Protocols.
+"""The interfaces between modules of the pipeline: errors, value types and Protocols.
 
-This package imports nothing else of the project, and torch for annotations only, so that configuration can be checked
-without the seconds that torch takes to import.
+This package imports nothing else of the project, and torch for annotations only: importing torch takes seconds, and
+checking configuration must not.
 
 Shape legend used in docstrings: n number of samples, b batch, c channels or classes, h height, w width.
 """

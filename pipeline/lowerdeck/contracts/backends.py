@@ -1,4 +1,4 @@
-"""The base class of backends, and the values that configuration passes to one."""
+"""The base class of backends, and the configuration values that they receive."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class DynamicDimension:
     """A dimension of an input whose size may differ from call to call."""
 
     input: int = 0
-    """Which input, by its position in `input_shapes`."""
+    """Index of the input in `input_shapes`."""
     dim: int
-    """Which dimension of it, counted from 0; 0 is the batch dimension."""
+    """Index of the dimension; 0 is the batch dimension."""
     min: int
     """Smallest size, at least 1."""
     max: int
     """Largest size; memory is planned for it."""
     multiple_of: int = 1
-    """Sizes are multiples of this; `min` and `max` too."""
+    """Divisor of every size, including `min` and `max`."""
     name: str | None = None
-    """Dimensions with the same name have the same size in every call; null for a size of its own."""
+    """Dimensions with the same name have the same size in every call; null for an independent size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """What the options of a backend may have to fit: the rest of the build."""
+    """The rest of the build, which a backend's options may have to fit."""
 
     scheme: QuantizationScheme
     input_shapes: Sequence[Sequence[int]]
@@ -56,47 +56,47 @@ class BuildContext:
     memory_format: str = "contiguous"
     """`contiguous` or `channels_last`."""
     plugins: Sequence[str] = ()
-    """Import prefixes outside the project whose code may be named."""
+    """Import prefixes outside the project that configuration may name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """Nothing can be set here."""
+    """No options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flavor(Generic[FlavorOptionsT]):
-    """The converter build that a flavor names."""
+    """A converter build and how to reach it."""
 
     name: str
-    """Name of the option of conf/flavor."""
+    """Name of the conf/flavor option."""
     converter: str
     """One of the backend's `converters`."""
     options: FlavorOptionsT
-    """How the converter is reached."""
+    """How to reach the converter."""
     timeout_s: float = 600.0
     """Time limit for one call of the converter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlavorReport:
-    """What a flavor turned out to be when it was asked; see `lowerdeck flavors`."""
+    """What a flavor's converter reports about itself; see `lowerdeck flavors`."""
 
     converter: Converter
     targets: Sequence[str] | None
     """Devices that it compiles for, None where it cannot list them."""
     missing_features: Sequence[str] = ()
-    """What other releases have and this one has not."""
+    """Features of other releases that this one lacks."""
 
 
 class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
-    """All that is peculiar to one delegate: what configuration must know of it, and how programs are lowered to it.
+    """One delegate: what configuration must know about it, and how programs are lowered to it.
 
     `pipeline/lowerdeck/backends/NAME/backend.py` defines one subclass, chosen by `target.backend: NAME`. Composing
     imports that module, so it imports torch and ExecuTorch inside methods only.
 
-    The parameters are frozen keyword-only dataclasses that check `target.device`, `target.options` and
-    `flavor.options`; one that is left out is NoOptions.
+    The type parameters are frozen keyword-only dataclasses that validate `target.device`, `target.options` and
+    `flavor.options`; an omitted one is NoOptions.
     """
 
     name: ClassVar[str]
@@ -106,27 +106,26 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     options_type: ClassVar[type]
     """OptionsT: partitioner and compiler options."""
     flavor_options_type: ClassVar[type]
-    """FlavorOptionsT: how a converter is reached."""
+    """FlavorOptionsT: how to reach a converter."""
     schemes: ClassVar[Mapping[str, Sequence[str]]]
-    """Quantization schemes that it has, each with its weight granularities."""
+    """Supported quantization schemes, each with its weight granularities."""
     converters: ClassVar[Sequence[str]]
-    """Values of `flavor.converter` that it can drive, the default first."""
+    """Supported values of `flavor.converter`, the default first."""
     mixed_schemes: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Scheme of the whole model -> schemes that rules may give to modules of it, besides `float32`, which all may."""
+    """Scheme of the whole model -> schemes that rules may assign to modules; `float32` is always permitted."""
     group_size_multiple: ClassVar[int] = 1
-    """What `quantization.group_size` has to be a multiple of, where the backend has `per_group`."""
+    """Divisor of `quantization.group_size`, where the backend supports `per_group`."""
     trainable: ClassVar[Sequence[str]] = ()
     """Quantization schemes that a model can be trained for."""
     supports_dynamic_shapes: ClassVar[bool] = False
-    """Whether `model.dynamic_shapes` may be given."""
+    """Whether `model.dynamic_shapes` may be set."""
     unsupported_options: ClassVar[Mapping[str, str]] = {}
-    """Names that the vendor's documentation has and OptionsT and DeviceT lack, each with what to do instead."""
+    """Options in the vendor's documentation that OptionsT and DeviceT lack, each with what to do instead."""
     delegation_options: ClassVar[Collection[str]] = ()
-    """Fields of OptionsT that only decide which nodes are delegated, how partitions are compiled, and what the
-    partitioner keeps from being decomposed: where the latter is the same, so is the edge program, to the byte, and a
-    build reuses it."""
+    """Fields of OptionsT that decide only which nodes are delegated, how partitions are compiled, which operators the
+    partitioner preserves. Builds that preserve the same operators share one byte-identical edge program."""
     decomposition_options: ClassVar[Collection[str]] = ()
-    """Those of them that may change what is kept from being decomposed."""
+    """The `delegation_options` that may change which operators are preserved."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -138,11 +137,11 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     def __init__(
         self, *, device: DeviceT, options: OptionsT | None = None, flavor: Flavor[FlavorOptionsT] | None = None
     ) -> None:
-        """Take what the configuration chose.
+        """Store the chosen configuration.
 
         Args:
             device: The hardware.
-            options: None for a backend that only quantizes: the quantizer depends on the device alone.
+            options: None where only the quantizer is used; it depends on the device alone.
             flavor: None for the first converter with its defaults.
         """
         self.device = device
@@ -157,33 +156,33 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
         return self._options
 
     def check(self) -> Problems:
-        """What is wrong with device and options by themselves; keys are those below `target`."""
+        """Yield problems of the device and options by themselves; keys are relative to `target`."""
         yield from ()
 
     def check_build(self, build: BuildContext) -> Problems:
-        """What does not go together with the rest of the build; keys are full: `target.options.x`."""
+        """Yield conflicts with the rest of the build; keys are absolute: `target.options.x`."""
         yield from ()
 
     def files(self) -> Iterator[Path]:
-        """Files that device and options name; what these hold goes into `target.fingerprint`."""
+        """Yield files that device and options name; `target.fingerprint` covers their content."""
         yield from ()
 
     @classmethod
     def check_flavor(cls, flavor: Flavor[FlavorOptionsT]) -> Problems:
-        """What is wrong with a flavor; keys are those below `flavor`."""
+        """Yield problems of a flavor; keys are relative to `flavor`."""
         yield from ()
 
     @classmethod
     @abstractmethod
     def probe_flavor(cls, flavor: Flavor[FlavorOptionsT]) -> FlavorReport:
-        """Ask the converter for its version and what it can do; imports nothing heavy.
+        """Ask the converter for its version and capabilities, without slow imports.
 
         Raises:
-            LowerdeckError: it cannot be used; the message says what is missing and how to fix it.
+            LowerdeckError: the converter cannot be used; the message names what is missing and how to fix it.
         """
 
     def quantizer(self, scheme: QuantizationScheme) -> Quantizer | None:
-        """The quantizer for the whole model, None where the scheme annotates nothing (`float32`) or rebuilds the model.
+        """Return the quantizer for the whole model; None for schemes that annotate nothing or rebuild the model.
 
         Raises:
             UnsupportedQuantizationError: the backend lacks the scheme.
@@ -196,36 +195,35 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
             )
         if scheme.rebuilds_model or not scheme.is_quantized:
             return None
-        import executorch.exir  # noqa: F401  imported first: the quantizer's imports are two seconds quicker after it
+        import executorch.exir  # noqa: F401  imported first: saves two seconds in the quantizer's imports
 
         return self.create_quantizer(scheme)
 
     @abstractmethod
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """The quantizer for a scheme out of `schemes` that annotates the model.
+        """Create the quantizer for one of `schemes` that annotates the model.
 
-        Rules and observers are not its concern: quantization/annotation.py adds them to what is returned here. For
-        that it has to leave nodes alone that are annotated already.
+        It must skip nodes that are annotated already: quantization/annotation.py adds rules and observers around it.
         """
 
     @abstractmethod
     def lowering(self, program: ExportedProgram) -> Lowering:
-        """Partitioner and configuration to lower `program` (the quantized ATen program)."""
+        """Return partitioner and configuration to lower `program`, the quantized ATen program."""
 
     @abstractmethod
     def compiling(self, workdir: Path) -> AbstractContextManager[Sequence[CompiledPartition]]:
-        """Opened around `to_backend`: the value gains one entry for every partition compiled, in order.
+        """Collect the compiled partitions, in order, while `to_backend` runs in this context.
 
         Converters run below `workdir`, which exists and is empty.
 
         Raises:
-            ConversionError: when the converter fails; raised out of `to_backend`.
+            ConversionError: the converter fails; raised from within `to_backend`.
         """
 
     def converter(self) -> Converter:
-        """Name and version of what `compiling` uses.
+        """Return the converter that `compiling` uses.
 
         Raises:
-            LowerdeckError: it is not installed; the message says how to get it.
+            LowerdeckError: it is not installed; the message describes how to install it.
         """
         return self.probe_flavor(self.flavor).converter

@@ -1,4 +1,4 @@
-"""The converter release that turns partitions into device code."""
+"""The converter build that turns partitions into device code."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Converter:
     name: str
     """Product, e.g. `ethos-u-vela`."""
     version: str
-    """Version as the product itself states it."""
+    """Version that the product reports."""
     host_only: bool = False
-    """True where its output cannot execute on the device."""
+    """Whether its output executes on the host only, not on the device."""
     target: Mapping[str, Any] = field(default_factory=dict)
-    """Properties of the device as the converter states them, where it does: those that partitioning went by."""
+    """Properties of the device that the converter reports and the partitioner uses; may be empty."""
 
     @classmethod
     def of_package(
         cls, package: str, *, flavor: str, name: str | None = None, requirement: str | None = None
     ) -> Converter:
-        """The converter in an installed Python package, whose version it has.
+        """Describe the converter in an installed Python package, whose version it has.
 
         Args:
             package: Name of the package.
             flavor: Name of the chosen conf/flavor option.
-            name: Of the converter, None where that is the package's.
-            requirement: What pip installs to get the package, None for the package itself.
+            name: Name of the converter; `package` by default.
+            requirement: Requirement for pip that installs the package; `package` by default.
 
         Raises:
             LowerdeckError: the package is not installed.
@@ -50,20 +50,20 @@ class Converter:
         return cls(flavor=flavor, name=name or package, version=version)
 
     def require_version(self, version: str | None) -> Converter:
-        """This converter, which has to be of `version` unless that is None.
+        """Return this converter if `version` is None or equals its version.
 
         Raises:
-            LowerdeckError: it is of another.
+            LowerdeckError: the versions differ.
         """
         if version is None or version == self.version:
             return self
         raise LowerdeckError(
-            f"Flavor {self.flavor} is configured for version {version} (flavor.version), and {self.name} is of version "
-            f"{self.version} there. Install the configured release, choose the flavor that has it, or change "
+            f"Flavor {self.flavor} is configured for version {version} (flavor.version), but its {self.name} has "
+            f"version {self.version}. Install the configured release, choose the flavor that has it, or change "
             "`flavor.version`."
         )
 
     @property
     def caveat(self) -> str | None:
-        """What every table, tag and page has to say beside results of this converter, if anything."""
+        """Warning that every table, tag and page shows next to results of this converter, if any."""
         return f"{self.flavor} flavor: runs on the host only, not on the NPU" if self.host_only else None

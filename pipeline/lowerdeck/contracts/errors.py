@@ -1,4 +1,4 @@
-"""Conditions that the user can fix."""
+"""Errors that the user can fix."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ from collections.abc import Iterable
 
 
 class LowerdeckError(Exception):
-    """A condition that the person at the terminal can mend: shown as its message, without a traceback."""
+    """An error that the user can fix; shown as its message, without a traceback."""
 
 
 class ConfigurationError(LowerdeckError):
     """The configuration names something that does not exist or cannot be combined."""
 
     def __init__(self, message: str, invalid_keys: Iterable[str] = ()) -> None:
-        """See the class.
+        """Store the keys next to the message.
 
         Args:
             message: What is wrong and how to fix it.
-            mistaken: Keys whose values are wrong by themselves, by a name that does not exist or by their type; other
-                problems come from combinations.
+            invalid_keys: Keys whose values are invalid by themselves (unknown name, wrong type).
         """
         super().__init__(message)
         self.invalid_keys = tuple(invalid_keys)
 
 
 class UnsupportedQuantizationError(ConfigurationError):
-    """A backend has no quantizer for the wanted scheme; the message lists the schemes that it has."""
+    """The backend has no quantizer for the requested scheme; the message lists the supported ones."""
 
 
 class ConversionError(LowerdeckError):
-    """A converter crashed, ran out of time or returned something that is no compiled partition."""
+    """A converter crashed, exceeded its time limit or returned no valid partition."""
 
 
 class SampleOverlapError(LowerdeckError):
-    """A sample serves calibration and evaluation: the accuracy would be measured on data the program has seen."""
+    """Calibration and evaluation share a sample: accuracy would be measured on data that the program has seen."""
 
 
 class GateError(LowerdeckError):
-    """A build was measured and is not good enough for the chosen gates."""
+    """A metric of a build misses one of the chosen gates."""

@@ -1,4 +1,4 @@
-"""What programs answered, and how good that is."""
+"""Outputs of programs and their metrics."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """What the programs answered on the same evaluation samples."""
+    """Outputs of several programs on the same evaluation samples."""
 
     labels: npt.NDArray[np.int64] | None
     """int64 [n], or None where the dataset has no labels."""
     logits: Mapping[str, npt.NDArray[np.float32]]
-    """float32 [n x c] for each program that was executed: `float`, `quantized` and, where measured, `delegated`."""
+    """Program -> float32 [n x c]: `float`, `quantized` and, where measured, `delegated`."""
     structural: bool = False
-    """True where the samples are random: no accuracy is computed then."""
+    """Whether the samples are random, so that no accuracy is computed."""
     output_lsb: float | None = None
-    """One step of the quantization of the output, in its units; None where the output is not quantized."""
+    """Quantization step of the output, in its units; None where the output is not quantized."""
 
     def joined(self, other: Outputs) -> Outputs:
-        """These outputs and those of the programs in `other`, on the same samples."""
+        """Add the outputs of the programs in `other` on the same samples."""
         return dataclasses.replace(self, logits={**self.logits, **other.logits})
 
 
@@ -37,30 +37,29 @@ class ClassMetrics:
     label: int
     num_samples: int
     correct: Mapping[str, int]
-    """Program -> number of samples of the class that it recognizes."""
+    """Program -> number of samples of the class that it classifies correctly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerMetrics:
-    """How far one tensor of the quantized program is from the same tensor of the float program."""
+    """Error of one tensor of the quantized program relative to the float program."""
 
     node: str
     """Name of the node in the float program."""
     operator: str
     """E.g. `aten.conv2d.default`, or `input`."""
     module: str
-    """Path of the module that it comes from, e.g. `features.0.conv`; empty where unknown."""
+    """Path of its module, e.g. `features.0.conv`; empty where unknown."""
     lsb: float | None
-    """One step of its quantization, in units of the tensor; None where it is not one number."""
+    """Its quantization step, in units of the tensor; None where there is more than one."""
     num_samples: int
-    """Samples that it was measured on."""
     sqnr_db: float
-    """Signal to quantization noise ratio over all samples."""
+    """Signal-to-quantization-noise ratio over all samples."""
 
 
 class Metric(Protocol):
     """A module `pipeline/lowerdeck/metrics/NAME.py`, chosen in `evaluation.metrics`."""
 
     def compute(self, outputs: Outputs) -> Mapping[str, float]:
-        """Metrics by name, each with its unit in the name; empty where the metric does not apply."""
+        """Return metrics by name, each with its unit in the name; empty where the metric does not apply."""
         ...

@@ -1,4 +1,4 @@
-"""What is known of a program while it is lowered: converters, compiled partitions, inputs and outputs."""
+"""What lowering produces and consumes: its configuration, compiled partitions, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledPartition:
-    """What a backend's compiler made of one partition."""
+    """The output of a backend's compiler for one partition."""
 
     payload: bytes
-    """The delegate's processed bytes as they stand in the `.pte`."""
+    """The delegate's processed bytes, as embedded in the `.pte`."""
     twin: bytes | None = None
     """Portable form of the partition that a host can execute with the device's integer arithmetic."""
     twin_format: str | None = None
     """`litert` or `tosa`."""
     estimates: Mapping[str, float] = field(default_factory=dict)
-    """What the compiler predicts; every key ends in its unit: `npu_cycles`, `inference_time_ms`, `sram_bytes`."""
+    """The compiler's predictions; every key ends in its unit: `npu_cycles`, `inference_time_ms`, `sram_bytes`."""
     reports: Mapping[str, bytes] = field(default_factory=dict)
-    """What else the compiler wrote about the partition, by file name."""
+    """Other files that the compiler wrote about the partition, by name."""
     scratch_bytes: int | None = None
-    """Working memory that the delegate asks the runtime's temporary allocator for while it runs this partition, as
-    the payload says; None where it says nothing."""
+    """Working memory, as stated in the payload, that the delegate requests from the runtime's temporary allocator to
+    execute this partition; None where the payload does not state it."""
     transposes: int | None = None
-    """Operators in it that only change the order of a tensor's elements in memory; None where that is not known, or is
-    to be counted in its twin."""
+    """Number of operators that only reorder a tensor's elements in memory; None where it is unknown or has to be
+    counted in the twin."""
 
 
 @dataclass(kw_only=True)
 class Lowering:
-    """All that ExecuTorch needs to lower one program for a backend."""
+    """Everything that ExecuTorch needs to lower one program for a backend."""
 
     partitioner: Partitioner
     hooks: Sequence[PartitionHook] = ()
-    """What the backend wants to act around its partitioner; delegation.partition_chain puts it there."""
+    """The backend's own hooks; delegation.partition_chain wraps them around the partitioner."""
     transform_passes: Any = None
-    """Passes over the edge program before partitioning, as `to_edge_transform_and_lower` takes them."""
+    """Passes over the edge program before partitioning, as `to_edge_transform_and_lower` expects them."""
     edge_config: EdgeCompileConfig | None = None
     executorch_config: ExecutorchBackendConfig | None = None
     finish: Callable[[EdgeProgramManager], EdgeProgramManager] | None = None
@@ -56,14 +56,13 @@ class Lowering:
     quantized_inputs: bool = False
     """Whether the program takes integers where the quantized model begins with a quantization."""
     quantized_outputs: bool = False
-    """Whether the program gives integers where the quantized model ends with a dequantization."""
+    """Whether the program returns integers where the quantized model ends with a dequantization."""
     keeps_etrecord: bool = False
-    """Whether convert keeps an ETRecord of the program."""
+    """Whether convert stores an ETRecord of the program."""
     program_reports: Callable[[Sequence[CompiledPartition], Path], Mapping[str, bytes]] | None = None
-    """(compiled partitions, folder for the converter's files) -> reports on the whole program by file name, made of
-    those on its partitions."""
+    """(compiled partitions, folder for the converter's files) -> reports on the whole program, by file name."""
     reasons: Callable[[], AbstractContextManager[Callable[[torch.fx.Node], Reason | None]]] | None = None
-    """Opened around `partitioner.partition`; afterwards its value tells why a node was not delegated."""
+    """Context for `partitioner.partition`; afterwards its value returns why a node was not delegated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ class ProgramTensor:
     """One input or output of a `.pte`, as firmware has to fill or read it."""
 
     name: str
-    """Name in the exported program; the `.pte` itself stores none."""
+    """Name in the exported program; the `.pte` itself has no names."""
     dtype: str
     """E.g. `float32` or `int8`."""
     shape: tuple[int, ...]
@@ -80,9 +79,9 @@ class ProgramTensor:
     """Dimensions from outermost to innermost in memory; (0, 2, 3, 1) is channels-last."""
     is_dynamic: bool = False
     scale: float | None = None
-    """Real value = scale x (stored - zero_point), where the program takes or gives integers in place of floats."""
+    """Real value = scale x (stored - zero_point), where integers take the place of floats."""
     zero_point: int | None = None
     quant_min: int | None = None
-    """Smallest integer that stands for a float; what is less saturates to it."""
+    """Smallest integer that represents a float; lower values saturate."""
     quant_max: int | None = None
-    """Largest integer that stands for a float."""
+    """Largest integer that represents a float."""

@@ -1,4 +1,4 @@
-"""What acts around a partitioner, and in which order."""
+"""Hooks around a partitioner, and their order."""
 
 from __future__ import annotations
 
@@ -17,33 +17,31 @@ Partition = Callable[["ExportedProgram"], "PartitionResult"]
 PreservedOperators = tuple[list[Any], Callable[["torch.fx.Node"], bool] | None]
 """Operators that must not be decomposed, and for which of their nodes; None for all."""
 PreserveOperators = Callable[["ExportedProgram"], PreservedOperators]
-"""ATen program -> what the partitioner wants to be kept whole in it."""
+"""ATen program -> what the partitioner preserves in it."""
 
 
 class HookPosition(IntEnum):
-    """Where a hook stands, from the partitioner outwards; each position has at most one hook.
+    """Position of a hook, from the partitioner outwards; each position has at most one hook.
 
-    A hook calls what stands inside of it. So what the outer ones do before the partitioner decides comes first, and
-    what they do afterwards comes last.
+    A hook calls the one inside of it: an outer hook acts first before partitioning, and last after it.
     """
 
     BACKEND = 1
-    """What one backend needs right around its partitioner. It reads the marks that MARK_EXCLUDED has made."""
+    """Backend-specific changes next to the partitioner; it reads the marks of MARK_EXCLUDED."""
     MARK_EXCLUDED = 2
-    """Marks the nodes that options exclude, before anything looks for these marks."""
+    """Marks the nodes that options exclude, before other hooks read these marks."""
     IO_BOUNDARY = 3
-    """Takes tags away that the partitioner has given, so that it stands outside of all that leads to tags."""
+    """Removes tags, so it is outside of everything that sets them."""
     STEP = 4
-    """Plans, or checks the tags against the plan. It must see the tags that ExecuTorch would act on, so that it stands
-    outside of all that changes them."""
+    """Builds the plan or checks the tags against it; it is outermost because it must see the final tags."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionHook:
-    """Acts around one or both of the two questions that ExecuTorch asks a partitioner."""
+    """Wraps one or both of the methods that ExecuTorch calls on a partitioner."""
 
     position: HookPosition
     partition: Callable[[Partition, ExportedProgram], PartitionResult] | None = None
-    """(what stands inside, edge program) -> the result; None where it does not act."""
+    """(wrapped function, edge program) -> its result; None to wrap nothing."""
     ops_to_not_decompose: Callable[[PreserveOperators, ExportedProgram], PreservedOperators] | None = None
-    """(what stands inside, ATen program) -> the answer; None where it does not act."""
+    """(wrapped function, ATen program) -> its result; None to wrap nothing."""

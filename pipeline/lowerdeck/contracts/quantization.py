@@ -1,4 +1,4 @@
-"""How a model is quantized, and what is known of the tensors that are."""
+"""How a model is quantized, and the properties of its quantized tensors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ObserverChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleRule:
-    """Another scheme for a part of the model; of several rules that match a module, the last one holds."""
+    """Another scheme for a part of the model; the last rule that matches a module applies."""
 
     modules: tuple[str, ...] = ()
-    """Globs on module paths, e.g. `layer3.*`; a module is matched with everything in it."""
+    """Globs on module paths, e.g. `layer3.*`; a match includes all submodules."""
     types: tuple[str, ...] = ()
     """Classes of modules, e.g. `torch.nn.Linear`."""
     scheme: str | None = None
-    """Name of the scheme, None to leave these modules float."""
+    """Name of the scheme, None to keep these modules in float."""
     weight_granularity: str = "backend_default"
 
 
@@ -38,12 +38,11 @@ class QuantizationScheme:
     """How weights and activations are represented; see conf/quantization."""
 
     name: str
-    """`int8` (static, PT2E), `int8_dynamic`, `int8_dynamic_int4_weight`, `int16x8`, `float16`, or `float32` (left as
-    it is)."""
+    """`int8` (static, PT2E), `int8_dynamic`, `int8_dynamic_int4_weight`, `int16x8`, `float16` or `float32` (as is)."""
     weight_granularity: str = "backend_default"
     """`per_tensor`, `per_channel`, `per_group`, or `backend_default`: what the backend's vendor recommends."""
     group_size: int | None = None
-    """Weights that share a scale, for `per_group`."""
+    """Number of weights that share a scale, for `per_group`."""
     activation_observer: ObserverChoice = field(default_factory=ObserverChoice)
     weight_observer: ObserverChoice = field(default_factory=ObserverChoice)
     rules: tuple[ModuleRule, ...] = ()
@@ -53,7 +52,7 @@ class QuantizationScheme:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether any tensor is held in integers."""
+        """Whether any tensor is stored as integers."""
         return self.name not in ("float32", "float16")
 
     @property
@@ -63,71 +62,71 @@ class QuantizationScheme:
 
     @property
     def observes_samples(self) -> bool:
-        """Whether ranges of activations are fixed in advance, so that samples have to be seen."""
+        """Whether ranges of activations are fixed in advance, which takes calibration samples."""
         return any(name in ("int8", "int16x8") for name in (self.name, *(rule.scheme for rule in self.rules)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedRange:
-    """Values that were to be quantized."""
+    """The values of a tensor before quantization."""
 
     minimum: float
     maximum: float
     num_values: int
     num_clipped: int
-    """Values that lie beyond the ends of the quantization by more than half a step."""
+    """Number of values beyond the representable range by more than half a step."""
     sqnr_db: float | None = None
-    """Signal to noise ratio of weights and biases after quantization; of activations baseline tells it."""
+    """Signal-to-quantization-noise ratio of weights and biases; the stage baseline measures activations."""
 
     @property
     def clipped_share(self) -> float:
-        """`num_clipped` of `num_values`."""
+        """`num_clipped` as a share of `num_values`."""
         return self.num_clipped / self.num_values
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObserverState:
-    """What calibration has found out."""
+    """The result of calibration."""
 
     tensors: dict[str, torch.Tensor]
     """Every observer's buffers, `OBSERVER.BUFFER` -> tensor."""
     layout: str
-    """SHA-256 over names and classes of the observers, in graph order: only the same layout can take the tensors."""
+    """SHA-256 over names and classes of the observers, in graph order: `tensors` fit the same layout only."""
     ranges: Mapping[str, ObservedRange] = field(default_factory=dict)
-    """What the observers of activations saw, by observer; for the report alone."""
+    """Observed ranges of activations, by observer; only for the report."""
     trained: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Weights and biases that training has changed, by name in the prepared model; empty without training."""
+    """Weights and biases changed by training, by name in the prepared model; empty without training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedTensor:
-    """One tensor that is held in integers, as its dequantize node describes it."""
+    """One tensor of integers, as its dequantize node describes it."""
 
     name: str
     """The dequantize node."""
     source: str
-    """Node or parameter that it takes its integers from."""
+    """Node or parameter that contains the integers."""
     dtype: str
     quant_min: int
     quant_max: int
     scales: tuple[float, ...]
-    """One, one a channel, or one a group of each channel; none where it is computed while the program runs."""
+    """One, one per channel, or one per group of each channel; empty where computed at run time."""
     zero_points: tuple[int, ...]
     axis: int | None
-    """Channel axis, None for one scale a tensor."""
+    """Channel axis; None for per-tensor quantization."""
     group_size: int | None = None
-    """Values of a channel that share a scale, None where all of them do."""
+    """Number of values of a channel that share a scale; None where all of them do."""
     is_constant: bool = False
     """Whether it is a weight or bias."""
     node: str = ""
-    """Node of the float program whose result it is; empty for constants and where unknown."""
+    """Node of the float program that computes the same tensor; empty for constants and where unknown."""
     module: str = ""
     """Path of the module that computes it, or uses it as a weight; empty where unknown."""
     observed: ObservedRange | None = None
-    """What was to be quantized; None where nothing was observed."""
+    """The values before quantization; None where nothing was observed."""
 
     @property
     def representable(self) -> tuple[tuple[float, float], ...]:
-        """Least and largest value, for each scale."""
+        """Smallest and largest representable value, for each scale."""
         ends = zip(self.scales, self.zero_points, strict=True)
         return tuple((scale * (self.quant_min - zero), scale * (self.quant_max - zero)) for scale, zero in ends)

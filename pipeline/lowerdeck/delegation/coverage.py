@@ -1,6 +1,6 @@
-"""The metrics of a delegation plan. docs/plan.md has their formulas.
+"""The metrics of a delegation plan; docs/plan.md has their formulas.
 
-Pure functions of the plan and of its compiled partitions.
+Pure functions of the plan and its compiled partitions.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ TRANSPOSES = (
     "dim_order_ops._to_dim_order_copy.default",
     "dim_order_ops._clone_dim_order.default",
 )
-"""Operators that only change the order of a tensor's elements in memory, or may change it."""
+"""Operators that only reorder a tensor's elements in memory, or may do so."""
 
 
 def coverage(plan: DelegationPlan) -> dict[str, int | float]:
-    """The metrics of a plan; a share of nothing is 1.
+    """Compute the metrics of a plan; shares of zero are 1.
 
     Returns:
         `compute_nodes`, `delegated_compute_nodes`, `delegated_share` (of compute nodes); `total_macs`,
         `undelegated_macs`, `delegated_macs_share`; `total_parameters`, `undelegated_parameters`,
         `delegated_parameter_share` (elements of parameters, buffers and constants); `partitions`; `crossings` of the
-        delegates' boundaries by tensors, and the `crossing_bytes` that they carry per inference;
-        `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes, for each code
+        delegates' boundaries by tensors, and their `crossing_bytes` per inference;
+        `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes for each code
         that occurs.
     """
     total_macs = sum(node.macs for node in plan.nodes)
@@ -59,15 +59,15 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
 
 
 def compiled_transposes(metrics: Mapping[str, Any], transposes_per_partition: Sequence[int | None]) -> dict[str, int]:
-    """Coverage metrics that are known after compilation; empty where a partition was not counted.
+    """Compute the coverage metrics known only after compilation; empty where a partition was not counted.
 
     Args:
-        metrics: Those of the plan.
-        transposes_per_partition: Transposes in each compiled partition, None where they were not counted.
+        metrics: Metrics of the plan.
+        transposes_per_partition: Number of transposes in each compiled partition; None where unknown.
 
     Returns:
-        `transposes_in_delegates`, all that the delegates execute, and `transposes_inserted`, those of them that are not
-        in the plan, minus those that the backend has removed.
+        `transposes_in_delegates`, all that the delegates execute, and `transposes_inserted`, the number by which they
+        exceed those in the plan.
     """
     counted = [count for count in transposes_per_partition if count is not None]
     if len(counted) < len(transposes_per_partition):
@@ -77,7 +77,7 @@ def compiled_transposes(metrics: Mapping[str, Any], transposes_per_partition: Se
 
 
 def reasons(plan: DelegationPlan) -> dict[str, int]:
-    """`reasons.CODE` -> how many nodes, in order of the codes' names."""
+    """Count the nodes by `reasons.CODE`, sorted by code."""
     counts = Counter(str(node.reason.code) for node in plan.nodes if node.reason is not None)
     return {f"reasons.{code}": count for code, count in sorted(counts.items())}
 
@@ -87,14 +87,14 @@ def _share(part: int, whole: int) -> float:
 
 
 def _parameters(plan: DelegationPlan) -> list[tuple[int, bool]]:
-    """Elements of each constant of the program, and whether only delegated nodes use it.
+    """Number of elements of each constant, and whether only delegated nodes use it.
 
     Scales and zero points of quantized tensors are not parameters of the model.
     """
     elements: dict[str, int] = {}
     delegated: dict[str, bool] = {}
     for node in plan.nodes:
-        # Quantize and dequantize take the tensor first, and then scales and zero points.
+        # The first input of quantize and dequantize is the tensor; scales and zero points follow.
         tensors = node.inputs if node.compute or node.operator == "getitem" else node.inputs[:1]
         for tensor in tensors:
             if tensor.is_constant:
@@ -104,15 +104,15 @@ def _parameters(plan: DelegationPlan) -> list[tuple[int, bool]]:
 
 
 def _crossings(plan: DelegationPlan) -> dict[tuple[str, str, str], int]:
-    """(tensor, partition, `in` or `out`) -> bytes, for every tensor that a partition takes or gives.
+    """(tensor, partition, `in` or `out`) -> bytes, for every input and output tensor of a partition.
 
-    A tensor from one partition to another crosses twice: out of the one and into the other.
+    A tensor from one partition to another crosses twice: out of the former and into the latter.
     """
     partitions = {node.name: node.partition for node in plan.nodes}
     crossings: dict[tuple[str, str, str], int] = {}
     for node, tensor in _activation_uses(plan):
         producer, consumer = partitions.get(tensor.source), node.partition
-        # A node with several results gives as many tensors, each named by its getitem.
+        # Each result of a node with several results is named by its getitem.
         name = node.name if node.operator == "getitem" else tensor.source
         if producer is not None and producer != consumer:
             crossings[name, producer, "out"] = tensor.size_bytes
@@ -125,7 +125,7 @@ def _crossings(plan: DelegationPlan) -> dict[tuple[str, str, str], int]:
 
 
 def _activation_uses(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, PlannedTensor]]:
-    """Every computed tensor and input of the program, with each node that takes it."""
+    """Every computed tensor and program input, with each node that uses it."""
     for node in plan.nodes:
         for tensor in node.inputs:
             if not tensor.is_constant:
@@ -133,7 +133,7 @@ def _activation_uses(plan: DelegationPlan) -> Iterator[tuple[PlannedNode, Planne
 
 
 def _transposes(plan: DelegationPlan) -> Iterator[PlannedNode]:
-    """Transposes that run per inference; those of constants are done once, by the compiler."""
+    """Transposes that run per inference; the compiler executes those of constants once."""
     constant: set[str] = set()
     for node in plan.nodes:
         if all(tensor.is_constant or tensor.source in constant for tensor in node.inputs):
@@ -143,7 +143,7 @@ def _transposes(plan: DelegationPlan) -> Iterator[PlannedNode]:
 
 
 def _transposes_at_boundary(plan: DelegationPlan) -> Iterator[PlannedNode]:
-    """Transposes on the CPU that take a tensor from a partition or give one to it."""
+    """Transposes on the CPU that read a tensor from a partition or write one for it."""
     delegated = {node.name for node in plan.nodes if node.partition is not None}
     feeding_delegates = {tensor.source for node, tensor in _activation_uses(plan) if node.name in delegated}
     for node in _transposes(plan):

@@ -1,8 +1,8 @@
-"""Keeps parts of a program off a delegate, for any backend: which nodes the options name, and a mark on each of them.
+"""Keeps parts of a program off a delegate, for any backend: finds the nodes that the options name, and marks them.
 
-A backend puts `mark_before_partition` among the hooks of its lowering and has its own checks refuse the nodes for which
-`excluded_by` answers. The marks are made again wherever the partitioner runs, in partition and in convert, from names
-that the stored edge program keeps; the step partition writes them into the plan.
+A backend adds `mark_before_partition` to the hooks of its lowering, and its own checks refuse the nodes for which
+`excluded_by` is not None. Both stages, partition and convert, mark the nodes again by names that the stored edge
+program preserves; the step partition writes the marks into the plan.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
+from lowerdeck.contracts.plan import listed
 from lowerdeck.graph.modules import matches, modules_of
 from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, original_operators
 from lowerdeck.registry import components
@@ -27,43 +28,41 @@ if TYPE_CHECKING:
 _MARK = "lowerdeck_excluded_by"
 _OPERATOR = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GLOB = re.compile(r"[\w.*?!\[\]-]+")
-_MAX_LISTED = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """Options that keep parts of a program on the CPU; the `Options` of a backend that has them extend this class.
+    """Options that keep parts of a program on the CPU; the `Options` of backends extend this class.
 
-    Only nodes that compute can be named: quantize, dequantize and getitem follow the operators that they belong to.
+    Only compute nodes can be named: quantize, dequantize and getitem follow the operators that they belong to.
     """
 
     operators_not_to_delegate: list[str] = field(default_factory=list)
-    """Operators of the edge program that stay on the CPU, by their whole name: [`aten::add`] or [`aten.add`] for all
-    overloads, [`aten.add.Tensor`] for one. Where the edge program has none of a name, what an operator of that name was
-    decomposed into: [`aten::linear`]. What the backend delegates only together with them stays there too."""
+    """Operators of the edge program that stay on the CPU, by their full name: [`aten::add`] or [`aten.add`] for all
+    overloads, [`aten.add.Tensor`] for one. A name that the edge program lacks selects what an operator of that name was
+    decomposed into: [`aten::linear`]. Operators that the backend delegates only together with them stay there too."""
     modules_not_to_delegate: list[str] = field(default_factory=list)
-    """Globs on paths of modules that stay on the CPU, e.g. [head, `layer3.*`]. A module is matched with everything in
-    it."""
+    """Globs on paths of modules that stay on the CPU, e.g. [head, `layer3.*`]. A match includes all submodules."""
     nodes_not_to_delegate: list[str] = field(default_factory=list)
-    """Globs on names of nodes that stay on the CPU, e.g. [`aten_add_tensor_*`]; build/partition/plan.json has them."""
+    """Globs on names of nodes that stay on the CPU, as in build/partition/plan.json, e.g. [`aten_add_tensor_*`]."""
 
     @property
     def excludes_any(self) -> bool:
-        """Whether anything is named."""
+        """Whether any option is set."""
         return any(getattr(self, option.name) for option in fields(Exclusion))
 
     def exclusion_problems(self) -> Iterator[tuple[str, str]]:
-        """(option, what is wrong with its value), as far as that can be said without a program."""
+        """Yield (option, problem) for values that are invalid for any program."""
         for pattern in self.operators_not_to_delegate:
             if not is_operator_name(pattern):
-                message = "is no operator: write `aten::add` or `aten.add.Tensor`; the other two options take globs"
+                message = "is not an operator: write `aten::add` or `aten.add.Tensor`; the other two options take globs"
                 yield "operators_not_to_delegate", f"{pattern!r} {message}"
             elif pattern.startswith("quantized_decomposed"):
                 yield "operators_not_to_delegate", f"{pattern!r} follows the operators around it: name those"
         for option in ("modules_not_to_delegate", "nodes_not_to_delegate"):
             for pattern in getattr(self, option):
                 if not _GLOB.fullmatch(pattern):
-                    yield option, f"{pattern!r} is no glob on names: write `layer3.*` or `aten_add_tensor_*`"
+                    yield option, f"{pattern!r} is not a glob on names: write `layer3.*` or `aten_add_tensor_*`"
 
 
 def is_operator_name(text: str) -> bool:
@@ -72,7 +71,7 @@ def is_operator_name(text: str) -> bool:
 
 
 def mark_before_partition(exclusion: Exclusion) -> PartitionHook:
-    """The hook that marks the nodes that `exclusion` names, and fails where a pattern names none."""
+    """Return the hook that marks the nodes that `exclusion` names, and fails where a pattern names none."""
 
     def partition_marked(decide: Partition, program: ExportedProgram) -> PartitionResult:
         if exclusion.excludes_any:
@@ -86,7 +85,7 @@ def mark(graph: torch.fx.Graph, exclusion: Exclusion) -> None:
     """Mark the nodes of an edge program that `exclusion` names, and no others.
 
     Raises:
-        LowerdeckError: patterns that name no node, each with the names that come nearest.
+        LowerdeckError: a pattern names no node; the message suggests similar names.
     """
     nodes = [node for node in graph.nodes if is_compute(node)]
     for node in nodes:
@@ -109,15 +108,15 @@ def mark(graph: torch.fx.Graph, exclusion: Exclusion) -> None:
 
 
 def excluded_by(node: torch.fx.Node) -> str | None:
-    """The option and pattern that keep `node` off the delegate, e.g. `operators_not_to_delegate: aten::add`."""
+    """Return the option and pattern that keep `node` off the delegate, e.g. `operators_not_to_delegate: aten::add`."""
     found: str | None = node.meta.get(_MARK)
     return found
 
 
 def matches_aten_node(node: torch.fx.Node, exclusion: Exclusion) -> bool:
-    """Whether `exclusion` names a node of the ATen program, by operator or module; nodes have other names there.
+    """Whether `exclusion` names a node of the ATen program by operator or module; node names differ there.
 
-    What it names must not be kept whole for the delegate: ExecuTorch's CPU kernels have some operators only in pieces.
+    Such a node must be decomposed: ExecuTorch's CPU kernels lack some operators that delegates preserve.
     """
     operator = operator_name(node)
     return any(is_operator(operator, pattern) for pattern in exclusion.operators_not_to_delegate) or matches(
@@ -125,8 +124,20 @@ def matches_aten_node(node: torch.fx.Node, exclusion: Exclusion) -> bool:
     )
 
 
+def missing_kernel_error(node: torch.fx.Node, pattern: str) -> LowerdeckError:
+    """Return the error for an excluded node that the partitioner preserved and no CPU kernel executes.
+
+    An operator or module that is excluded by its own name is decomposed in the ATen program instead.
+    """
+    return LowerdeckError(
+        f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was preserved, "
+        "but ExecuTorch has no CPU kernel for it. Name it by operators_not_to_delegate or modules_not_to_delegate "
+        "instead, so that it is decomposed"
+    )
+
+
 _Matched = tuple[list["torch.fx.Node"], set[str]]
-"""The nodes that a pattern names, and the names that it could have named."""
+"""The nodes that a pattern matches, and the names that it could have matched."""
 
 
 def _with_operator(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
@@ -149,8 +160,7 @@ def _with_name(nodes: Sequence[torch.fx.Node], pattern: str) -> _Matched:
 
 def _no_match_message(option: str, pattern: str, names: Sequence[str]) -> str:
     guess = components.did_you_mean(pattern.replace("::", "."), names, cutoff=0.4)
-    listed = ", ".join(names[:_MAX_LISTED]) + (f" and {len(names) - _MAX_LISTED} more" if names[_MAX_LISTED:] else "")
     return (
         f"target.options.{option}: {pattern!r} names nothing that computes in the edge program.{guess}\n"
-        f"    it has: {listed or 'no such names'}"
+        f"    it has: {listed(names, 40) or 'no such names'}"
     )

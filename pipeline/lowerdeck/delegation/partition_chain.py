@@ -1,4 +1,4 @@
-"""A backend's partitioner with everything that acts around it: the one place where partition hooks are put together."""
+"""Wraps a backend's partitioner in its hooks; the only module that composes partition hooks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def partition_chain(lowering: Lowering, *step_hooks: PartitionHook) -> PartitionChain:
-    """The partitioner of `lowering` within its own hooks, that of the I/O boundary and those of a step.
+    """Wrap the partitioner of `lowering` in its own hooks, those of the I/O boundary and those of a step.
 
-    ExecuTorch is given this one, whatever the backend. The order is that of HookPosition.
+    Every backend's partitioner reaches ExecuTorch this way. HookPosition defines the order.
     """
     return PartitionChain(lowering.partitioner, [*lowering.hooks, *keep_io_boundary_on_cpu(lowering), *step_hooks])
 
 
 class PartitionChain(Partitioner):  # type: ignore[misc]  # ExecuTorch is untyped
-    """A partitioner that asks another one, with hooks around its answers."""
+    """Forwards to another partitioner through hooks."""
 
     def __init__(self, partitioner: Partitioner, hooks: Sequence[PartitionHook]) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class PartitionChain(Partitioner):  # type: ignore[misc]  # ExecuTorch is untype
         self.hooks = tuple(sorted(hooks, key=lambda hook: hook.position))
         """From the partitioner outwards."""
         positions = [hook.position for hook in hooks]
-        assert len(set(positions)) == len(positions), f"two hooks stand at one position: {positions}"
+        assert len(set(positions)) == len(positions), f"two hooks have the same position: {positions}"
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag what is delegated."""
+        """Tag the nodes to delegate."""
         decide = self._partitioner.partition
         for hook in self.hooks:
             if hook.partition is not None:
@@ -44,7 +44,7 @@ class PartitionChain(Partitioner):  # type: ignore[misc]  # ExecuTorch is untype
         return decide(exported_program)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> PreservedOperators:
-        """Operators that the delegate takes whole, and for which of their nodes."""
+        """Return the operators to preserve, and for which of their nodes."""
         preserve = self._partitioner.ops_to_not_decompose
         for hook in self.hooks:
             if hook.ops_to_not_decompose is not None:
@@ -53,6 +53,6 @@ class PartitionChain(Partitioner):  # type: ignore[misc]  # ExecuTorch is untype
         return answer
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """Passes of the backend over the ATen program."""
+        """Run the backend's passes over the ATen program."""
         transformed: ExportedProgram = self._partitioner.transform_for_pre_decomposition(exported_program)
         return transformed

@@ -1,7 +1,8 @@
-"""Describes the nodes of an edge program for the delegation plan: tensors, MACs, place in the model, the decision."""
+"""Describes the nodes of an edge program for the delegation plan: tensors, MACs, module, source line, decision."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -25,20 +26,20 @@ _FUSED_INTO_PRODUCER = (
     "getitem",
     *(f"aten.{name}.default" for name in ("relu", "hardtanh", "clamp", "sigmoid", "tanh", "leaky_relu")),
 )
-"""Operators that may be between an operator and the quantize node of its result: quantizers treat both as one."""
+"""Operators that quantizers fuse with the preceding operator, in front of the quantize node of its result."""
 
 
 def planned_nodes(
     program: ExportedProgram, reason: Callable[[torch.fx.Node], Reason | None]
 ) -> tuple[list[PlannedNode], tuple[str, ...]]:
-    """Every operator of `program`, in its order, and those whose results are outputs.
+    """Describe every operator of `program` in graph order, and name those whose results are outputs.
 
     Args:
-        program: Edge-dialect program that a partitioner has tagged.
-        reason: Says why a node is not tagged.
+        program: Edge program tagged by a partitioner.
+        reason: Returns why a node is not tagged.
 
     Raises:
-        LowerdeckError: a node is not delegated and has no reason, or a tensor may grow without bound.
+        LowerdeckError: a node is not delegated and has no reason, or the size of a tensor is unbounded.
     """
     describer = _NodeDescriber(program)
     nodes = [
@@ -47,9 +48,9 @@ def planned_nodes(
     unexplained = [node.name for node in nodes if node.partition is None and node.reason is None]
     if unexplained:
         raise LowerdeckError(
-            f"the backend leaves {len(unexplained)} nodes on the CPU and gives no reason: "
-            f"{', '.join(unexplained[:5])}; every node has to be tagged by its partitioner or given a Reason by "
-            "Lowering.reasons"
+            f"the backend leaves {len(unexplained)} nodes on the CPU without a reason: "
+            f"{', '.join(unexplained[:5])}; its partitioner must tag every node, or Lowering.reasons must "
+            "return a Reason"
         )
     outputs = [node.name for node in program.graph.output_node().all_input_nodes if node.op == "call_function"]
     return nodes, tuple(outputs)
@@ -81,7 +82,7 @@ class _NodeDescriber:
         self._source_line = lru_cache(maxsize=None)(source_line)  # nodes of one operator have the same trace
 
     def planned(self, node: torch.fx.Node, reason: Reason | None) -> PlannedNode:
-        """`node`, which is not delegated for `reason`."""
+        """Describe `node`; `reason` is None where it is delegated."""
         return PlannedNode(
             name=node.name,
             operator=self._operators[node],
@@ -98,7 +99,7 @@ class _NodeDescriber:
         )
 
     def _module_of_neighbour(self, node: torch.fx.Node) -> str:
-        """The module whose tensor `node` quantizes, or for which it dequantizes; quantizers do not record it."""
+        """The module whose tensor `node` quantizes or dequantizes; quantizers do not record it."""
         operator = self._operators[node]
         if operator.startswith(DEQUANTIZE):
             return next(filter(None, map(module_path, node.users)), "")
@@ -107,7 +108,7 @@ class _NodeDescriber:
         return ""
 
     def _outputs(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
-        """The output tensors of `node`, or the tensor that a placeholder holds."""
+        """The output tensors of `node`, or the tensor of a placeholder."""
         if node not in self._tensors:
             value = node.meta.get("val")
             items = value if isinstance(value, (tuple, list)) else (value,)
@@ -116,7 +117,7 @@ class _NodeDescriber:
         return self._tensors[node]
 
     def _inputs(self, node: torch.fx.Node) -> tuple[PlannedTensor, ...]:
-        """The input tensors of `node`, each once; a getitem takes one of several results."""
+        """The input tensors of `node`, each once; a getitem reads one of several results."""
         if self._operators[node] == "getitem":
             source, index = node.args
             assert isinstance(source, torch.fx.Node)
@@ -127,14 +128,11 @@ class _NodeDescriber:
 
     def _tensor(self, node: torch.fx.Node, value: torch.Tensor) -> PlannedTensor:
         shape = tuple(size if isinstance(size, int) else _largest(size, node) for size in value.shape)
-        size_bytes = value.dtype.itemsize
-        for size in shape:
-            size_bytes *= size
         return PlannedTensor(
             source=node.name,
             shape=shape,
             dtype=str(value.dtype).removeprefix("torch."),
-            size_bytes=size_bytes,
+            size_bytes=value.dtype.itemsize * math.prod(shape),
             is_constant=node.name in self._constants,
             is_dynamic=any(not isinstance(size, int) for size in value.shape),
         )
@@ -150,9 +148,9 @@ class _NodeDescriber:
         return macs(self._operators[node], list(map(shape_of, node.args)), outputs[0].shape) if outputs else 0
 
     def _quantized_nodes(self) -> set[torch.fx.Node]:
-        """The nodes that compute on integers according to the program: see PlannedNode.is_quantized."""
+        """The nodes that compute on quantized values; see PlannedNode.is_quantized."""
         requantized: set[torch.fx.Node] = set()
-        fused: set[torch.fx.Node] = set()  # those of the requantized that are part of what is before them
+        fused: set[torch.fx.Node] = set()  # requantized nodes that are fused into their producer
         for node in reversed(self._operators):
             users = [user for user in node.users if user in self._operators]
             if users and all(user in fused or self._operators[user].startswith(QUANTIZE) for user in users):

@@ -1,4 +1,4 @@
-"""Counts the transposes of a compiled partition in the graph that its compiler was given."""
+"""Counts the transposes of a compiled partition in its host twin."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LITERT_TRANSPOSE = 39
 
 
 def with_transposes(partition: CompiledPartition) -> CompiledPartition:
-    """`partition` with its number of transposes: the backend's own, or those in its host twin.
+    """Return `partition` with its number of transposes: the backend's count, or those in its host twin.
 
-    The twin is the graph that the compiler was given, after the backend's passes; it does not show what the
-    compiler makes of them on the device.
+    The twin is the compiler's input, after the backend's passes; it does not show how the compiler implements the
+    transposes on the device.
 
     Raises:
         ValueError: the twin is damaged.
@@ -36,7 +36,7 @@ def _in_tosa(graph: bytes) -> int:
 
 def _in_litert(graph: bytes) -> int:
     model = root(graph, b"TFL3", "a LiteRT flatbuffer")
-    # There are two fields for it: the older is a byte, which is 127 for later operators; a transpose is in both.
+    # The schema has two fields: the older one is a byte, 127 for later operators; a transpose is in both.
     codes = [max(code.scalar(0, "b"), code.scalar(3, "i")) for code in model.tables(1)]
     operators = (operator for subgraph in model.tables(2) for operator in subgraph.tables(3))
     return sum(codes[operator.scalar(0, "I")] == _LITERT_TRANSPOSE for operator in operators)

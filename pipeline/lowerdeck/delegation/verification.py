@@ -12,7 +12,7 @@ from executorch.exir.lowered_backend_module import get_lowered_submodules
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
-from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.plan import DelegationPlan, listed
 from lowerdeck.graph.nodes import DELEGATION_TAG
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
-    """Refuse to convert a plan with another converter release than it was made for.
+    """Check that a plan is converted with the converter that it was made for.
 
     Raises:
-        LowerdeckError: `converter` is not the one that `plan` is for.
+        LowerdeckError: `converter` differs from the plan's.
     """
     planned = plan.converter
     if planned is not None and planned != converter:
@@ -38,7 +38,7 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
 
 
 def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
-    """The hook that raises LowerdeckError where the partitioner does not tag exactly the nodes that `plan` has."""
+    """Return the hook that raises LowerdeckError where the partitioner's tags differ from `plan`."""
     planned = {node.name: node.partition for node in plan.nodes}
 
     def partition_as_planned(decide: Partition, program: ExportedProgram) -> PartitionResult:
@@ -52,7 +52,7 @@ def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
             different = sorted(name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name)))
             raise LowerdeckError(
                 f"{plan.backend} partitioned the program differently than in the stage partition "
-                f"({_listed(different) or 'other groups'}); `dvc repro -f partition` plans it again"
+                f"({listed(different, 5) or 'other groups'}); `dvc repro -f partition` plans it again"
             )
         return result
 
@@ -60,9 +60,9 @@ def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
 
 
 def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -> None:
-    """Check that every delegate of a lowered program has the nodes of one partition of `plan`, and the CPU the rest.
+    """Check that each delegate of a lowered program contains exactly the nodes of one partition of `plan`.
 
-    Tags are what the partitioner decided; this checks the result.
+    Tags are the partitioner's decision; this checks the result.
 
     Args:
         lowered: Edge program right after `to_backend`, with the original nodes of its delegates.
@@ -90,7 +90,7 @@ def check_lowered_program(lowered: torch.fx.GraphModule, plan: DelegationPlan) -
         "planned and no longer in the program": [name for name in planned if name not in found],
         "in the program and not planned": [name for name in found if name not in planned],
     }
-    differences = [f"{what}: {_listed(names)}" for what, names in wrong.items() if names]
+    differences = [f"{what}: {listed(names, 5)}" for what, names in wrong.items() if names]
     raise LowerdeckError(
         f"{plan.backend} lowered the program differently than planned: "
         f"{'; '.join(differences) or 'the same nodes are delegated, in other partitions'}"
@@ -113,13 +113,9 @@ def _undelegated(graph: torch.fx.Graph) -> list[str]:
 
 
 def _groups(tags: Mapping[str, str | None]) -> set[frozenset[str]]:
-    """The partitions as sets of nodes: how they are numbered does not matter."""
+    """The partitions as sets of nodes, independent of their numbering."""
     groups: dict[str, set[str]] = {}
     for name, tag in tags.items():
         if tag is not None:
             groups.setdefault(tag, set()).add(name)
     return {frozenset(group) for group in groups.values()}
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

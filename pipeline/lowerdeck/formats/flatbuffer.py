@@ -58,6 +58,10 @@ class Table:
         self._position = position
         self._fields: tuple[int, ...] = unpack(data, "H", vtable + 4, (size - 4) // 2)
 
+    def has(self, slot: int) -> bool:
+        """Whether the field in `slot` is present."""
+        return self._field(slot) is not None
+
     def scalar(self, slot: int, code: str, default: Any = 0) -> Any:
         """The number in `slot`, `default` where the field is missing."""
         position = self._field(slot)

@@ -1,1 +1,1 @@
-"""Components found by their place or named by import path, and what arguments they take."""
+"""Finds components by their location or import path, and the arguments that they accept."""

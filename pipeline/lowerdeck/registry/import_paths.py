@@ -1,7 +1,7 @@
-"""Classes and functions that configuration names by import path, `package.module:attribute`.
+"""Resolves classes and functions that configuration names by import path, `package.module:attribute`.
 
-Naming an import path in a configuration file runs that code. So only a package of the project and those under `plugins`
-in params.yaml may be named: a configuration from elsewhere cannot reach the other installed packages.
+Naming an import path in a configuration file executes that code. Only the project's own package and those under
+`plugins` in params.yaml may be named: a configuration from elsewhere cannot reach other installed packages.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lowerdeck.registry import components, signatures
 
 
 def split_import_path(path: str, key: str, example: str) -> tuple[str, str]:
-    """Module and attribute of an import path.
+    """Split an import path into module and attribute.
 
     Args:
-        path: What configuration names.
-        key: Configuration key that names it, for messages.
-        example: A path that could stand there.
+        path: The configured value.
+        key: Configuration key of `path`, for messages.
+        example: A valid path for this key.
 
     Raises:
-        ConfigurationError: it is not one.
+        ConfigurationError: `path` is not an import path.
     """
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", path):
         raise ConfigurationError(f"{key} is {path!r}; it must be package.module:attribute, e.g. {example}")
@@ -45,13 +45,13 @@ def check_permitted(path: str, key: str, own_package: str, plugins: Sequence[str
 
 
 def parameters(path: str, key: str) -> signatures.Parameters | None:
-    """The parameters of the class or function at `path`, None where Python does not know.
+    """Return the parameters of the class or function at `path`; None where Python cannot determine them.
 
-    Its source text is read. Only where that does not settle the matter (an attribute imported from elsewhere, a
-    decorated function) is the module imported, with its dependencies.
+    Its source text is parsed. Only where that is not sufficient (an attribute imported from elsewhere, a decorated
+    function) is the module imported, with its dependencies.
 
     Raises:
-        ConfigurationError: there is no such module or name, or it cannot be called.
+        ConfigurationError: there is no such module or name, or it is not callable.
     """
     module, _, attribute = path.partition(":")
     accepted = signatures.parameters_in_source(module, attribute, key)
@@ -59,7 +59,7 @@ def parameters(path: str, key: str) -> signatures.Parameters | None:
 
 
 def import_object(path: str, key: str) -> Any:
-    """What stands at `path`.
+    """Import the object at `path`.
 
     Raises:
         ConfigurationError: the module cannot be imported or has no such name.
@@ -67,7 +67,7 @@ def import_object(path: str, key: str) -> Any:
     name, _, attribute = path.partition(":")
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # whatever a user's module raises while it is imported
+    except Exception as error:  # importing a user's module may raise anything
         raise ConfigurationError(
             f"{key}: {name} cannot be imported: {type(error).__name__}: {error}. Install it, or put the folder that "
             "holds it on PYTHONPATH."
@@ -79,10 +79,10 @@ def import_object(path: str, key: str) -> Any:
 
 
 def import_callable(path: str, key: str) -> Any:
-    """The class or function at `path`.
+    """Import the class or function at `path`.
 
     Raises:
-        ConfigurationError: it cannot be imported, or is something else.
+        ConfigurationError: it cannot be imported or is not callable.
     """
     found = import_object(path, key)
     if not callable(found):

@@ -1,6 +1,6 @@
-"""What keyword arguments a class or function takes, read from its source text where that is possible.
+"""Determines the keyword arguments of a class or function, from its source text where possible.
 
-Configuration is checked in a process that must not import torch only to learn a parameter's name.
+The process that checks configuration must not import torch only to learn a parameter's name.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from lowerdeck.registry import components
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """How a callable may be called with keywords."""
+    """The keyword arguments of a callable."""
 
     keywords: tuple[str, ...]
-    """Names that it takes."""
+    """Accepted names."""
     required: tuple[str, ...]
-    """Its parameters without a default; a positional-only one can never be given."""
+    """Parameters without a default, including positional-only ones, which keywords cannot set."""
     any_keyword: bool
     """Whether it has `**kwargs`."""
 
 
 def parameters_of(callable_: Any) -> Parameters | None:
-    """Of an imported callable; None where Python does not know (some built-in ones)."""
+    """Inspect an imported callable; None where Python cannot (some built-in ones)."""
     try:
         signature = inspect.signature(callable_)
     except (TypeError, ValueError):
@@ -46,20 +46,19 @@ def parameters_of(callable_: Any) -> Parameters | None:
 
 
 def parameters_in_source(module: str, attribute: str, key: str) -> Parameters | None:
-    """Of a class or function that `module` defines at its top level, without importing anything.
+    """Parse the parameters of a class or function at the top level of `module`, without importing anything.
 
     Args:
         module: Full dotted name.
         attribute: Name of the class or function.
-        key: Configuration key that names it, for messages.
+        key: Configuration key of the import path, for messages.
 
     Returns:
-        None where the source does not show it: the name is imported or assigned, decorated, or a class without an
-        `__init__`
-        of its own.
+        None where the source is not sufficient: the name is imported, assigned or decorated, or a class without its own
+        `__init__`.
 
     Raises:
-        ConfigurationError: there is no such module, it needs a package that is not installed, or defines no such name.
+        ConfigurationError: there is no such module, or it imports a package that is not installed.
     """
     path = source_file(module, key)
     if path is None:
@@ -100,13 +99,13 @@ def _parameters(arguments: ast.arguments, *, skip_self: bool) -> Parameters:
 
 
 def source_file(module: str, key: str) -> Path | None:
-    """The module's `.py`, found without importing its parent packages; None where there is no such file.
+    """Find the module's `.py` without importing its parent packages; None where it is not a Python file.
 
     Raises:
-        ConfigurationError: no such module.
+        ConfigurationError: there is no such module.
     """
     parts = module.split(".")
-    # A top-level name is looked up without importing it, and honours editable installations.
+    # find_spec does not import a top-level name, and supports editable installations.
     spec = _find_spec(parts[0], None)
     for depth in range(1, len(parts) + 1):
         if spec is None:
@@ -133,7 +132,7 @@ def _find_spec(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
         return PathFinder.find_spec(name, folders)
     try:
         return importlib.util.find_spec(name)
-    except ValueError:  # a module that is loaded and has no spec, e.g. __main__
+    except ValueError:  # a loaded module without a spec, e.g. __main__
         return None
 
 

@@ -85,7 +85,7 @@ def test_a_check_keeps_nodes_off_the_npu_and_is_named_as_the_reason(
     ("name", "expected"),
     [
         ("Broken", r"my_checks:Broken raised AttributeError at \w+: .*nmae"),
-        ("nothing", r"my_checks:nothing makes a int; it has to make an OperatorSupportBase"),
+        ("nothing", r"my_checks:nothing returns a int; it must return an OperatorSupportBase"),
         ("Picky", r"my_checks:Picky called without arguments raised TypeError"),
         ("Missing", r"my_checks has no Missing"),
     ],
@@ -104,7 +104,7 @@ def test_what_is_no_check(lowered: Callable[[str], Lowered], plugin: Plugin, nam
         ("my_checks.NoAdditions", ("my_checks",), "must be package.module:attribute, e.g. plugins.my_checks:MyCheck"),
         ("my_checks:NoAddition", ("my_checks",), "my_checks has no NoAddition. Did you mean NoAdditions?"),
         ("my_check:NoAdditions", ("my_check",), "there is no module my_check"),
-        ("my_checks:Picky", ("my_checks",), "requires size, and checks are made without arguments"),
+        ("my_checks:Picky", ("my_checks",), "requires size, but checks are created without arguments"),
     ],
 )
 def test_paths_are_refused_before_anything_is_built(
@@ -128,7 +128,7 @@ def test_a_custom_operator_has_to_be_one(lowered: Callable[[str], Lowered], plug
     path = plugin("import torch\nsort = torch.ops.aten.sort") + ":sort"
     assert refused(custom_partition_ops=[path]) == []
     with pytest.raises(
-        ConfigurationError, match=r"my_checks:sort is a OpOverloadPacket; it has to be an operator with"
+        ConfigurationError, match=r"my_checks:sort is a OpOverloadPacket; it must be an operator overload"
     ):
         with_options(lowered(U55), custom_partition_ops=[path]).lowering(lowered(U55).quantized())
 

@@ -35,7 +35,7 @@ def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compose:
 REFUSED = {
     "flag that is ignored": (
         {"extra_flags": ["--verbose-graph", "--timing"]},
-        ("target.options.extra_flags.1: Vela takes --timing and ignores it", 'received: "--timing"'),
+        ("target.options.extra_flags.1: Vela accepts --timing but ignores it", 'received: "--timing"'),
     ),
     "flag that is an option": (
         {"extra_flags": ["--memory-mode=Sram_Only"]},
@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "operator that is a glob": (
         {"operators_not_to_delegate": ["aten::*"]},
-        ("target.options.operators_not_to_delegate: 'aten::*' is no operator",),
+        ("target.options.operators_not_to_delegate: 'aten::*' is not an operator",),
     ),
     "code that is not opened": (
         {"additional_checks": ["os:getcwd"]},

@@ -152,10 +152,10 @@ INVALID = {
     "no clock": ("core_clock=1e9\n", "", "Fast_Memory", "Small", "a number of Hz above 0, e.g. core_clock=500e6"),
     "clock of zero": ("1e9", "0", "Fast_Memory", "Small", "a number of Hz above 0"),
     "clock that is no number": ("1e9", "fast", "Fast_Memory", "Small", "a number of Hz above 0"),
-    "no second port": ("axi1_port=Dram\n", "", "Fast_Memory", "Small", "has to give axi1_port: Sram, Dram"),
-    "unknown memory": ("axi1_port=Dram", "axi1_port=Ddr", "Fast_Memory", "Small", "has to give axi1_port: Sram, Dram"),
-    "memory without speed": ("Dram_clock_scale=0.75\n", "", "Fast_Memory", "Small", "has to give Dram_clock_scale"),
-    "mode without an area": ("cache_mem_area=Axi0\narena_c", "arena_c", "Board", "Small", "cache_mem_area: Axi0 or"),
+    "no second port": ("axi1_port=Dram\n", "", "Fast_Memory", "Small", "must set axi1_port to Sram, Dram"),
+    "unknown memory": ("axi1_port=Dram", "axi1_port=Ddr", "Fast_Memory", "Small", "must set axi1_port to Sram, Dram"),
+    "memory without speed": ("Dram_clock_scale=0.75\n", "", "Fast_Memory", "Small", "must set Dram_clock_scale"),
+    "mode without an area": ("cache_mem_area=Axi0\narena_c", "arena_c", "Board", "Small", "cache_mem_area to Axi0 or"),
     "heir of nobody": ("System_Config.Base\n", "System_Config.Bass\n", "Board", "Small", "which is not there"),
     "heir of itself": ("System_Config.Base\n", "System_Config.Board\n", "Board", "Small", "inherits from itself"),
 }
@@ -171,7 +171,7 @@ def test_a_spoiled_file_is_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("content", [b"[unclosed", b"\xff\xfe", b"value without a section"])
 def test_what_is_no_ini_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "board.ini").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"target\.options\.vela_config: .*board\.ini is no ini file"):
+    with pytest.raises(ConfigurationError, match=r"target\.options\.vela_config: .*board\.ini is not an ini file"):
         vela_config.read(str(tmp_path / "board.ini"))
 
 

@@ -14,6 +14,7 @@ import flatbuffers
 import numpy as np
 
 from lowerdeck.backends.neutron import reference
+from lowerdeck.formats import flatbuffer
 
 REFERENCE = Path(reference.__file__).parent
 # What the copies import; the interpreter of an environment has none of it.
@@ -51,8 +52,9 @@ def make(folder: Path, package: str = "eiq_neutron_sdk", version: str | None = "
     (site / "test.pth").write_text("\n".join(map(str, sorted(SITE))))
     installed = site / package
     installed.mkdir()
-    for source in REFERENCE.glob("*.py"):
+    for source in (*REFERENCE.glob("*.py"), Path(flatbuffer.__file__)):
         text = source.read_text().replace("lowerdeck.backends.neutron.reference", package)
+        text = text.replace("lowerdeck.formats", package)
         (installed / source.name).write_text(text)
     init = installed / "__init__.py"
     init.write_text(init.read_text().replace('__version__ = f"reference-{FORMAT_VERSION}"\n', "").replace(

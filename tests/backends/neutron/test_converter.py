@@ -272,7 +272,7 @@ def test_leftover_operators_are_named(tmp_path: Path) -> None:
 
 
 def test_output_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="wrote no usable model: not a LiteRT model: 2 bytes"):
+    with pytest.raises(ConversionError, match=r"wrote no usable model: not a LiteRT model: .*2 bytes"):
         convert(fake_sdk(tmp_path, "return b'no'"), RELU, "imxrt700", DEFAULTS, tmp_path / "tag0")
 
 

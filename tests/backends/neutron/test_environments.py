@@ -122,10 +122,10 @@ ENDINGS = {
     "exit": ("import os; os._exit(3)", "ended with exit code 3 and without a result"),
     "exit as if well": ("import sys; sys.exit(0)", "ended with exit code 0 and without a result"),
     "exception": ("raise MemoryError('of the converter')", "reports: MemoryError: of the converter"),
-    "nothing": ("return None", "the converter gave NoneType None and no model"),
-    "a number": ("return 5", "the converter gave int 5 and no model"),
-    "no model": ("return b'TFL3' * 9", "wrote no usable model: LiteRT model is damaged"),
-    "the model as it was": ("return bytes(model)", "and left: RELU x 1. Keep the operators that it cannot convert off"),
+    "nothing": ("return None", "the converter returned no model but NoneType None"),
+    "a number": ("return 5", "the converter returned no model but int 5"),
+    "no model": ("return b'TFL3' * 9", "wrote no usable model: it refers to"),
+    "the model as it was": ("return bytes(model)", "but left: RELU x 1. Keep the operators that it cannot convert off"),
 }
 
 

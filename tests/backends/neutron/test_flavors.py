@@ -172,7 +172,7 @@ def test_another_release_than_the_configured_is_refused(release: Callable[..., E
     with pytest.raises(LowerdeckError) as caught:
         converter.require_version("3.1.3")
     assert str(caught.value) == (
-        "Flavor tried is configured for version 3.1.3 (flavor.version), and eiq_neutron_sdk is of version 3.0.0 there. "
+        "Flavor tried is configured for version 3.1.3 (flavor.version), but its eiq_neutron_sdk has version 3.0.0. "
         "Install the configured release, choose the flavor that has it, or change `flavor.version`."
     )
 
@@ -185,7 +185,7 @@ FAILURES = {
     "crash": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was ended by signal SIGSEGV."),
     "hang": ("import time; time.sleep(300)", "was ended at its time limit of 5 s."),
     "two operators": (f"return bytes.fromhex('{OTHER_MODELS['two']}')", "left: NeutronGraph x 1, SOFTMAX x 1."),
-    "the same model": ("return model", "must turn the partition into exactly one NeutronGraph operator and left: "),
+    "the same model": ("return model", "must convert the partition to exactly one NeutronGraph operator, but left: "),
     "no microcode": (f"return bytes.fromhex('{OTHER_MODELS['bare']}')", "NeutronGraph operator that ExecuTorch cannot"),
     "no kernel selection": ("context.compilationOpts.dumpKernelSelectionCode = False", "wrote no _kernel_selection.c"),
 }
@@ -253,7 +253,7 @@ def test_a_release_that_changes_between_two_partitions_is_noticed(
     with pytest.raises(ConversionError) as caught:
         converted(partitioned, backend, tmp_path / "build")
     assert "Partition " in str(caught.value)
-    assert "is of version 3.2.0, and was of version 3.1.3 when the program was partitioned" in str(caught.value)
+    assert "has version 3.2.0, but had version 3.1.3 when the program was partitioned" in str(caught.value)
     assert "Its LiteRT model: " in str(caught.value)
 
 

@@ -175,7 +175,7 @@ def test_preserved_operators_are_delegated_whole() -> None:
 def test_an_operator_that_cannot_be_preserved_is_an_error_with_near_names() -> None:
     with pytest.raises(LowerdeckError) as caught:
         partition(quantized(Mixed(), MIXED_SHAPE), neutron(preserve_ops=["aten::hardswisch"]))
-    assert "target.options.preserve_ops: 'aten::hardswisch' is no operator that the Neutron" in str(caught.value)
+    assert "target.options.preserve_ops: 'aten::hardswisch' is not an operator that the Neutron" in str(caught.value)
     assert "Did you mean aten.hardswish.default?" in str(caught.value)
 
 
@@ -216,7 +216,7 @@ def test_a_check_of_ones_own_decides_what_is_kept_whole(my_checks: Path) -> None
     [
         ("my_checks:no_hardswish", (), "let params.yaml say `plugins: [my_checks]`"),
         ("my_checks:no_hardswich", ("my_checks",), "no_hardswish"),
-        ("my_checks:of_two", ("my_checks",), "requires node, other, and is called with a node alone"),
+        ("my_checks:of_two", ("my_checks",), "requires node, other, but is called with a single node"),
         ("my_checks", ("my_checks",), "must be package.module:attribute"),
     ],
 )

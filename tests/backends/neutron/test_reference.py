@@ -279,7 +279,7 @@ def test_unknown_option_is_refused_as_by_the_sdk() -> None:
 def test_converter_refuses_what_is_no_partition(lowered: Lowered) -> None:
     with pytest.raises(ValueError, match="no target"):
         neutron_converter.convertModel(lowered.litert, neutron_converter.CompilationContext())
-    with pytest.raises(ValueError, match=r"not a LiteRT model: 7 bytes that start with b'garbage'"):
+    with pytest.raises(ValueError, match=r"not a LiteRT model: bytes 4 to 8 are b'age'"):
         neutron_converter.convertModel(b"garbage", context())
     with pytest.raises(ValueError, match="converted already"):
         neutron_converter.convertModel(lowered.converted, context())

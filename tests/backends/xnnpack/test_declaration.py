@@ -43,9 +43,11 @@ def test_a_misspelled_config_is_told_from_those_there_are(refusal: Callable[...,
 def test_what_does_not_fit_the_quantization_is_refused_with_its_value(refusal: Callable[..., str]) -> None:
     message = refusal({"config_precisions": ["STATIC_QUANT"], "quantized_inputs": True}, "float32")
     assert message.startswith("2 problems")
-    assert "target.options.config_precisions: has neither FP32 nor what quantization float32 leads to, FP32" in message
+    assert (
+        "target.options.config_precisions: has neither FP32 nor FP32, the precision of quantization float32" in message
+    )
     assert 'received: ["STATIC_QUANT"]' in message
-    assert "target.options.quantized_inputs: needs activations with ranges fixed before" in message
+    assert "target.options.quantized_inputs: needs static activation ranges" in message
 
 
 @pytest.mark.parametrize(

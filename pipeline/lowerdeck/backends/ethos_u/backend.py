@@ -1,4 +1,4 @@
-"""Lowers to Arm Ethos-U; torch and ExecuTorch are imported inside methods, because composing imports this."""
+"""Lowers to Arm Ethos-U; imports torch and ExecuTorch inside methods, because composing imports this module."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 OWN_PACKAGE = __name__.rpartition(".")[0].rpartition(".")[0]
-"""Package of the project whose code may be named by import path."""
+"""The project's package whose code import paths may name."""
 _UNSUPPORTED_OPTIONS = {
     "target": "is `target.device.accelerator` here",
     "config_ini": "is `target.options.vela_config` here",
-    "compile_spec": "has no level of its own here: set its fields, e.g. system_config",
+    "compile_spec": "is not a section here: set its fields, e.g. system_config",
     "dump_intermediate_artifacts_to": "cannot be set: TOSA graphs and Vela's files are always kept, in "
-    "build/convert/twins and build/convert/reports, and its path would stand in the `.pte`",
+    "build/convert/twins and build/convert/reports, and its path would be embedded in the `.pte`",
     "dump_debug_info": "is `target.options.debug_info` here",
     "set_pass_pipeline_config": "is `target.device.pass_pipeline` here",
     "register_custom_partition_op": "is `target.options.custom_partition_ops` here",
-    "leaky_relu": "cannot be set: quantized, as the NPU needs it, a leaky ReLU is one table whatever stands here",
-    "sdpa_safe_softmax_guard": "cannot be set: ExecuTorch finds the guard in float programs only, which the NPU cannot "
+    "leaky_relu": "cannot be set: the NPU needs a quantized leaky ReLU, which is one table in either case",
+    "sdpa_safe_softmax_guard": "cannot be set: ExecuTorch finds the guard only in float programs, which the NPU cannot "
     "execute",
     "tosa_spec": "cannot be set: ExecuTorch derives it from the accelerator",
 }
@@ -53,18 +53,21 @@ class EthosU(Backend[Device, Options]):
     trainable = ("int8",)
     converters = ("vela",)
     unsupported_options = _UNSUPPORTED_OPTIONS
-    # How custom operators are lowered matters to the edge program, too.
+    # The edge program depends on how custom operators are lowered.
     delegation_options = tuple(
         option.name for option in dataclasses.fields(Options) if option.name != "custom_partition_ops"
     )
     decomposition_options = ("operators_not_to_delegate", "modules_not_to_delegate")
 
     def check(self) -> Problems:
-        """What Vela would accept or reject late, and what ExecuTorch would ignore."""
+        """Yield problems that Vela would ignore or report late, and choices that ExecuTorch would ignore."""
         options = self.options
         family = self.device.accelerator.removeprefix("ethos-").partition("-")[0].upper()
         if self.device.pass_pipeline.softmax == "MASKED" and family != "U85":
-            yield "device.pass_pipeline.softmax", f"an Ethos-{family} has STABLE only: ExecuTorch would drop the choice"
+            yield (
+                "device.pass_pipeline.softmax",
+                f"an Ethos-{family} has STABLE only: ExecuTorch would ignore the choice",
+            )
         config = vela_config.read(options.vela_config)
         for name, problem in vela_config.problems(config, options.system_config, options.memory_mode, family):
             yield f"options.{name}", problem
@@ -72,18 +75,15 @@ class EthosU(Backend[Device, Options]):
             yield f"options.{option}", problem
         for index, problem in vela_flags.problems(options.extra_flags, family):
             yield f"options.extra_flags.{index}", problem
-        for part, tag in (
-            ("cmd_data", options.external_block_placements.cmd_data),
-            ("weight_data", options.external_block_placements.weight_data),
-        ):
+        for part, tag in dataclasses.asdict(options.external_block_placements).items():
             if tag is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", tag):
-                message = "names a file: it may have letters, digits, _ and -"
+                message = "names a file: it may contain letters, digits, _ and -"
                 yield f"options.external_block_placements.{part}", message
 
     def check_build(self, build: BuildContext) -> Problems:
-        """Which code may be named depends on the plugins, which integers the inputs and outputs need on the scheme."""
+        """Check import paths against the plugins, and I/O quantization against the scheme."""
         if self.device.io_quantization == "int16" and build.scheme.name == "int16x8":
-            yield "target.device.io_quantization", "is what int16x8 has anyway; leave it out, or choose uint8"
+            yield "target.device.io_quantization", "is already what int16x8 uses; leave it out, or choose uint8"
         for key, paths in ((CHECKS, self.options.additional_checks), (OPERATORS, self.options.custom_partition_ops)):
             for index, path in enumerate(paths):
                 problem = _import_problem(path, key, build.plugins)
@@ -91,7 +91,7 @@ class EthosU(Backend[Device, Options]):
                     yield f"{key}.{index}", problem
 
     def files(self) -> Iterator[Path]:
-        """What configuration names and programs depend on."""
+        """Yield the vela.ini and the source files of checks and operators."""
         if self.options.vela_config is not None:
             yield Path(self.options.vela_config)
         for key, paths in ((CHECKS, self.options.additional_checks), (OPERATORS, self.options.custom_partition_ops)):
@@ -102,12 +102,12 @@ class EthosU(Backend[Device, Options]):
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
-        """The installed Vela."""
+        """Describe the installed Vela."""
         converter = Converter.of_package("ethos-u-vela", flavor=flavor.name, requirement="executorch[ethos-u]")
         return FlavorReport(converter=converter, targets=get_args(Accelerator))
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """EthosUQuantizer with symmetric 8-bit weights, and activations of 8 or 16 bits, for the whole model."""
+        """Create an EthosUQuantizer with symmetric 8-bit weights, and activations of 8 or 16 bits."""
         from executorch.backends.arm.ethosu import EthosUCompileSpec
         from executorch.backends.arm.quantizer import (
             get_symmetric_a16w8_quantization_config,
@@ -119,7 +119,7 @@ class EthosU(Backend[Device, Options]):
 
         configs = {"int8": get_symmetric_quantization_config, "int16x8": get_symmetric_a16w8_quantization_config}
         config = configs[scheme.name](is_per_channel=scheme.weight_granularity != "per_tensor", is_qat=scheme.is_qat)
-        # The quantizer looks at the accelerator and the pass pipeline only; the rest are the class's own defaults.
+        # The quantizer reads only the accelerator and the pass pipeline.
         spec = self._with_pass_pipeline(EthosUCompileSpec(self.device.accelerator))
         quantizer: Quantizer = YieldingQuantizer(spec).set_global(config)
         if self.device.io_quantization is not None:
@@ -128,7 +128,7 @@ class EthosU(Backend[Device, Options]):
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:
-        """EthosUPartitioner for this accelerator."""
+        """Return an EthosUPartitioner for this accelerator."""
         from lowerdeck.backends.ethos_u.partitioner import create_partitioner, partition_hooks
 
         partitioner, reasons = create_partitioner(self._compile_spec(), self.options)
@@ -142,7 +142,7 @@ class EthosU(Backend[Device, Options]):
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
-        """Run Vela for every partition in a process and folder of its own; the TOSA graph becomes the host twin."""
+        """Run Vela for every partition in a separate process and folder; the TOSA graph becomes the host twin."""
 
         from lowerdeck.backends.ethos_u import vela
         from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
@@ -194,7 +194,7 @@ class EthosU(Backend[Device, Options]):
         return self._with_pass_pipeline(spec)
 
     def _with_pass_pipeline(self, spec: EthosUCompileSpec) -> EthosUCompileSpec:
-        """`spec` with what the device chooses of the pass pipeline."""
+        """Apply the device's pass pipeline to `spec`."""
         if self.device.pass_pipeline != PassPipeline():
             spec.set_pass_pipeline_config(_pass_pipeline(self.device.pass_pipeline, spec))
         return spec
@@ -211,12 +211,12 @@ def _import_problem(path: str, key: str, plugins: Sequence[str]) -> str | None:
     except ConfigurationError as error:
         return str(error).removeprefix(key).removeprefix(": ").strip()
     if accepted is not None and accepted.required:
-        return f"requires {', '.join(accepted.required)}, and checks are made without arguments"
+        return f"requires {', '.join(accepted.required)}, but checks are created without arguments"
     return None
 
 
 def _pass_pipeline(chosen: PassPipeline, spec: EthosUCompileSpec) -> ArmPassPipelineConfig:
-    """What `spec` would have by itself, with what is chosen put into it."""
+    """The default pipeline of `spec`, with the chosen values."""
     from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
 
     values = spec._get_pass_pipeline_config().to_dict()

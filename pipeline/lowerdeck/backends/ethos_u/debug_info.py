@@ -1,7 +1,7 @@
-"""Has ExecuTorch's Arm backend write down where every TOSA operator comes from.
+"""Makes ExecuTorch's Arm backend report the origin of every TOSA operator.
 
-Its compile spec can ask for that too, together with a folder to write to. But a compile spec becomes part of the
-`.pte`, and the folder with it: here the spec of the conversion to TOSA alone is changed, which is not kept.
+Its compile spec can request this with an output folder, but the compile spec and the folder become part of the `.pte`.
+Here only the spec of the conversion to TOSA is changed, which is not stored.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 _REPORT = "debug.json"
 _ABOVE_PACKAGES = re.compile(r'(?<=")/[^"]*/(?:site|dist)-packages/')
-"""The part of a path in a stack trace that differs between machines."""
+"""The machine-specific part of a path in a stack trace."""
 
 
 @contextmanager
 def debug_info(mode: str | None, folder: Path) -> Iterator[None]:
-    """While open, conversions to TOSA keep debug information.
+    """Collect debug information from conversions to TOSA.
 
     Args:
         mode: `JSON` for a report in `folder`, `TOSA` for information inside the TOSA graph, None for neither.
-        folder: Where the backend writes; emptied for every conversion.
+        folder: The backend's output folder; emptied for every conversion.
     """
     if mode is None:
         yield
@@ -57,6 +57,6 @@ def debug_info(mode: str | None, folder: Path) -> Iterator[None]:
 
 
 def debug_reports(folder: Path) -> dict[str, bytes]:
-    """The report of the last conversion by file name, empty where none was asked for."""
+    """Return the report of the last conversion by file name; empty where there is none."""
     report = folder / _REPORT
     return {_REPORT: report.read_bytes()} if report.is_file() else {}

@@ -1,4 +1,4 @@
-"""What `target.device` and `target.options` may hold for Ethos-U."""
+"""The schemas of `target.device` and `target.options` for Ethos-U."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ class QuantizeInf:
 
 @dataclass(frozen=True, kw_only=True)
 class PassPipeline:
-    """How ExecuTorch's Arm backend rewrites operators (its ArmPassPipelineConfig); null is its choice for the NPU."""
+    """How ExecuTorch's Arm backend rewrites operators (ArmPassPipelineConfig); null for its default."""
 
     softmax: Literal["MASKED", "STABLE"] | None = None
-    """Softmax with the largest value subtracted first; `MASKED` decomposes masked_fill as well, so that it can be
-    delegated. Ethos-U85 only: the others have `STABLE`."""
+    """Softmax after subtracting the largest value; `MASKED` also decomposes masked_fill, so that it can be delegated.
+    Ethos-U85 only; the others have `STABLE`."""
     quantize_inf: QuantizeInf | None = None
     """What infinities become before tensors are quantized."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """The accelerator, and how networks are rewritten for it before they are quantized."""
+    """The accelerator, and how models are rewritten for it before quantization."""
 
     accelerator: Accelerator
-    """NPU and its MACs per cycle, as Vela names it."""
+    """Vela's name of the NPU, with its MACs per cycle."""
     pass_pipeline: PassPipeline = field(default_factory=PassPipeline)
-    """Rewriting of operators, which decides what is observed and quantized."""
+    """Rewriting of operators, which determines the observed and quantized tensors."""
     io_quantization: Literal["uint8", "int16"] | None = None
-    """Integers that stand for the model's inputs and outputs, where others than inside: `uint8` for camera images,
-    `int16` for audio. Null for those of the quantization scheme."""
+    """Integer type of the model's inputs and outputs, where it differs from the quantization scheme: `uint8` for camera
+    images, `int16` for audio. Null for the type of the scheme."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalBlocks:
-    """Parts of partitions that are kept in data files beside the `.pte`; null keeps a part inside."""
+    """Parts of partitions stored in data files next to the `.pte`; null embeds a part."""
 
     cmd_data: str | None = None
     """Tag of the file with the command streams."""
@@ -70,27 +70,27 @@ class ExternalBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Exclusion):
-    """What is delegated, and what Vela compiles for."""
+    """Options of the partitioner and of Vela."""
 
     system_config: str
-    """Section `System_Config.NAME` of vela.ini, which describes clock and memories of the system around the NPU."""
+    """Section `System_Config.NAME` of vela.ini, with the clock and the memories of the system around the NPU."""
     memory_mode: str
-    """Section `Memory_Mode.NAME` of vela.ini, which says what memory holds weights, activations and commands."""
+    """Section `Memory_Mode.NAME` of vela.ini, with the memories for weights, activations and commands."""
     vela_config: str | None = None
-    """Path of a vela.ini of your own, e.g. data/inputs/my_board.ini; null for Arm's, which comes with Vela."""
+    """Path of your vela.ini, e.g. data/inputs/my_board.ini; null for Arm's, which comes with Vela."""
     extra_flags: list[str] = field(default_factory=list)
     """More flags for Vela, e.g. [`--optimise=Size`]; docs/ethos_u.md lists them."""
     external_block_placements: ExternalBlocks = field(default_factory=ExternalBlocks)
-    """Parts of partitions that are kept in data files beside the `.pte`."""
+    """Parts of partitions stored in data files next to the `.pte`."""
     additional_checks: list[str] = field(default_factory=list)
-    """Checks of your own that may refuse nodes: import paths `package.module:attribute` of classes or functions that,
-    called without arguments, make an OperatorSupportBase of torch.fx.passes.operator_support."""
+    """Your checks that may refuse nodes: import paths `package.module:attribute` of classes or functions that return an
+    OperatorSupportBase of torch.fx.passes.operator_support when called without arguments."""
     custom_partition_ops: list[str] = field(default_factory=list)
-    """Operators that are delegated although Arm's partitioner does not know them: import paths of OpOverload objects.
-    Importing their module has to teach Arm's backend how to lower them."""
+    """Operators to delegate that Arm's partitioner does not know: import paths of OpOverload objects. Importing their
+    module must register their lowering with Arm's backend."""
     debug_info: Literal["JSON", "TOSA"] | None = None
-    """Where every TOSA operator comes from in the model: as a JSON report, or inside the TOSA graph that is kept."""
+    """Record the origin of every TOSA operator in the model: in a JSON report, or inside the stored TOSA graph."""
     quantized_inputs: bool = False
     """Whether the program takes integers, without a quantization on the CPU at its start."""
     quantized_outputs: bool = False
-    """Whether the program gives integers, without a dequantization on the CPU at its end."""
+    """Whether the program returns integers, without a dequantization on the CPU at its end."""

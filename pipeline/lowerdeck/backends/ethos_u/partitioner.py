@@ -20,7 +20,7 @@ from lowerdeck.contracts.partition_hooks import (
     PreserveOperators,
 )
 from lowerdeck.contracts.plan import Reason, ReasonCode
-from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition, matches_aten_node
+from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition, matches_aten_node, missing_kernel_error
 from lowerdeck.graph.nodes import operator_name
 from lowerdeck.registry import import_paths
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _NO_CPU_KERNEL = ("eye", "hardsigmoid", "hardswish", "linspace", "pad", "silu")
-"""ATen operators that the partitioner keeps whole, and that ExecuTorch's CPU kernels have only in pieces."""
+"""ATen operators that the partitioner preserves and that ExecuTorch has no CPU kernel for."""
 _Reasons = Callable[[], AbstractContextManager[Callable[[torch.fx.Node], Reason | None]]]
 
 
 def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tuple[EthosUPartitioner, _Reasons]:
-    """The partitioner for `options`, and what to open around its decision to learn its reasons.
+    """Create the partitioner for `options`, and the context that records its reasons.
 
     Raises:
-        ConfigurationError: what an import path names is not a check, or not an operator.
+        ConfigurationError: an import path does not name a check or an operator.
     """
     checks = [_UserCheck(path, _create_check(path)) for path in options.additional_checks]
     partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), *checks])
@@ -46,12 +46,12 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
 
 
 def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
-    """What acts around Arm's partitioner."""
+    """Return the hooks around Arm's partitioner."""
 
     def preserve_delegated(preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
-        """Operators that stay on the CPU are decomposed as they would be without a delegate."""
+        """Decompose operators that stay on the CPU."""
         operators, preserves = preserve(program)
-        assert preserves is not None, "Arm's partitioner decides for each node"
+        assert preserves is not None, "Arm's partitioner always filters nodes"
         return operators, lambda node: preserves(node) and not matches_aten_node(node, options)
 
     return (
@@ -63,7 +63,7 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
 
 
 class _ExclusionCheck(OperatorSupportBase):
-    """Refuses nodes that the options exclude."""
+    """Refuses excluded nodes."""
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
         excluded = excluded_by(node)
@@ -73,7 +73,7 @@ class _ExclusionCheck(OperatorSupportBase):
 
 
 class _UserCheck(OperatorSupportBase):
-    """A check of `additional_checks`, whose errors become messages."""
+    """A check of `additional_checks`; converts its exceptions to LowerdeckError."""
 
     def __init__(self, path: str, check: OperatorSupportBase) -> None:
         self.path = path
@@ -99,7 +99,7 @@ def _create_check(path: str) -> OperatorSupportBase:
         raise ConfigurationError(f"{CHECKS}: {path} called without arguments raised {error!r}") from error
     if not isinstance(check, OperatorSupportBase):
         raise ConfigurationError(
-            f"{CHECKS}: {path} makes a {type(check).__name__}; it has to make an OperatorSupportBase of "
+            f"{CHECKS}: {path} returns a {type(check).__name__}; it must return an OperatorSupportBase of "
             "torch.fx.passes.operator_support"
         )
     return check
@@ -109,28 +109,20 @@ def _operator(path: str) -> torch._ops.OpOverload:
     operator = import_paths.import_object(path, OPERATORS)
     if not isinstance(operator, torch._ops.OpOverload):
         raise ConfigurationError(
-            f"{OPERATORS}: {path} is a {type(operator).__name__}; it has to be an operator with its overload, as "
+            f"{OPERATORS}: {path} is a {type(operator).__name__}; it must be an operator overload, such as "
             "torch.ops.my_library.my_operator.default"
         )
     return operator
 
 
 def _check_has_cpu_kernel(node: torch.fx.Node, excluded_by_option: str) -> None:
-    """Raise LowerdeckError where nothing on the CPU executes `node`.
-
-    By operator or module it would have been found in the ATen program already, and decomposed.
-    """
-    name = operator_name(node)
-    if name.removeprefix("aten.").partition(".")[0] in _NO_CPU_KERNEL:
-        raise LowerdeckError(
-            f"target.options.{excluded_by_option} keeps {node.name} off the NPU, for which {name} was kept whole, and "
-            "ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or modules_not_to_delegate "
-            "instead, so that it is decomposed"
-        )
+    """Raise LowerdeckError where ExecuTorch has no CPU kernel for `node`."""
+    if operator_name(node).removeprefix("aten.").partition(".")[0] in _NO_CPU_KERNEL:
+        raise missing_kernel_error(node, excluded_by_option)
 
 
 def _user_check_reason(check: OperatorSupportBase) -> Reason | None:
-    """Why `check` refused a node, where it is one of the checks of this module."""
+    """The reason of a check of this module; None for the backend's checks."""
     match check:
         case _UserCheck():
             message = f"refused by target.options.additional_checks: {check.path}"

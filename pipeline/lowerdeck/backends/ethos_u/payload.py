@@ -1,22 +1,22 @@
-"""Reads what ExecuTorch's Arm backend packs around Vela's output (executorch/backends/arm/arm_vela.py)."""
+"""Reads the container of Vela's output in a payload (executorch/backends/arm/arm_vela.py)."""
 
 from __future__ import annotations
 
 import struct
 
 _HEADER = struct.Struct("<16sIB11s")
-"""Name, length in bytes, whether the block stands elsewhere, reserved."""
+"""Name, length in bytes, whether the block is in another file, reserved."""
 _ALIGNMENT_BYTES = 16
 _SCRATCH_SIZE, _END = b"scratch_size", b"vela_end_stream"
 
 
 def scratch_bytes(payload: bytes) -> int | None:
-    """Working memory that the NPU needs for inputs, outputs and what lies between, all at once.
+    """Return the size of the NPU's working memory for inputs, outputs and intermediate tensors together.
 
-    None where the payload does not say it itself, but names a block of a data file.
+    None where the payload refers to a block of a data file instead.
 
     Raises:
-        ValueError: the payload has no such block.
+        ValueError: the payload has no block with this size.
     """
     position = 0
     while position + _HEADER.size <= len(payload):
@@ -27,4 +27,4 @@ def scratch_bytes(payload: bytes) -> int | None:
         if name.rstrip(b"\0") == _END:
             break
         position += length + -length % _ALIGNMENT_BYTES
-    raise ValueError("Vela's payload names no size of its scratch memory")
+    raise ValueError("Vela's payload does not contain the size of its scratch memory")

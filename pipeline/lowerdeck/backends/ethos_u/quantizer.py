@@ -1,4 +1,4 @@
-"""Arm's quantizer, which here leaves annotated nodes alone, as the quantizers of other backends do."""
+"""Arm's quantizer, changed to skip annotated nodes, as the quantizers of other backends do."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
     """
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Arm's transformation: it annotates once to find what will be quantized."""
+        """Run Arm's transformation, which annotates once to find the nodes to quantize."""
         with _annotated_count_as_matched(model):
             transformed: GraphModule = super().transform_for_annotation(model)
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Arm's annotation of the nodes that have none."""
+        """Annotate the nodes without an annotation."""
         with _annotated_count_as_matched(model):
             annotated: GraphModule = super().annotate(model)
         return annotated

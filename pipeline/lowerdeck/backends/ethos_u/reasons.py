@@ -1,9 +1,9 @@
-"""Why Arm's partitioner left a node on the CPU, kept while it decides.
+"""Records why Arm's partitioner left a node on the CPU.
 
-Three things take a node from the NPU: a check of the chain that `tosa_support_factory` makes, most of which report
-why; what follows once partitions are formed, when quantize and dequantize nodes are taken off their boundary and whole
-partitions are rejected; and the partitioning itself, which reports nothing. The chain and the reporter are replaced by
-ones that remember; what a check compared is read from its source at the line where it reported (ADR 0027).
+A node stays on the CPU for one of three causes: a check in the chain of `tosa_support_factory`, most of which report
+why; the cleanup of formed partitions, which removes quantize and dequantize nodes from their boundaries and rejects
+whole partitions; and the partitioning itself, which reports nothing. Recording versions replace the chain and the
+reporter; the values that a check compared are read from its source at the reporting line (ADR 0027).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -41,19 +41,18 @@ _CODES = {
     "RankCheck": ReasonCode.SHAPE,
     "SymbolicShapeSupportCheck": ReasonCode.DYNAMIC_SHAPE,
 }
-"""Codes of the checks that test every operator for the same; of others the compared values decide."""
+"""Codes of checks with a single purpose; for other checks the compared values determine the code."""
 _MOST_CAPABLE_ACCELERATOR = "ethos-u85-256"
-"""A node that this one takes and another Ethos-U does not is refused for a limit of that other device."""
+"""A node that this accelerator supports and another Ethos-U does not has the code `target_constraint`."""
 _BOUNDARY_CHECK = "TOSAPartitioner._detag_boundary_nodes"
 _PARTITION_CHECK = "TOSAPartitioner._tag_module"
 _PARTITIONING = "CapabilityBasedPartitioner.propose_partitions"
-_INCONSISTENT_ANSWER = "refused, and accepted when it was asked again"
 _ExplainUserCheck = Callable[[OperatorSupportBase], Reason | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Report:
-    """What a check reported on a node."""
+    """A check's report on a node."""
 
     node: torch.fx.Node
     message: str
@@ -63,13 +62,10 @@ class _Report:
 
 
 class RejectionRecorder:
-    """Records what the partitioner decides, and then answers for each node that it left."""
+    """Records the partitioner's decisions and returns the reason for each node on the CPU."""
 
     def __init__(self, explain_user_check: _ExplainUserCheck) -> None:
-        """
-        Args:
-            explain_user_check: Why a check of this project refused a node; None for the backend's checks.
-        """
+        """`explain_user_check` returns the reason of a check of this project; None for the backend's checks."""
         self._explain_user_check = explain_user_check
         self._rejections: dict[torch.fx.Node, Reason] = {}
         self._reports: list[_Report] = []
@@ -78,7 +74,7 @@ class RejectionRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[Callable[[torch.fx.Node], Reason | None]]:
-        """Open around the partitioner's decision; the value gives the reason of a node that is not delegated."""
+        """Record the partitioner's decisions; the value returns the reason of a node that is not delegated."""
         with (
             arm.CHAIN.active(lambda *checks: _Chain(checks, self)),
             arm.ANY_CHAIN.active(lambda *checks: _AnyOf(checks)),
@@ -90,7 +86,7 @@ class RejectionRecorder:
             yield self.reason
 
     def reason(self, node: torch.fx.Node) -> Reason | None:
-        """Why `node` is not delegated."""
+        """Return why `node` is not delegated."""
         if node.target is operator.getitem and DELEGATION_TAG not in node.all_input_nodes[0].meta:
             producer = node.all_input_nodes[0].name
             return Reason(code=ReasonCode.NEIGHBOUR, message=f"is a result of {producer}", node=producer)
@@ -102,7 +98,7 @@ class RejectionRecorder:
     def run_checks(
         self, checks: Sequence[OperatorSupportBase], submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node
     ) -> bool:
-        """Whether all of `checks` take `node`; remembers the one that does not."""
+        """Whether all of `checks` support `node`; records the reason of the first one that does not."""
         if self._is_muted:
             return all(check.is_node_supported(submodules, node) for check in checks)
         for check in checks:
@@ -118,7 +114,7 @@ class RejectionRecorder:
 
     @contextmanager
     def _muted(self) -> Iterator[None]:
-        """Record no reports while checks are asked only for their reasons."""
+        """Record no reports while checks are run again for their reasons."""
         before, self._is_muted = self._is_muted, True
         try:
             yield
@@ -134,17 +130,15 @@ class RejectionRecorder:
         reason = self._check_reason(check, node)
         capable = self._most_capable_support
         if reason.code is not ReasonCode.TARGET_CONSTRAINT and capable and capable.is_node_supported({}, node):
-            return Reason(
-                code=ReasonCode.TARGET_CONSTRAINT, message=reason.message, check=reason.check, values=reason.values
-            )
+            return replace(reason, code=ReasonCode.TARGET_CONSTRAINT)
         return reason
 
     def _check_reason(self, check: OperatorSupportBase, node: torch.fx.Node) -> Reason:
-        """What `check` said, by its own report where it made one."""
+        """The reason of `check`, by its own report if there is one."""
         report = next((report for report in self._reports if report.node is node), None)
         if report is not None:
             return _reason(report.rejection, report.check, report.message)
-        rejecting_check: OperatorSupportBase = check.operator_support if isinstance(check, ReportRejected) else check
+        rejecting_check: Any = check.operator_support if isinstance(check, ReportRejected) else check
         if isinstance(rejecting_check, _AnyOf):
             applicable = [each for each in rejecting_check.checks if node.target in getattr(each, "targets", ())]
             if not applicable:
@@ -154,17 +148,16 @@ class RejectionRecorder:
                     check="tosa_support_factory",
                 )
             rejecting_check = applicable[0]
-        # It reported nothing: only its condition says why.
-        rejection = explain_rejection(
-            getattr(rejecting_check, "is_node_tosa_supported", rejecting_check.is_node_supported),
-            *_arguments(rejecting_check, node),
+        # Without a report, only the condition explains the refusal.
+        name, check_tosa = type(rejecting_check).__name__, getattr(rejecting_check, "is_node_tosa_supported", None)
+        rejection = (
+            explain_rejection(check_tosa, node, rejecting_check.tosa_spec)
+            if check_tosa
+            else explain_rejection(rejecting_check.is_node_supported, {}, node)
         )
-        name = type(rejecting_check).__name__
-        return (
-            _reason(rejection, name, rejection.message)
-            if rejection
-            else Reason(code=ReasonCode.UNKNOWN, message=_INCONSISTENT_ANSWER, check=name)
-        )
+        if rejection is None:
+            return Reason(code=ReasonCode.UNKNOWN, message="refused, and accepted when it was asked again", check=name)
+        return _reason(rejection, name, rejection.message)
 
     def _recording_reporter(self) -> type[Any]:
         recorder = self
@@ -179,10 +172,10 @@ class RejectionRecorder:
         return Recorded
 
     def _record_report(self, node: torch.fx.Node, message: str, frame: FrameType) -> None:
-        """Keep what is reported from `frame`."""
+        """Store the report made in `frame`."""
         check = frame.f_locals.get("self") or frame.f_locals.get("support_check")
         if isinstance(check, ReportRejected):
-            return  # it only repeats that another check refused the node
+            return  # repeats the refusal of another check
         if self._within_chain:
             name = frame.f_code.co_qualname if check is None else type(check).__name__
             report = _Report(node=node, message=message, check=name, rejection=explain_rejection_at(frame))
@@ -195,13 +188,13 @@ class RejectionRecorder:
             self._rejections[node] = _reason(explain_rejection_at(frame), frame.f_code.co_qualname, message)
 
     def _reason_of_partition(self, message: str, nodes: Sequence[torch.fx.Node]) -> Reason:
-        """Of the nodes of a partition that was rejected as a whole."""
+        """The reason of the nodes of a rejected partition."""
         code = ReasonCode.DTYPE if self._has_uint8 else ReasonCode.NO_OP_PARTITION
         values = {"partition": [node.name for node in nodes if is_compute(node)]}
         return Reason(code=code, message=message, check=_PARTITION_CHECK, values=values)
 
     def _recording_detag(self) -> Callable[..., None]:
-        """TOSAPartitioner's method, which keeps what it takes off the boundary of a partition."""
+        """Wrap TOSAPartitioner's method to record nodes removed from the boundary of a partition."""
         detag = arm.DETAG_BOUNDARY_NODES.original()
 
         def detag_boundary_nodes(
@@ -223,7 +216,7 @@ class RejectionRecorder:
         return detag_boundary_nodes
 
     def _recording_uint8(self) -> Callable[[EthosUPartitioner, Any, str], bool]:
-        """TOSAPartitioner's method, whose last answer is kept."""
+        """Wrap TOSAPartitioner's method to record its last result."""
         find_uint8 = arm.HAS_INVALID_UINT8.original()
 
         def partition_has_invalid_uint8(partitioner: EthosUPartitioner, partition: Any, tag: str) -> bool:
@@ -233,7 +226,7 @@ class RejectionRecorder:
         return partition_has_invalid_uint8
 
     def _preparing_most_capable(self) -> Callable[[EthosUPartitioner, ExportedProgram, Any], OperatorSupportBase]:
-        """TOSAPartitioner's method, which makes the checks of the most capable Ethos-U too, for a less capable one."""
+        """Wrap TOSAPartitioner's method to also create the checks of the most capable Ethos-U on an Ethos-U55."""
         create = arm.CREATE_OPERATOR_SUPPORT.original()
 
         def create_operator_support(
@@ -250,7 +243,7 @@ class RejectionRecorder:
 
 
 class _Chain(OperatorSupportBase):
-    """In place of torch's `chain`: supports a node that all checks support."""
+    """Replaces torch's `chain`: supports a node that all checks support."""
 
     def __init__(self, checks: Sequence[OperatorSupportBase], recorder: RejectionRecorder) -> None:
         self._checks, self._recorder = checks, recorder
@@ -260,7 +253,7 @@ class _Chain(OperatorSupportBase):
 
 
 class _AnyOf(OperatorSupportBase):
-    """In place of torch's `any_chain`: supports a node that one of the checks supports."""
+    """Replaces torch's `any_chain`: supports a node that one of the checks supports."""
 
     def __init__(self, checks: Sequence[OperatorSupportBase]) -> None:
         self.checks = checks
@@ -278,11 +271,7 @@ def _reason(rejection: Rejection, check: str, message: str) -> Reason:
 
 
 def _float_input_reason(message: str, source: torch.fx.Node) -> Reason:
-    """Of a node that is no quantize or dequantize and gets floats from outside of its partition."""
-    is_shared = source.target in DQ_OPS  # taken off the boundary, because a node outside wants its result as well
+    """The reason of a compute node that reads floats from outside of its partition."""
+    is_shared = source.target in DQ_OPS  # removed from the boundary because an outside node also uses it
     code = ReasonCode.BOUNDARY if is_shared else ReasonCode.NOT_QUANTIZED
     return Reason(code=code, message=message, check=_BOUNDARY_CHECK, node=source.name)
-
-
-def _arguments(check: Any, node: torch.fx.Node) -> tuple[Any, ...]:
-    return (node, check.tosa_spec) if hasattr(check, "is_node_tosa_supported") else ({}, node)

@@ -9,10 +9,10 @@ DELEGATE_ID = "EthosUBackend"
 
 
 def open_twin(payload: bytes | memoryview, stored: StoredTwin, *, resolver: str, num_threads: int) -> Twin:
-    """The twin of a payload, which holds device code only; the TOSA reference model has no settings.
+    """Open the stored twin; the payload contains only device code, and the TOSA reference model has no settings.
 
     Raises:
-        LowerdeckError: there is none, or the reference model is not installed.
+        LowerdeckError: there is no twin, or the reference model is not installed.
         ValueError: the graph is damaged.
     """
     return TosaTwin(stored(".tosa"))

@@ -1,4 +1,4 @@
-"""Runs Vela on one TOSA graph, in a process and a folder of its own."""
+"""Runs Vela on one TOSA graph, in a separate process and folder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Compiled:
     """The result of Vela for one TOSA graph."""
 
     result: VelaCompileResult
-    """Payload for the delegate, and its external blocks."""
+    """The delegate's payload and its external blocks."""
     estimates: dict[str, float]
     reports: dict[str, bytes]
-    """Vela's log and the files that it wrote beside the command stream, by name."""
+    """Vela's log and reports, by name."""
 
 
 def compile_tosa(
@@ -42,14 +42,14 @@ def compile_tosa(
     Args:
         tosa: Serialized graph.
         flags: Vela's flags; `--config` among them is `config.flag`.
-        config: File with the sections that the flags name.
-        system: Name of the section that has the clock.
-        placements: Block of the payload -> tag of the external file that it goes to.
-        folder: Where Vela works; created here.
-        timeout_s: Seconds after which Vela is killed.
+        config: The file that contains the sections named in the flags.
+        system: Name of the System_Config section, which defines the clock.
+        placements: Block of the payload -> tag of the external file that stores it.
+        folder: Vela's working folder; created here.
+        timeout_s: Time limit for Vela.
 
     Raises:
-        ConversionError: Vela failed or exceeded the time limit; names the folder that holds its input and log.
+        ConversionError: Vela failed or exceeded the time limit; the message names the folder with its input and log.
     """
     folder.mkdir(parents=True)
     (folder / "model.tosa").write_bytes(tosa)
@@ -93,13 +93,14 @@ def _run(folder: Path, timeout_s: float) -> None:
 
 
 def _advice(log: str) -> str:
-    """What to do about a failure that is known."""
+    """Remedy for a known failure."""
     if "could not run on NPU" not in log:
         return ""
     return (
-        "Arm's partitioner took an operator that Vela cannot compile. With 16-bit activations on an Ethos-U55 or U65 "
-        "these are transposed convolutions, and convolutions whose result several operators use: give their modules "
-        "int8 with quantization.rules, or keep them on the CPU with target.options.modules_not_to_delegate.\n"
+        "Arm's partitioner delegated an operator that Vela cannot compile. With 16-bit activations on an Ethos-U55 or "
+        "U65 these are transposed convolutions, and convolutions whose result several operators use: give their "
+        "modules int8 with quantization.rules, or keep them on the CPU with "
+        "target.options.modules_not_to_delegate.\n"
     )
 
 

@@ -1,6 +1,6 @@
-"""Systems and memory modes that Vela knows: the sections of the vela.ini that comes with it, or of your own.
+"""The systems and memory modes of a vela.ini, Vela's own or yours.
 
-Vela says what is wrong with such a file when it compiles, at the end of a build. Here the same is found before.
+Vela reports problems of such a file only when it compiles, at the end of a build; this module finds them earlier.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ STOCK = "Arm/vela.ini"
 
 _SYSTEM, _MODE = "System_Config.", "Memory_Mode."
 _AREAS = {"const_mem_area": ("Dram", "OnChipFlash", "OffChipFlash"), "arena_mem_area": ("Sram", "Dram")}
-"""What memories the weights and the activations may lie in, by ethosu/vela/architecture_features.py; the cache is
-Sram always."""
+"""Permitted memories for weights and activations, from ethosu/vela/architecture_features.py; the cache is always in
+Sram."""
 
 
 @dataclass(frozen=True)
 class VelaConfig:
-    """The sections of one file, with what sections inherit from others."""
+    """The sections of one file, with inheritance."""
 
     name: str
-    """What messages call the file."""
+    """Name of the file in messages."""
     content: bytes
     sections: configparser.ConfigParser
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """Values that `system_config` may have."""
+        """Permitted values of `system_config`."""
         return tuple(name.removeprefix(_SYSTEM) for name in self.sections.sections() if name.startswith(_SYSTEM))
 
     @property
     def memory_modes(self) -> tuple[str, ...]:
-        """Values that `memory_mode` may have."""
+        """Permitted values of `memory_mode`."""
         return tuple(name.removeprefix(_MODE) for name in self.sections.sections() if name.startswith(_MODE))
 
     @property
     def flag(self) -> str:
-        """Value of Vela's `--config`, which the `.pte` records: it tells the content, and no folder of this machine."""
+        """Value of Vela's `--config`; the `.pte` records it, so it identifies the content without a local path."""
         return STOCK if self.name == STOCK else f"vela_{hashlib.sha256(self.content).hexdigest()[:16]}.ini"
 
     def core_clock_hz(self, system: str) -> float:
-        """Clock of the NPU in `system`."""
+        """Return the clock of the NPU in `system`."""
         return float(self._value(_SYSTEM + system, "core_clock") or "nan")
 
     def system_problem(self, system: str) -> str | None:
-        """What Vela would find wrong with the section of `system`, which is one of `systems`."""
+        """Return what Vela would reject in the section of `system`, one of `systems`."""
         section = _SYSTEM + system
         if problem := self._inheritance_problem(section):
             return problem
@@ -62,24 +62,24 @@ class VelaConfig:
         except ValueError:
             clock = math.nan
         if not (math.isfinite(clock) and clock > 0):
-            return f"[{section}] in {self.name} has to give core_clock, a number of Hz above 0, e.g. core_clock=500e6"
+            return f"[{section}] in {self.name} must set core_clock to a number of Hz above 0, e.g. core_clock=500e6"
         for port in ("axi0_port", "axi1_port"):
             memory = self._value(section, port)
             if memory not in ("Sram", *_AREAS["const_mem_area"]):
-                return f"[{section}] in {self.name} has to give {port}: Sram, Dram, OnChipFlash or OffChipFlash"
+                return f"[{section}] in {self.name} must set {port} to Sram, Dram, OnChipFlash or OffChipFlash"
             if self._value(section, f"{memory}_clock_scale") is None:
-                return f"[{section}] in {self.name} has to give {memory}_clock_scale, as {memory} is its {port}"
+                return f"[{section}] in {self.name} must set {memory}_clock_scale, as {memory} is its {port}"
         return None
 
     def mode_problem(self, mode: str, system: str) -> str | None:
-        """What Vela would find wrong with `mode`, one of `memory_modes`, in `system`, one without problems."""
+        """Return what Vela would reject in `mode`, one of `memory_modes`, with a valid `system`."""
         section = _MODE + mode
         if problem := self._inheritance_problem(section):
             return problem
         areas = {area: self._area(mode, system, area) for area in (*_AREAS, "cache_mem_area")}
         for area, memory in areas.items():
             if memory is None:
-                return f"[{section}] in {self.name} has to give {area}: Axi0 or Axi1"
+                return f"[{section}] in {self.name} must set {area} to Axi0 or Axi1"
         if areas["cache_mem_area"] != "Sram":
             return f"puts the cache into {areas['cache_mem_area']} of {system}; it has to be Sram"
         if areas["arena_mem_area"] not in _AREAS["arena_mem_area"]:
@@ -107,7 +107,7 @@ class VelaConfig:
         return None
 
     def _value(self, section: str | None, key: str) -> str | None:
-        """A section's own value, else the one that it inherits."""
+        """A section's own or inherited value."""
         while section is not None:
             if self.sections.has_option(section, key):
                 return self.sections.get(section, key)
@@ -116,10 +116,10 @@ class VelaConfig:
 
 
 def read(path: str | None) -> VelaConfig:
-    """The file at `path`, or the one that comes with Vela.
+    """Read the file at `path`, or the one that comes with Vela.
 
     Raises:
-        ConfigurationError: there is no such file, it is no ini file, or Vela is not installed.
+        ConfigurationError: there is no such file, it is not an ini file, or Vela is not installed.
     """
     where = _stock_file() if path is None else Path(path)
     sections = configparser.ConfigParser()
@@ -130,24 +130,24 @@ def read(path: str | None) -> VelaConfig:
         raise ConfigurationError(f"target.options.vela_config: {path} cannot be read: {error.strerror}") from None
     except (configparser.Error, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigurationError(f"target.options.vela_config: {path} is no ini file: {reason}") from None
+        raise ConfigurationError(f"target.options.vela_config: {path} is not an ini file: {reason}") from None
     return VelaConfig(STOCK if path is None else path, content, sections)
 
 
 def problems(config: VelaConfig, system: str, mode: str, family: str) -> Iterator[tuple[str, str]]:
-    """What of these choices Vela would reject late, or take although the NPU cannot do it: (option, message).
+    """Yield (option, problem) for choices that Vela would reject late, or accept although the NPU cannot do them.
 
     Args:
-        config: File that the sections are in.
-        system: Name of its section System_Config.
-        mode: Name of its section Memory_Mode.
+        config: The file with the sections.
+        system: Name of a System_Config section.
+        mode: Name of a Memory_Mode section.
         family: `U55`, `U65` or `U85`.
     """
     fitting = [name for name in config.systems if _family(name) in (family, None)]
     if system not in config.systems:
         yield "system_config", f"{config.name} has no [{_SYSTEM}{system}]; choose one of {', '.join(fitting)}"
     elif system not in fitting:
-        yield "system_config", f"describes another NPU than an Ethos-{family}; choose one of {', '.join(fitting)}"
+        yield "system_config", f"is not for an Ethos-{family}; choose one of {', '.join(fitting)}"
     elif problem := config.system_problem(system):
         yield "system_config", problem
     elif mode not in config.memory_modes:
@@ -170,12 +170,12 @@ def _usable_modes(config: VelaConfig, system: str, family: str) -> str:
 
 
 def _family(system: str) -> str | None:
-    """The NPU that Arm's names of systems begin with, None for other names."""
+    """The NPU in Arm's names of systems; None for other names."""
     return next((family for family in ("U55", "U65", "U85") if system.startswith(f"Ethos_{family}_")), None)
 
 
 def _stock_file() -> Path:
     vela = importlib.util.find_spec("ethosu.vela") if importlib.util.find_spec("ethosu") else None
     if vela is None or vela.origin is None:
-        raise ConfigurationError("target: Vela is not installed; `pip install 'executorch[ethos-u]'` brings it")
+        raise ConfigurationError("target: Vela is not installed; `pip install 'executorch[ethos-u]'` installs it")
     return Path(vela.origin).parents[1] / "config_files" / STOCK

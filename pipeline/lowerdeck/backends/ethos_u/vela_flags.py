@@ -1,7 +1,7 @@
 """Flags of Vela that a configuration may add, and why the others are refused.
 
-The tables hold every flag of Vela 5.1.0. A flag that Vela takes and then ignores, because TOSA graphs are compiled by
-its C++ core, would look like a choice and be none. What each flag does was measured by compiling with and without it.
+The tables contain every flag of Vela 5.1.0. Vela accepts some flags and ignores them, because its C++ core compiles
+TOSA graphs; these are refused. The effect of each flag was measured by compiling with and without it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lowerdeck.registry.components import did_you_mean
 
 @dataclass(frozen=True)
 class _Flag:
-    """What may follow a flag's name."""
+    """The values that a flag accepts."""
 
-    wanted: str = ""
-    """Its values in words; empty for a flag without a value."""
+    values: str = ""
+    """Description of the values; empty for a flag without a value."""
     accepts: Callable[[str], bool] | None = None
     families: tuple[str, ...] = ("U55", "U65", "U85")
-    """NPUs that it makes a difference for."""
+    """NPUs on which it has an effect."""
 
 
 def _one_of(*values: str) -> _Flag:
@@ -36,6 +36,10 @@ def _is_alignment(given: str) -> bool:
     return given.isdecimal() and int(given) >= 16 and int(given) & (int(given) - 1) == 0
 
 
+_VERBOSE = """
+    verbose-all verbose-allocation verbose-config verbose-cycle-estimate verbose-graph verbose-high-level-command-stream
+    verbose-performance verbose-quantization verbose-register-command-stream verbose-schedule verbose-weights
+"""
 _PERMITTED = {
     # Change the command stream.
     "optimise": _one_of("Performance", "Size"),
@@ -49,20 +53,10 @@ _PERMITTED = {
     "disable-chaining": _Flag(families=("U85",)),
     "disable-fwd": _Flag(families=("U85",)),
     "disable-ifm-reuse": _Flag(families=("U55", "U65")),
-    # Add to the reports that are kept beside the program.
+    # Add to the stored reports.
     "enable-debug-db": _Flag(),
     "show-cpu-operations": _Flag(),
-    "verbose-all": _Flag(),
-    "verbose-allocation": _Flag(),
-    "verbose-config": _Flag(),
-    "verbose-cycle-estimate": _Flag(),
-    "verbose-graph": _Flag(),
-    "verbose-high-level-command-stream": _Flag(),
-    "verbose-performance": _Flag(),
-    "verbose-quantization": _Flag(),
-    "verbose-register-command-stream": _Flag(),
-    "verbose-schedule": _Flag(),
-    "verbose-weights": _Flag(),
+    **dict.fromkeys(_VERBOSE.split(), _Flag()),
 }
 _OWN_KEYS = {
     "accelerator-config": "target.device.accelerator",
@@ -71,44 +65,27 @@ _OWN_KEYS = {
     "system-config": "target.options.system_config",
 }
 _FIXED = ("output-dir", "output-format")
-_IGNORED = (
-    "debug-force-regor",
-    "experimental-softmax-int16-neg-exp-range",
-    "force-symmetric-int-weights",
-    "hillclimb-max-iterations",
-    "ignore-ops",
-    "max-block-dependency",
-    "recursion-limit",
-    "show-subgraph-io-summary",
-    "timing",
-    "verbose-operators",
-    "verbose-packing",
-    "verbose-progress",
-    "verbose-tensor-format",
-    "verbose-tensor-purpose",
-)
-_WITHOUT_COMPILING = (
-    "api-version",
-    "help",
-    "list-config-files",
-    "list-configs",
-    "supported-ops-report",
-    "version",
-)
+_IGNORED_NAMES = """
+    debug-force-regor experimental-softmax-int16-neg-exp-range force-symmetric-int-weights hillclimb-max-iterations
+    ignore-ops max-block-dependency recursion-limit show-subgraph-io-summary timing verbose-operators verbose-packing
+    verbose-progress verbose-tensor-format verbose-tensor-purpose
+"""
+_IGNORED = tuple(_IGNORED_NAMES.split())
+_WITHOUT_COMPILING = ("api-version", "help", "list-config-files", "list-configs", "supported-ops-report", "version")
 _TFLITE_ONLY = ("debug-force-legacy-core",)
 KNOWN = frozenset((*_PERMITTED, *_OWN_KEYS, *_FIXED, *_IGNORED, *_WITHOUT_COMPILING, *_TFLITE_ONLY))
-"""Names of all flags that a reason is known for, without their dashes."""
+"""Names of all known flags, without their dashes."""
 
 
 def problems(flags: Sequence[str], family: str) -> Iterator[tuple[int, str]]:
-    """What is wrong with `flags` for an NPU of `family`: (position, message)."""
+    """Yield (position, problem) for invalid `flags` of an NPU of `family`."""
     names = [_name(flag) for flag in flags]
     for index, (flag, name) in enumerate(zip(flags, names, strict=True)):
         problem = _problem(flag, name, family)
         if problem is None and name in names[:index]:
             problem = f"--{name} is given twice; Vela would take the last one"
         if problem is None and name == "separate-io-regions" and "--cop-format=COP2" not in flags:
-            problem = "needs --cop-format=COP2 beside it"
+            problem = "also needs --cop-format=COP2"
         if problem is not None:
             yield index, problem
 
@@ -120,15 +97,15 @@ def _name(flag: str) -> str:
 
 def _problem(flag: str, name: str, family: str) -> str | None:
     if not re.fullmatch(r"--[a-z0-9-]+(=\S+)?", flag):
-        return "is no flag; write --name or --name=value in one piece, without spaces"
+        return "is not a flag; write --name or --name=value without spaces"
     if name in _OWN_KEYS:
         return f"Vela's --{name} is set by {_OWN_KEYS[name]}"
     if name in _FIXED:
-        return f"Vela's --{name} is set by the pipeline, which has to find what Vela writes"
+        return f"Vela's --{name} is set by the pipeline, which has to find Vela's output"
     if name in _IGNORED:
-        return f"Vela takes --{name} and ignores it where it compiles TOSA graphs, as here; leave it out"
+        return f"Vela accepts --{name} but ignores it for TOSA graphs; leave it out"
     if name in _WITHOUT_COMPILING:
-        return f"with --{name} Vela would end without compiling"
+        return f"with --{name} Vela would exit without compiling"
     if name in _TFLITE_ONLY:
         return f"Vela has --{name} for TFLite files only"
     if name not in _PERMITTED:
@@ -139,7 +116,7 @@ def _problem(flag: str, name: str, family: str) -> str | None:
 def _value_problem(flag: str, name: str, family: str) -> str | None:
     permitted, (_, equals, value) = _PERMITTED[name], flag.partition("=")
     if family not in permitted.families:
-        return f"--{name} makes no difference on an Ethos-{family}; Ethos-{' and '.join(permitted.families)} have it"
+        return f"--{name} has no effect on an Ethos-{family}, only on Ethos-{' and '.join(permitted.families)}"
     if permitted.accepts is None:
         return f"--{name} takes no value" if equals else None
-    return None if equals and permitted.accepts(value) else f"--{name}= has to be {permitted.wanted}"
+    return None if equals and permitted.accepts(value) else f"--{name}= has to be {permitted.values}"

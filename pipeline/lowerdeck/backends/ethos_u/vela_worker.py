@@ -1,8 +1,8 @@
 """Child process that runs Vela on one TOSA graph: `python vela_worker.py JOB.json`, current folder = job folder.
 
-Vela is native code that may crash, and it keeps its files in one folder under fixed names: a process and a folder for
-each partition keep both from reaching the pipeline. The module `arm_vela` of ExecuTorch, which packs Vela's output for
-the device, is loaded from its file, because importing its package takes seconds for things that are not needed here.
+Vela is native code that may crash, and it writes files with fixed names into one folder; a separate process and folder
+for each partition protect the pipeline from both. ExecuTorch's module `arm_vela`, which packs Vela's output for the
+device, is loaded from its file, because importing its package takes seconds.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class _RegorRecorder:
-    """Vela's compiler core, which keeps the performance report of the last compilation."""
+    """Wraps Vela's compiler core to store the performance report of the last compilation."""
 
     def __init__(self, regor: Any) -> None:
         self._regor = regor
@@ -32,8 +32,8 @@ class _RegorRecorder:
 
 
 def main() -> None:
-    """Compile `model.tosa` of the current folder; leaves payload.bin, its external blocks and report.json there."""
-    # The folder of this script holds modules with common names; the project itself is found above it.
+    """Compile `model.tosa` in the current folder to payload.bin, its external blocks and report.json."""
+    # Replace the script's folder, whose modules have common names, with the project's root.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     from lowerdeck.compat.arm import REGOR
     from lowerdeck.compat.replacement import provide_module
@@ -45,7 +45,7 @@ def main() -> None:
     assert spec is not None
     assert spec.loader is not None
     arm_vela = importlib.util.module_from_spec(spec)
-    provide_module("arm_vela", arm_vela)  # its dataclasses look their module up
+    provide_module("arm_vela", arm_vela)  # its dataclasses look up their module
     spec.loader.exec_module(arm_vela)
 
     result = arm_vela.vela_compile(
@@ -77,7 +77,7 @@ def _estimates(report: Any) -> dict[str, float]:
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this process when the stage that started it is killed."""
+    """Let the kernel kill this process when its parent stage is killed."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

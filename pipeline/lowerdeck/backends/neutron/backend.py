@@ -1,4 +1,4 @@
-"""Lowers to NXP's Neutron NPU; torch and ExecuTorch are imported inside methods, because composing imports this."""
+"""Lowers to NXP's Neutron NPU; imports torch and ExecuTorch inside methods, because composing imports this module."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _OWN_OPTIONS = {
 }
 _UNSUPPORTED_OPTIONS = {
     "config": "is `target.device.target` here",
-    "system_config": "is accepted by ExecuTorch and read by nothing; leave it out",
-    "neutron_converter_flavor": "has become an option group: choose the converter with `flavor` in params.yaml",
-    "converter_flavor": "has become an option group: choose the converter with `flavor` in params.yaml",
-    "intermediates_dir": "cannot be set: what it would hold is always kept, in build/convert/twins and build/convert/"
-    "reports, and its path would stand in the `.pte`",
+    "system_config": "is accepted by ExecuTorch and never read; leave it out",
+    "neutron_converter_flavor": "is an option group here: choose the converter with `flavor` in params.yaml",
+    "converter_flavor": "is an option group here: choose the converter with `flavor` in params.yaml",
+    "intermediates_dir": "cannot be set: its files are always stored in build/convert/twins and build/convert/reports, "
+    "and its path would be embedded in the `.pte`",
     "post_quantization_state_dict": "cannot be set: the quantized program's own is always passed",
-    "custom_delegation_options": "has no level of its own here: set its fields, e.g. allow_no_op_partitions",
+    "custom_delegation_options": "is not a section here: set its fields, e.g. allow_no_op_partitions",
 }
 
 
@@ -57,31 +57,31 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     trainable = ("int8",)
     converters = ("reference", "eiq_neutron_sdk", "neutron_converter")
     unsupported_options = _UNSUPPORTED_OPTIONS
-    # What these two keep whole is decided by the program, and not by which nodes are delegated.
+    # These two preserve operators in the program, whichever nodes are delegated.
     delegation_options = tuple(
         option.name for option in fields(Options) if option.name not in ("preserve_ops", "check_op_support")
     )
 
     def check(self) -> Problems:
-        """Every combination of values is possible; single ones may be malformed, or have an option of their own."""
+        """Yield malformed values, and converter flags that have their own option."""
         for option, message in self.options.exclusion_problems():
             yield f"options.{option}", message
         for name in self.options.preserve_ops:
             if not is_operator_name(name):
                 yield (
                     "options.preserve_ops",
-                    f"{name!r} is no operator: write `aten::hardswish` or `aten.hardswish.default`",
+                    f"{name!r} is not an operator: write `aten::hardswish` or `aten.hardswish.default`",
                 )
         for flag, value in self.options.extra_flags.items():
             if not isinstance(value, (bool, int, float, str)):
                 yield "options.extra_flags", f"{flag} has to be true, false, a number or a string"
             elif flag in _OWN_OPTIONS:
-                yield "options.extra_flags", f"{flag} has an option of its own: {_OWN_OPTIONS[flag]}"
+                yield "options.extra_flags", f"{flag} has its own option: {_OWN_OPTIONS[flag]}"
             elif not flag.isidentifier():
-                yield "options.extra_flags", f"{flag!r} is no name of an attribute, e.g. useSequencer"
+                yield "options.extra_flags", f"{flag!r} is not an attribute name such as useSequencer"
 
     def check_build(self, build: BuildContext) -> Problems:
-        """Which code may be named depends on the plugins of the build."""
+        """Check the import path against the plugins of the build."""
         path = self.options.check_op_support
         if path is None:
             return
@@ -93,10 +93,10 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             yield CHECK, str(error).removeprefix(CHECK).removeprefix(": ").strip()
             return
         if accepted is not None and len(accepted.required) != 1:
-            yield CHECK, f"requires {', '.join(accepted.required) or 'nothing'}, and is called with a node alone"
+            yield CHECK, f"requires {', '.join(accepted.required) or 'nothing'}, but is called with a single node"
 
     def files(self) -> Iterator[Path]:
-        """The source file of the check, where there is one."""
+        """Yield the source file of the check, if there is one."""
         if self.options.check_op_support is not None:
             source = signatures.source_file(self.options.check_op_support.partition(":")[0], CHECK)
             if source is not None:
@@ -104,16 +104,16 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
 
     @classmethod
     def check_flavor(cls, flavor: Flavor[FlavorOptions]) -> Problems:
-        """What cannot be reached, or would be ignored."""
+        """Yield paths that cannot be reached and options that would be ignored."""
         return flavors.problems(flavor)
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[FlavorOptions]) -> FlavorReport:
-        """Ask the converter in a process of its own."""
+        """Ask the converter in a separate process."""
         return flavors.probe(flavor)
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """NeutronQuantizer for the whole model."""
+        """Create a NeutronQuantizer for the whole model."""
         sdk.provide_sdk(self._converter_flavor)
         from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
         from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
@@ -122,7 +122,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:
-        """NeutronPartitioner with the passes and settings of NXP's flow."""
+        """Return a NeutronPartitioner with the passes and settings of NXP's flow."""
         sdk.provide_sdk(self._converter_flavor)
         from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
         from executorch.backends.nxp.nxp_backend import core_aten_ops_exception_list
@@ -151,7 +151,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
-        """Run the converter for every partition in its own process and folder; the LiteRT model is the host twin."""
+        """Run the converter for every partition in its own process and folder; LiteRT models are the host twins."""
         sdk.provide_sdk(self._converter_flavor)
         compiled: list[CompiledPartition] = []
         conversions: list[tuple[bytes, Conversion]] = []
@@ -181,19 +181,18 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             yield compiled
 
     def converter(self) -> Converter:
-        """The converter release that the flavor reaches, with the properties of the target that it states.
+        """Return the converter of the flavor, with the properties of the target that it reports.
 
         Raises:
-            LowerdeckError: it is not installed; says how to get it.
+            LowerdeckError: it is not installed; the message describes how to install it.
         """
         flavor = self._converter_flavor
         return flavors.converter_of(flavor, sdk.describe_cached(flavor, self.device.target))
 
     def _program_reports(self, partitions: Sequence[CompiledPartition], workdir: Path) -> dict[str, bytes]:
-        """One kernel selection for the program, where the partitions have some."""
-        selections = [
-            reports[KERNEL_SELECTION] for reports in (p.reports for p in partitions) if KERNEL_SELECTION in reports
-        ]
+        """Return one kernel selection for the program, if the partitions have any."""
+        reports = [partition.reports for partition in partitions]
+        selections = [each[KERNEL_SELECTION] for each in reports if KERNEL_SELECTION in each]
         if not selections:
             return {}
         flavor = self._converter_flavor
@@ -214,7 +213,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
 
 
 def _reports(conversion: Conversion) -> dict[str, bytes]:
-    """What ExecuTorch would leave in `intermediates_dir` beside the twin, and the kernels that the partition needs."""
+    """The converted model, which ExecuTorch would write to `intermediates_dir`, and the partition's kernels."""
     reports = {"neutron.tflite": conversion.model}
     if conversion.kernel_selection is not None:
         reports[KERNEL_SELECTION] = conversion.kernel_selection
@@ -222,7 +221,7 @@ def _reports(conversion: Conversion) -> dict[str, bytes]:
 
 
 def _remove_additional_clusters(manager: EdgeProgramManager) -> EdgeProgramManager:
-    """Quantize/dequantize pairs that delegation left around single operators on the CPU, removed as NXP's flow does."""
+    """Remove quantize/dequantize pairs around single operators on the CPU, as NXP's flow does."""
     from executorch.backends.nxp.edge_passes.neutron_edge_pass_manager import NeutronEdgePassManager
     from executorch.backends.nxp.edge_passes.remove_additional_quantize_dequantize_nodes_pass import (
         RemoveAdditionalQDQClustersPass,

@@ -1,25 +1,25 @@
 """Child process that calls a Neutron converter: `python convert_worker.py JOB_FOLDER`.
 
 NXP's converter is native code that may crash, hang or print to the file descriptors, so it never runs in the process
-of the pipeline. This script needs the standard library only and runs under any Python from 3.9 on, so that a converter
-can live in an environment of its own.
+of the pipeline. This script uses only the standard library of Python 3.9 or newer, so a converter can have its own
+environment.
 
-JOB_FOLDER holds `job.json`:
+JOB_FOLDER contains `job.json`:
 
     action    "convert", "describe" or "merge"
     sdk       module to import: eiq_neutron_sdk, neutron_converter_<FLAVOR>, or the project's reference flavor
     sys_path  optional list of folders to search for modules first
     target    for convert and describe: name of a Neutron target, e.g. imxrt700
-    options   for convert: the keys of DEFAULT_OPTIONS, and others by the SDK's names
+    options   for convert: the keys of DEFAULT_OPTIONS, and others under the SDK's names
     files     for merge: names of kernel selection files in the current folder
     merged    for merge: name of the file to write there
 
-and, for convert, `model.tflite`. The current folder is the converter's own, for what it writes. The script writes
+and, for convert, `model.tflite`. The converter writes its files to the current folder. The script writes
 `converted.tflite` and, last, `result.json` into JOB_FOLDER: {"ok": true, ...} or {"ok": false, "kind": one of
-ERROR_KINDS, "error": text}. No `result.json` means that the converter ended the process.
+ERROR_KINDS, "error": text}. Without `result.json`, the converter has ended the process.
 
-docs/flavors.md describes how the releases differ: names of the module and its function, how targets are listed, where
-their properties stand, and which options there are.
+docs/flavors.md describes how the releases differ: names of the module and its function, lists of targets and their
+properties, and options.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ DEFAULT_OPTIONS: dict[str, int | str | bool] = {
     "dumpKernelSelectionCode": False,
     "useProfiling": False,
 }
-"""The SDK's names, with the values that ExecuTorch 1.5.1 passes when nothing else is asked for."""
+"""The SDK's names, with the values that ExecuTorch 1.5.1 passes by default."""
 
 ERROR_KINDS = ("missing_sdk", "unknown_target", "unknown_option", "unusable", "converter")
 
 TARGET_PROPERTIES = ("subsystem", "numUnits", "numPipes", "numMacs", "hwVersion")
-# What ExecuTorch took for granted before it asked the converter (its release 1.0), for releases that state nothing.
+# ExecuTorch 1.0 assumed these values instead of asking the converter; for releases that do not report them.
 _DOCUMENTED_PROPERTIES = {"imxrt700": {"subsystem": False, "numMacs": 8, "hwVersion": 2}}
 
 _CONVERTER_MODULES = ("neutron_converter", "neutron_compiler")  # renamed after 3.2
 _CONVERT_FUNCTIONS = ("convertModel", "compileModel")
 # ExecuTorch derives its map from Neutron kernels to operators from these dumps in the log.
 _PROFILING_OPTIONS = {"dumpAfterImport": "console", "dumpAfterGenerate": "console", "verbose": True}
-# Releases 3.1.0 and 3.1.1 have two ways to convert. ExecuTorch 1.5.1 decides what to delegate by what the newer can do.
+# Releases 3.1.0 and 3.1.1 have two conversion flows. ExecuTorch 1.5.1 delegates what the newer one supports.
 _NEWER_FLOW = "useNewFlowNeutronC"
 
 
 class WorkerError(Exception):
-    """A failure that `result.json` reports with its kind."""
+    """A failure with the kind that `result.json` reports."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -67,17 +67,17 @@ class WorkerError(Exception):
 
 
 def main(folder: Path) -> int:
-    """Do the job in `folder`; returns the exit code."""
+    """Execute the job in `folder` and return the exit code."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     try:
-        # The folder of this script holds modules with common names, which must not hide those of an SDK.
+        # The script's folder has modules with common names, which must not hide those of an SDK.
         sys.path[:1] = job.get("sys_path", [])
         if job["action"] == "convert":
             result = convert(job, folder)
         else:
             result = describe(job) if job["action"] == "describe" else merge(job)
         result["ok"] = True
-    except Exception as error:  # whatever an SDK raises is its report, passed on whole
+    except Exception as error:  # an SDK may raise anything; report it unchanged
         traceback.print_exc()
         kind = error.kind if isinstance(error, WorkerError) else "converter"
         text = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
@@ -87,12 +87,12 @@ def main(folder: Path) -> int:
 
 
 def convert(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Convert `model.tflite` to `converted.tflite`; returns the converter's version."""
+    """Convert `model.tflite` to `converted.tflite` and return the converter's version."""
     sdk, converter, library = load_sdk(job["sdk"])
     context = new_context(converter)
     context.targetOpts = get_target(sdk, converter, library, job["target"])
     set_options(context.compilationOpts, job["options"])
-    # A list, as ExecuTorch passes it: some releases of the native module take nothing else.
+    # ExecuTorch passes a list, and some releases of the native module accept nothing else.
     model = list((folder / "model.tflite").read_bytes())
     converted = first_of(_CONVERT_FUNCTIONS, converter)(model, context)
     write_atomically(folder / "converted.tflite", as_bytes(converted))
@@ -100,7 +100,7 @@ def convert(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def describe(job: dict[str, Any]) -> dict[str, Any]:
-    """Version of the SDK, its targets (None: it cannot list them), the properties of one, and what it lacks."""
+    """Return the SDK's version, its targets (None if unknown), the properties of one, and missing features."""
     sdk, converter, library = load_sdk(job["sdk"])
     target = get_target(sdk, converter, library, job["target"])
     stated = {name: read_property(target, name) for name in TARGET_PROPERTIES}
@@ -124,7 +124,7 @@ def describe(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge(job: dict[str, Any]) -> dict[str, Any]:
-    """Merge kernel selection files in the current folder, with relative names, as ExecuTorch has the SDK do it."""
+    """Merge kernel selection files in the current folder by relative names, as ExecuTorch does."""
     sdk, converter, library = load_sdk(job["sdk"])
     function = first_of(("merge_kernel_selection_files",), sdk, library, converter)
     if function is None:
@@ -137,11 +137,11 @@ def merge(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_sdk(name: str) -> tuple[Any, Any, Any]:
-    """The SDK's package, its converter and its neutron_library_utils (None in older releases)."""
+    """Import the SDK's package, its converter and its neutron_library_utils (None in older releases)."""
     try:
         sdk = importlib.import_module(name)
         parts = (submodule(sdk, part) for part in _CONVERTER_MODULES)
-        converter = next((part for part in parts if part is not None), sdk)  # the package itself, in one piece
+        converter = next((part for part in parts if part is not None), sdk)  # older releases: the package itself
         library = submodule(sdk, "neutron_library_utils")
     except ImportError as error:
         raise WorkerError("missing_sdk", f"cannot import {name} with {sys.executable}: {error}") from error
@@ -151,7 +151,7 @@ def load_sdk(name: str) -> tuple[Any, Any, Any]:
 
 
 def submodule(package: Any, name: str) -> Any:
-    """`package.name`, whether an attribute, a class or a module to import; None where there is none."""
+    """Return `package.name`: an attribute, an instance or a module to import; None if there is none."""
     if hasattr(package, name):
         part = getattr(package, name)
         return part() if isinstance(part, type) else part
@@ -161,13 +161,13 @@ def submodule(package: Any, name: str) -> Any:
     try:
         return importlib.import_module(full_name)
     except ModuleNotFoundError as error:
-        if error.name != full_name:  # it is there, and something that it needs is not
+        if error.name != full_name:  # the module exists but one of its imports does not
             raise
         return None
 
 
 def first_of(names: tuple[str, ...], *places: Any) -> Any:
-    """The first attribute of these names that one of `places` has, else None."""
+    """Return the first attribute with one of these names in `places`, else None."""
     for place in places:
         for name in names:
             if place is not None and hasattr(place, name):
@@ -176,7 +176,7 @@ def first_of(names: tuple[str, ...], *places: Any) -> Any:
 
 
 def new_context(converter: Any) -> Any:
-    """A new CompilationContext with its options."""
+    """Create a CompilationContext with its options."""
     create = first_of(("CompilationContext",), converter)
     context = create() if create is not None else None
     if context is not None and getattr(context, "compilationOpts", None) is None:
@@ -189,7 +189,7 @@ def new_context(converter: Any) -> Any:
 
 
 def target_names(sdk: Any, converter: Any, library: Any) -> list[str] | None:
-    """Names of all targets, None where the SDK cannot list them."""
+    """Return the names of all targets; None where the SDK cannot list them."""
     targets = first_of(("getNeutronTargets",), library, converter, sdk)
     if targets is None:
         return None
@@ -197,8 +197,8 @@ def target_names(sdk: Any, converter: Any, library: Any) -> list[str] | None:
 
 
 def get_target(sdk: Any, converter: Any, library: Any, name: str) -> Any:
-    """The SDK's target object."""
-    # Asked for a target that it lacks, NXP's converter ends the process: look first.
+    """Return the SDK's target object."""
+    # NXP's converter ends the process for an unknown target, so check first.
     names = target_names(sdk, converter, library)
     knows = first_of(("isNeutronTarget",), library, converter, sdk)
     if names is not None and name not in names:
@@ -212,24 +212,24 @@ def get_target(sdk: Any, converter: Any, library: Any, name: str) -> Any:
 
 
 def read_property(target: Any, name: str) -> int | None:
-    """A property of a target, in newer releases below `npu`; None where it states none."""
+    """Return a property of a target, in newer releases below `npu`; None where it is not reported."""
     for place in (getattr(target, "npu", None), target):
         value: Any = place.get(name) if isinstance(place, dict) else getattr(place, name, None)
         value = value() if callable(value) else value
         if value is not None:
-            return int(getattr(value, "value", value))  # an enumeration, for one
+            return int(getattr(value, "value", value))  # unwraps enumerations
     return None
 
 
 def has_option(compilation: Any, option: str) -> bool:
-    """Whether this release has an option: its object has the attribute, or none at all and takes what it is given."""
+    """Whether this release has an option: its object has the attribute, or has none and accepts any."""
     if hasattr(compilation, option) or hasattr(type(compilation), option):
         return True
     return hasattr(compilation, "__dict__") and all(name.startswith("__") for name in dir(compilation))
 
 
 def set_options(compilation: Any, options: dict[str, Any]) -> None:
-    """Set what this release of the SDK has; an option that it lacks must have its default value."""
+    """Set the options; an option that this release lacks must have its default value."""
     wanted = dict(options)
     lacking = [name for name in wanted if not has_option(compilation, name)]
     ignored = [f"{name}={wanted[name]!r}" for name in lacking if wanted[name] != DEFAULT_OPTIONS.get(name)]
@@ -245,19 +245,19 @@ def set_options(compilation: Any, options: dict[str, Any]) -> None:
 
 
 def as_bytes(converted: Any) -> bytes:
-    """A converted model, which releases give as bytes, as a list of integers, or as an array."""
+    """Convert a model that releases return as bytes, as a list of integers, or as an array."""
     if hasattr(converted, "dtype") and hasattr(converted, "tobytes"):
-        # An array of bytes, or of wider integers that each stand for one.
+        # An array of bytes, or of wider integers with one byte each.
         converted = converted.tobytes() if converted.dtype.itemsize == 1 else converted.ravel().tolist()
     if isinstance(converted, (bytes, bytearray, memoryview)):
         return bytes(converted)
     if converted is None or isinstance(converted, (int, float, str)):  # bytes(5) would be five zeros
-        raise WorkerError("unusable", f"the converter gave {type(converted).__name__} {converted!r} and no model")
+        raise WorkerError("unusable", f"the converter returned no model but {type(converted).__name__} {converted!r}")
     return bytes(int(value) + (256 if value < 0 else 0) for value in converted)
 
 
 def version_of(name: str, sdk: Any) -> str:
-    """Version of the distribution that the package belongs to, else the module's own, else `unknown`."""
+    """Return the version of the package's distribution, else the module's own, else `unknown`."""
     top = name.partition(".")[0]
     found = None
     with suppress(importlib.metadata.PackageNotFoundError):
@@ -273,21 +273,21 @@ def version_of(name: str, sdk: Any) -> str:
 
 
 def is_installed_from(distribution: Any, module: Any) -> bool:
-    """Whether `module` lies where `distribution` is installed: `sys_path` may hide one release by another."""
+    """Whether `module` is a file of `distribution`: `sys_path` may hide an installed release."""
     file = getattr(module, "__file__", None)
     root = Path(str(distribution.locate_file(""))).resolve()
     return file is not None and root in Path(file).resolve().parents
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write so that nobody sees a part of the file, even if this process is killed meanwhile."""
+    """Write a file atomically, even if this process is killed meanwhile."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when the pipeline's process is gone (killed, for one), on Linux."""
+    """Let the Linux kernel kill this process when the pipeline's process ends."""
     if sys.platform == "linux":
         import ctypes
 
@@ -296,7 +296,7 @@ def die_with_parent() -> None:
 
 
 def exit_process(code: int) -> None:
-    """End this process at once, with what native code has printed: its threads and destructors may hang or crash."""
+    """Flush all output and exit at once: threads and destructors of native code may hang or crash."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Runs Neutron converters, each call in a child process of its own: NXP's is native code that may crash or hang."""
+"""Runs Neutron converters, each call in a separate process: NXP's is native code that may crash or hang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 INSTALLED_SDK = "eiq_neutron_sdk"
 REFERENCE_SDK = "lowerdeck.backends.neutron.reference"
 KERNEL_SELECTION_NAME = "_kernel_selection.c"
-"""What the SDK calls the file that says which kernels a partition needs."""
+"""The SDK's name of the file that lists the kernels of a partition."""
 
 MISSING_SDK = (
     "NXP distributes the eIQ Neutron SDK (Python package eiq_neutron_sdk); ExecuTorch's "
@@ -34,7 +34,7 @@ _PROJECT_ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class ConverterFlavor:
-    """Which converter build to call."""
+    """The converter build to call."""
 
     name: str
     """Name of the chosen conf/flavor option."""
@@ -49,7 +49,7 @@ class ConverterFlavor:
 
     @property
     def host_only(self) -> bool:
-        """True where the output cannot execute on the NPU."""
+        """Whether the output executes on the host only, not on the NPU."""
         return self.sdk_module == REFERENCE_SDK
 
 
@@ -59,23 +59,19 @@ REFERENCE = ConverterFlavor("reference", REFERENCE_SDK, timeout_s=60.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ConverterOptions:
-    """Compilation options of the SDK; the defaults are those of ExecuTorch 1.5.1."""
+    """Compilation options of the SDK; all others have the values of DEFAULT_OPTIONS."""
 
-    min_num_ops_per_graph: int = int(DEFAULT_OPTIONS["minNumOpsPerGraph"])
-    exclude_graph_passes: str = str(DEFAULT_OPTIONS["excludeGraphPasses"])
-    """Names of the converter's graph passes to leave out, separated by commas."""
-    fetch_constants_to_sram: bool = bool(DEFAULT_OPTIONS["fetchConstantsToSRAM"])
-    dump_kernel_selection_code: bool = bool(DEFAULT_OPTIONS["dumpKernelSelectionCode"])
-    """Leave `_kernel_selection.c` in the folder of the partition."""
-    use_profiling: bool = bool(DEFAULT_OPTIONS["useProfiling"])
+    fetch_constants_to_sram: bool = False
+    dump_kernel_selection_code: bool = False
+    """Write `_kernel_selection.c` to the folder of the partition."""
+    use_profiling: bool = False
     extra: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Others, by the SDK's names; a release that lacks one refuses it."""
+    """Other options under the SDK's names; a release refuses unknown ones."""
 
     def as_sdk(self) -> dict[str, bool | int | float | str]:
-        """The options under the SDK's names."""
+        """Return the options under the SDK's names."""
         return {
-            "minNumOpsPerGraph": self.min_num_ops_per_graph,
-            "excludeGraphPasses": self.exclude_graph_passes,
+            **DEFAULT_OPTIONS,
             "fetchConstantsToSRAM": self.fetch_constants_to_sram,
             "dumpKernelSelectionCode": self.dump_kernel_selection_code,
             "useProfiling": self.use_profiling,
@@ -85,59 +81,58 @@ class ConverterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetDescription:
-    """Properties of a Neutron target, as the SDK states them."""
+    """Properties of a Neutron target that the SDK reports."""
 
     name: str
     subsystem: bool
     """True for Neutron-S (application processors), False for Neutron-C (microcontrollers)."""
     num_units: int | None
-    """None where the SDK does not state it; ExecuTorch does not ask for it."""
     num_pipes: int | None
-    """None where the SDK does not state it; ExecuTorch does not ask for it."""
+    """None, like `num_units`, where the SDK does not report it; ExecuTorch does not read either."""
     num_macs: int
     hw_version: int
     """1 is N1, 2 is N3."""
     assumed: tuple[str, ...] = ()
-    """The SDK's names of properties that it does not state: ExecuTorch's documentation does, or nobody."""
+    """The SDK's names of properties that it does not report; their values are documented by ExecuTorch or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SdkDescription:
-    """What an SDK says about itself."""
+    """Properties of an SDK."""
 
     version: str
-    """`unknown` where it states none."""
+    """`unknown` where it reports none."""
     targets: tuple[str, ...] | None
-    """Names of all its targets, None where it cannot list them (older releases)."""
+    """Names of all its targets; None where it cannot list them (older releases)."""
     target: TargetDescription
     merges_kernel_selection: bool
     """Whether it has merge_kernel_selection_files."""
     missing_features: tuple[str, ...] = ()
-    """What of all this, and of the options of ConverterOptions, it has not."""
+    """Which of these features, and of the options of ConverterOptions, it lacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """One partition, converted."""
+    """A converted partition."""
 
     model: bytes
     """LiteRT flatbuffer with a single NeutronGraph operator."""
     log: str
-    """What the converter printed."""
+    """The converter's output."""
     version: str
     """Version of the converter, as in SdkDescription."""
     kernel_selection: bytes | None = None
-    """C source that names the kernels of the partition, where it was asked for."""
+    """C source that lists the kernels of the partition, if requested."""
 
 
 def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescription:
     """Ask the SDK of `flavor` for its version, its targets and the properties of `target`.
 
     Raises:
-        LowerdeckError: the SDK is not installed, lacks the target or fails; the message says how to fix it.
+        LowerdeckError: the SDK is not installed, lacks the target or fails; the message describes how to fix it.
     """
     job = _job(flavor, "describe") | {"target": target}
-    if flavor.host_only:  # Python of this project, which can neither crash nor hang
+    if flavor.host_only:  # the project's Python code, which needs no separate process
         try:
             return _description(flavor, convert_worker.describe(job))
         except convert_worker.WorkerError as error:
@@ -146,8 +141,8 @@ def describe(flavor: ConverterFlavor, target: str = "imxrt700") -> SdkDescriptio
         folder = Path(name).resolve()
         try:
             result = _run(flavor, job, folder, min(flavor.timeout_s, 120.0))
-        except _FailedError as failed:
-            # The folder goes, so the message must not send anybody there.
+        except child.FailedError as failed:
+            # The message must not mention the temporary folder.
             alone = shlex.join([flavor.python, "-c", f"import {flavor.sdk_module}"])
             path = "".join(f"{folder}:" for folder in flavor.sys_path).rstrip(":")
             alone = f"PYTHONPATH={shlex.quote(path)} {alone}" if path else alone
@@ -173,7 +168,7 @@ def _target_description(flavor: ConverterFlavor, result: Mapping[str, Any]) -> T
     if unknown:
         raise LowerdeckError(
             f"Flavor {flavor.name} cannot be used for {found['name']}: {flavor.sdk_module} {result['version']} does "
-            f"not state {', '.join(unknown)} of that target, which partitioning has to know. Choose a newer release."
+            f"not report {', '.join(unknown)} of that target, which partitioning needs. Choose a newer release."
         )
     return TargetDescription(
         name=found["name"],
@@ -201,13 +196,13 @@ def convert(
         model: the partition as a LiteRT flatbuffer.
         target: name of a Neutron target, e.g. imxrt700.
         options: compilation options.
-        folder: for the files of this call, created if needed; its name stands for the partition in messages. It is
-            left in place with the model, the converter's log and, in `output`, what else the converter wrote.
+        folder: for the files of this call, created if needed; its name identifies the partition in messages. The
+            model, the converter's log and, in `output`, the converter's other files stay there.
         timeout_s: time limit, the flavor's where None.
 
     Raises:
-        ConversionError: the converter crashed, took too long, refused the model or an option, left operators
-            unconverted or no kernel selection where it was to; names the files and the command to run the call alone.
+        ConversionError: the converter crashed, exceeded the time limit, refused the model or an option, left operators
+            unconverted or wrote no requested kernel selection; the message has the files and a command to repeat it.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,14 +211,14 @@ def convert(
     job = {**_job(flavor, "convert"), "target": target, "options": options.as_sdk()}
     try:
         result = _run(flavor, job, folder, flavor.timeout_s if timeout_s is None else timeout_s)
-    except _FailedError as failed:
+    except child.FailedError as failed:
         raise ConversionError(failure_message(flavor, folder, str(failed))) from None
     converted = (folder / "converted.tflite").read_bytes()
     if reason := _neutron_graph_problem(converted):
         raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))
     selection = folder / child.OUTPUT_NAME / KERNEL_SELECTION_NAME
     if options.dump_kernel_selection_code and not selection.is_file():
-        reason = f"The converter {flavor.name} wrote no {KERNEL_SELECTION_NAME}, which was asked for"
+        reason = f"The converter {flavor.name} wrote no {KERNEL_SELECTION_NAME}, which was requested"
         remedy = "Leave `target.options.dump_kernel_selection_code` off, or choose a flavor that writes it."
         raise ConversionError(failure_message(flavor, folder, f"{reason}. {remedy}"))
     return Conversion(
@@ -235,7 +230,7 @@ def convert(
 
 
 def merge_kernel_selection(flavor: ConverterFlavor, files: Sequence[bytes], folder: Path) -> bytes:
-    """One kernel selection for several partitions, merged by the SDK itself.
+    """Let the SDK merge the kernel selections of several partitions.
 
     Args:
         flavor: the converter build that wrote `files`.
@@ -243,19 +238,19 @@ def merge_kernel_selection(flavor: ConverterFlavor, files: Sequence[bytes], fold
         folder: for the files of this call; left in place.
 
     Raises:
-        ConversionError: this release cannot merge them, or fails; names the command to run the call alone.
+        ConversionError: this release cannot merge them, or fails; the message has the command to repeat it.
     """
     output = folder.resolve() / child.OUTPUT_NAME
     shutil.rmtree(folder, ignore_errors=True)
     output.mkdir(parents=True)
-    # Names as ExecuTorch's own flow has them; the SDK's function may go by them.
+    # ExecuTorch's names for these files, which the SDK may depend on.
     names = [f"_kernel_selection_tag{index}.c" for index in range(len(files))]
     for name, content in zip(names, files, strict=True):
         (output / name).write_bytes(content)
     merged = "program_kernel_selection.c"
     try:
         _run(flavor, _job(flavor, "merge") | {"files": names, "merged": merged}, folder.resolve(), flavor.timeout_s)
-    except _FailedError as failed:
+    except child.FailedError as failed:
         command = child.shell_command(flavor.python, folder.resolve())
         raise ConversionError(
             f"The kernel selections of {len(files)} partitions were not merged. {failed}\nTheir files: {output}\n"
@@ -265,7 +260,7 @@ def merge_kernel_selection(flavor: ConverterFlavor, files: Sequence[bytes], fold
 
 
 def failure_message(flavor: ConverterFlavor, folder: Path, reason: str) -> str:
-    """What is said of a partition that could not be converted in `folder`, for the reason given in sentences."""
+    """Return the message on a partition that could not be converted in `folder`; `reason` consists of sentences."""
     folder = folder.resolve()
     return (
         f"Partition {folder.name} was not converted. {reason}\n"
@@ -275,52 +270,41 @@ def failure_message(flavor: ConverterFlavor, folder: Path, reason: str) -> str:
     )
 
 
-class _FailedError(Exception):
-    """The converter did not do its job; the message is made of sentences about it."""
-
-    def __init__(self, message: str, kind: str | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 def _job(flavor: ConverterFlavor, action: str) -> dict[str, Any]:
-    # Only our own package needs the project on the path; beside an SDK its modules could hide others.
+    # Only the project's own package needs the project on the path, where its modules could hide those of an SDK.
     own = [str(_PROJECT_ROOT)] if flavor.host_only else []
     return {"action": action, "sdk": flavor.sdk_module, "sys_path": [*flavor.sys_path, *own]}
 
 
 def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: float) -> dict[str, Any]:
-    """What the worker reports of `job`.
+    """Return the worker's result of `job`.
 
     Raises:
-        _FailedError: it failed.
+        child.FailedError: the job failed; the message consists of sentences.
     """
     who = f"The converter {flavor.name}" + ("" if flavor.name == flavor.sdk_module else f" ({flavor.sdk_module})")
     try:
-        ended = child.run(flavor.python, job, folder, timeout_s)
+        return child.run(flavor.python, job, folder, timeout_s)
     except OSError as error:
         remedy = "Set `flavor.options.python` to an interpreter that exists."
-        raise _FailedError(f"{who} could not be started: {error}. {remedy}") from None
-    if isinstance(ended, child.Success):
-        return ended.result
-    raise _FailedError(" ".join((f"{who} {ended.reason}.", _remedy(flavor, ended))).rstrip(), ended.kind)
+        raise child.FailedError(f"{who} could not be started: {error}. {remedy}") from None
+    except child.FailedError as failed:
+        raise child.FailedError(f"{who} {failed}. {_remedy(flavor, failed.kind)}".rstrip(), failed.kind) from None
 
 
-def _remedy(flavor: ConverterFlavor, failure: child.Failure) -> str:
-    assert failure.kind is None or failure.kind in convert_worker.ERROR_KINDS
-    if failure.kind == "missing_sdk":
-        if flavor.sdk_module == INSTALLED_SDK:
-            return MISSING_SDK
-        return f"Install {flavor.sdk_module} there, or set `flavor.options.python` to where it is installed."
-    if failure.kind == "unknown_option":
-        return "Leave these options at their defaults, or choose the flavor of a newer release."
-    if failure.kind == "unusable":
-        return "docs/flavors.md tells which interface a converter has to have."
-    return ""
+def _remedy(flavor: ConverterFlavor, kind: str | None) -> str:
+    assert kind is None or kind in convert_worker.ERROR_KINDS
+    if kind == "missing_sdk" and flavor.sdk_module == INSTALLED_SDK:
+        return MISSING_SDK
+    return {
+        "missing_sdk": f"Install {flavor.sdk_module} there, or set `flavor.options.python` to where it is installed.",
+        "unknown_option": "Leave these options at their defaults, or choose the flavor of a newer release.",
+        "unusable": "docs/flavors.md describes the interface that a converter must have.",
+    }.get(kind or "", "")
 
 
 def _neutron_graph_problem(converted: bytes) -> str | None:
-    """What is wrong with a converter's output, None if it is one NeutronGraph operator."""
+    """What is wrong with a converter's output; None if it is one NeutronGraph operator."""
     try:
         operators = read_graph(converted).operators
     except ValueError as error:
@@ -329,6 +313,6 @@ def _neutron_graph_problem(converted: bytes) -> str | None:
         return None
     found = ", ".join(f"{name} x {count}" for name, count in Counter(operators).items()) or "none"
     return (
-        f"must turn the partition into exactly one {NEUTRON_GRAPH} operator and left: {found}. Keep the operators "
+        f"must convert the partition to exactly one {NEUTRON_GRAPH} operator, but left: {found}. Keep the operators "
         "that it cannot convert off the NPU (`target.options.operators_not_to_delegate`)."
     )

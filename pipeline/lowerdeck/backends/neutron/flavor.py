@@ -1,4 +1,4 @@
-"""From the section `flavor` of the configuration to a converter, and back to what is recorded of it."""
+"""Converts the configuration section `flavor` to a converter, and a converter to its record."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from lowerdeck.contracts.converter import Converter
 
 
 def problems(flavor: Flavor[FlavorOptions]) -> Problems:
-    """What of a flavor cannot be reached, or would be ignored; keys are those below `flavor`."""
+    """Yield paths that cannot be reached and options that would be ignored; keys are relative to `flavor`."""
     options = flavor.options
     if flavor.converter == "reference":
         for name in ("module", "python", "sys_path"):
             if getattr(options, name):
-                yield f"options.{name}", "the converter `reference` is a part of this project and runs with it alone"
+                yield f"options.{name}", "cannot be set: the converter `reference` is part of this project"
         return
     if flavor.converter == "neutron_converter" and options.module is None:
         yield "options.module", "name the package of the release, e.g. neutron_converter_SDK_25_09"
     if options.module is not None and not all(part.isidentifier() for part in options.module.split(".")):
-        yield "options.module", "not a name that Python can import, e.g. neutron_converter_SDK_25_09"
+        yield "options.module", "is not a module name such as neutron_converter_SDK_25_09"
     if options.python is not None and (reason := _interpreter_problem(options.python)):
         yield "options.python", reason
     for folder in options.sys_path:
@@ -39,7 +39,7 @@ def problems(flavor: Flavor[FlavorOptions]) -> Problems:
 
 
 def converter_flavor(flavor: Flavor[FlavorOptions]) -> ConverterFlavor:
-    """The converter that a flavor names; its paths are relative to the current folder."""
+    """Return the converter of a flavor; its paths are relative to the current folder."""
     options = flavor.options
     if flavor.converter == "reference":
         return ConverterFlavor(flavor.name, REFERENCE_SDK, timeout_s=flavor.timeout_s)
@@ -54,7 +54,7 @@ def converter_flavor(flavor: Flavor[FlavorOptions]) -> ConverterFlavor:
 
 
 def converter_of(flavor: ConverterFlavor, found: SdkDescription) -> Converter:
-    """What the record of a build says of its converter."""
+    """Return the converter as recorded for a build."""
     target = asdict(found.target)
     return Converter(
         flavor=flavor.name,
@@ -69,7 +69,7 @@ def probe(flavor: Flavor[FlavorOptions]) -> FlavorReport:
     """Ask a converter for its version and its targets.
 
     Raises:
-        LowerdeckError: it is not installed or fails; says what is missing and how to fix it.
+        LowerdeckError: it is not installed or fails; the message names what is missing and how to fix it.
     """
     chosen = converter_flavor(flavor)
     found = describe(chosen)
@@ -79,18 +79,18 @@ def probe(flavor: Flavor[FlavorOptions]) -> FlavorReport:
 
 
 def _expand_path(path: str) -> Path:
-    """`path` with `~` expanded, from the current folder (the project's) where relative.
+    """`path` with `~` expanded, relative to the current folder, which is the project's.
 
-    Links stay: a virtual environment's interpreter is one, and knows its environment by the path it is started by.
+    Links are not resolved: the interpreter of a virtual environment is a link that finds its environment by its path.
     """
     return Path.cwd() / Path(path).expanduser()
 
 
 def _interpreter_problem(python: str) -> str | None:
-    """Why `python` cannot be started, None where it looks as if it can."""
+    """Why `python` cannot be started; None where no reason is found."""
     path = _expand_path(python)
     if path.is_dir():
         return f"{path} is a folder; name the interpreter in it, {Path(python) / 'bin' / 'python'}"
     if not path.is_file():
         return f"there is no file {path}; name the interpreter of the environment that has the converter"
-    return None if os.access(path, os.X_OK) else f"{path} is no program that you may execute"
+    return None if os.access(path, os.X_OK) else f"{path} is not executable for you"

@@ -1,7 +1,6 @@
-"""Operators that were kept whole for the NPU and then stay on the CPU, for which ExecuTorch has no kernels.
+"""Decomposes operators that were preserved for the NPU but stay on the CPU, where ExecuTorch has no kernels for them.
 
-Whether one is delegated is only known when the program has been partitioned, long after decomposition: so those that
-are left are decomposed then.
+Only partitioning, long after decomposition, decides whether an operator is delegated.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 def decompose_remaining(
     manager: EdgeProgramManager, preserved: Collection[torch._ops.OpOverload]
 ) -> EdgeProgramManager:
-    """`manager`, lowered, with the operators of `preserved` decomposed that no delegate took; itself where none is
-    left."""
+    """Decompose the operators of `preserved` outside of delegates in a lowered program."""
     graph = manager.exported_program().graph
     if not any(getattr(node.target, "_op", None) in preserved for node in graph.nodes):
         return manager
@@ -32,7 +30,7 @@ def decompose_remaining(
 
 
 class _Decompose(ExportPass):  # type: ignore[misc]
-    """Puts the parts of an operator into its place."""
+    """Replaces operators by their decompositions."""
 
     def __init__(self, preserved: Collection[torch._ops.OpOverload]) -> None:
         super().__init__()
@@ -66,8 +64,7 @@ class _Decompose(ExportPass):  # type: ignore[misc]
 
 
 def _with_kernel(operator: torch._ops.OpOverload, arguments: tuple[Any, ...]) -> torch._ops.OpOverload:
-    """The form of `operator` that ExecuTorch has a kernel for: copies for views, `add.Scalar` for `add.Tensor` with a
-    number."""
+    """The overload with a kernel in ExecuTorch: copies for views, `add.Scalar` for `add.Tensor` with a number."""
     if operator.is_view:
         packet = getattr(torch.ops.aten, f"{operator.overloadpacket.__name__}_copy")
         return getattr(packet, operator._overloadname)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""NXP's partitioner as the options want it.
+"""Creates NXP's partitioner for the chosen options.
 
-Import this after `sdk.provide_sdk`: ExecuTorch's backend needs the SDK when it is imported.
+Import this after `sdk.provide_sdk`: importing ExecuTorch's backend requires the SDK.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 
 def create_partitioner(device: Device, options: Options, weights: Mapping[str, torch.Tensor]) -> NeutronPartitioner:
-    """NeutronPartitioner with `options`; `partition_hooks` have it keep on the CPU what they exclude.
+    """Create the NeutronPartitioner for `options`; `partition_hooks` exclude nodes.
 
     Args:
         device: The NPU.
         options: Partitioner and compile spec.
-        weights: State dict of the quantized program. Partitioning sees fake tensors, and some of the backend's checks
-            look at the values: without them it takes an operator without effect for one that computes.
+        weights: State dict of the quantized program. The partitioner sees fake tensors, but some checks of the backend
+            need values to recognize an operator without effect.
 
     Raises:
-        LowerdeckError: an operator of `preserve_ops` is not known, or the backend has no converter for it.
+        LowerdeckError: an operator of `preserve_ops` is unknown, or the backend has no converter for it.
     """
     return NeutronPartitioner(
-        # `intermediates_dir` is left out: it would be embedded in the `.pte`, and convert keeps the files by itself.
-        # So is `operators_not_to_delegate`, which the backend matches as a part of nodes' names.
+        # Without `intermediates_dir`, which would be embedded in the `.pte` (convert stores the files itself), and
+        # without `operators_not_to_delegate`, which the backend matches against parts of node names.
         generate_neutron_compile_spec(
             device.target,
             extra_flags=_as_text(options.extra_flags),
@@ -69,7 +69,7 @@ def create_partitioner(device: Device, options: Options, weights: Mapping[str, t
 
 
 def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
-    """What acts around NXP's partitioner."""
+    """Return the hooks around NXP's partitioner."""
     return (
         PartitionHook(
             position=HookPosition.BACKEND,
@@ -81,20 +81,20 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
 
 
 def _as_text(flags: Mapping[str, bool | int | float | str]) -> str | None:
-    """`flags` for the compile spec, which only records them: in ExecuTorch 1.5.1 they reach no converter."""
+    """`flags` for the compile spec, which only records them; ExecuTorch 1.5.1 does not pass them on."""
     return " ".join(f"{name}={value}" for name, value in sorted(flags.items())) or None
 
 
 def _operators(names: Sequence[str]) -> list[torch._ops.OpOverload]:
-    """The ATen operators called `names`, of those that the backend has a converter for."""
+    """The ATen operators called `names` that the backend has a converter for."""
     known = {str(edge._op): edge._op for edge in supported_ops}
     found = []
     for name in names:
         matched = [operator for known_name, operator in known.items() if is_operator(known_name, name)]
         if not matched:
             raise LowerdeckError(
-                f"target.options.preserve_ops: {name!r} is no operator that the Neutron backend converts whole, so to "
-                f"keep it whole would put it on the CPU, which has no kernel for it."
+                f"target.options.preserve_ops: {name!r} is not an operator that the Neutron backend converts whole: "
+                "preserving it would put it on the CPU, which has no kernel for it."
                 f"{components.did_you_mean(name.replace('::', '.'), known)}\n    allowed: {', '.join(sorted(known))}"
             )
         found += matched
@@ -102,7 +102,7 @@ def _operators(names: Sequence[str]) -> list[torch._ops.OpOverload]:
 
 
 def _user_check(path: str) -> Callable[[torch.fx.Node], bool]:
-    """The function at `path`, whose errors become messages."""
+    """The function at `path`, with its exceptions converted to LowerdeckError."""
     function = import_paths.import_callable(path, CHECK)
 
     def check(node: torch.fx.Node) -> bool:
@@ -115,10 +115,7 @@ def _user_check(path: str) -> Callable[[torch.fx.Node], bool]:
 
 
 def _preserve_with_output_value(preserve: PreserveOperators, program: ExportedProgram) -> PreservedOperators:
-    """Let the backend look at ATen programs that end in a float convolution or the like.
-
-    It asks the output node for its value there, which ATen programs do not have, and stops with an assertion.
-    """
+    """Add the output value that the backend asserts where an ATen program ends in e.g. a float convolution."""
     output = program.graph.output_node()
     value = output.meta.get("val")
     output.meta["val"] = tuple(node.meta["val"] for node in output.all_input_nodes) if value is None else value
@@ -130,9 +127,9 @@ def _preserve_with_output_value(preserve: PreserveOperators, program: ExportedPr
 
 
 def _partition_unmarked(decide: Partition, program: ExportedProgram) -> PartitionResult:
-    """Keep excluded nodes on the CPU, each with the quantize/dequantize cluster that it is in.
+    """Keep excluded nodes on the CPU, each with its quantize/dequantize cluster.
 
-    A cluster is delegated or not by its compute node alone. Without it, what is left of the cluster would neither be
+    The compute node alone decides whether its cluster is delegated. The rest of a cluster without it would neither be
     quantized arithmetic, which the NPU needs, nor be refused.
     """
     marked = [node for node in program.graph.nodes if excluded_by(node) is not None]

@@ -1,9 +1,8 @@
-"""Why NXP's partitioner left a node on the CPU: its own checks are asked again, in its order, for such nodes only.
+"""Determines why NXP's partitioner left a node on the CPU, by running its checks again, in its order.
 
-The partitioner keeps no record. What it decides by is in its classes, though: `NeutronSupportedOperators` asks a node,
-and for what only surrounds a computation the node that computes, for an exclusion, a converter, a quantize/dequantize
-cluster and the two checks of the converter; `validate_partitioning_result` then takes back what a partition must not
-consist of. Import this after `sdk.provide_sdk`.
+The partitioner records nothing. `NeutronSupportedOperators` checks a node, or the compute node that it surrounds, for
+an exclusion, a converter, a quantize/dequantize cluster and the converter's own checks; `validate_partitioning_result`
+then withdraws invalid partitions. Import this after `sdk.provide_sdk`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Reasons = Callable[["torch.fx.Node"], Reason | None]
 
 
 class RejectionRecorder:
-    """Records what the partitioner decides, and then answers for each node that it left."""
+    """Records the partitioner's decisions and returns the reason for each node on the CPU."""
 
     def __init__(self) -> None:
         self._withdrawn: dict[torch.fx.Node, Reason] = {}
@@ -43,7 +42,7 @@ class RejectionRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[Reasons]:
-        """Open around the partitioner's decision; the value gives the reason of a node that is not delegated."""
+        """Record the partitioner's decisions; the value returns the reason of a node that is not delegated."""
         create = nxp.SUPPORTED_OPERATORS.original()
 
         def create_and_keep(*arguments: Any) -> Any:
@@ -58,7 +57,7 @@ class RejectionRecorder:
             yield self.reason
 
     def reason(self, node: torch.fx.Node) -> Reason | None:
-        """Why `node` is not delegated."""
+        """Return why `node` is not delegated."""
         recognizer, cluster = QDQClusterRecognizer, self._checks.qdq_clusters.get(node.meta.get("cluster"))
         if recognizer.is_quant_node(node) or recognizer.is_dequant_node(node) or recognizer.is_auxiliary_node(node):
             if cluster is None:
@@ -68,10 +67,10 @@ class RejectionRecorder:
         return self._reason_of_compute(node)
 
     def _reason_of_member(self, node: torch.fx.Node, compute: torch.fx.Node) -> Reason:
-        """Of a node that is delegated or not as the node is that its cluster is made around."""
+        """The reason of a node whose cluster's compute node decides."""
         reason = self._reason_of_compute(compute)
         if reason.code is ReasonCode.PARTITIONING and reason.check == _PARTITIONING:
-            return reason  # by itself it was supported
+            return reason  # supported by itself
         if reason.code is ReasonCode.EXCLUDED:
             named = reason.node or compute.name
             message = f"in one quantize/dequantize cluster with {named}, which is excluded"
@@ -103,7 +102,7 @@ class RejectionRecorder:
         )
 
     def _converter_rejection(self, converter: Any, node: torch.fx.Node) -> Reason | None:
-        """What `converter` says to `node`: its three checks in the order of NodeConverter.is_supported."""
+        """Run the three checks of `converter` in the order of NodeConverter.is_supported."""
         checks = self._checks
         mapping, options = checks.parameters_mapping, checks.custom_delegation_options
         checks_in_order = (
@@ -122,7 +121,7 @@ class RejectionRecorder:
         return None
 
     def _recording_contains_compute_nodes(self) -> Callable[[Any, Any], bool]:
-        """NeutronPartitioner's static method, which keeps partitions that are taken back for want of an effect."""
+        """Wrap NeutronPartitioner's static method to record partitions withdrawn because they have no effect."""
         contains_compute = nxp.CONTAINS_COMPUTE_NODES.original()
 
         def contains_compute_nodes(partition: Any, mapping: Any) -> bool:
@@ -141,7 +140,7 @@ class RejectionRecorder:
         return contains_compute_nodes
 
     def _recording_validation(self) -> Callable[[NeutronPartitioner, Any, Any, Any, Any], bool]:
-        """NeutronPartitioner's method, which keeps why nodes of partitions that it had formed are taken back."""
+        """Wrap NeutronPartitioner's method to record why nodes of formed partitions are withdrawn."""
         validate = nxp.VALIDATE_PARTITIONING.original()
 
         def validate_partitioning_result(
@@ -159,7 +158,7 @@ class RejectionRecorder:
 
 
 def _partition_rejection(converter: Any, node: torch.fx.Node, arguments: tuple[Any, ...]) -> Reason:
-    """Of a node that its converter does not take in the partition that was formed."""
+    """The reason of a node that its converter refuses in the formed partition."""
     rejection = explain_rejection(converter.supports_partitioning_result, node, *arguments)
     return Reason(
         code=ReasonCode.PARTITIONING,
@@ -170,7 +169,7 @@ def _partition_rejection(converter: Any, node: torch.fx.Node, arguments: tuple[A
 
 
 def _outside_cluster_reason(node: torch.fx.Node) -> Reason:
-    """Of a quantize, dequantize or auxiliary node that belongs to no node that computes."""
+    """The reason of a quantize, dequantize or auxiliary node without a compute node."""
     if is_compute(node):
         return _not_quantized_reason(node)
     neighbours = list(node.users) if QDQClusterRecognizer.is_dequant_node(node) else node.all_input_nodes
@@ -184,7 +183,7 @@ def _outside_cluster_reason(node: torch.fx.Node) -> Reason:
 
 
 def _not_quantized_reason(node: torch.fx.Node) -> Reason:
-    """Of a node that computes and is in no quantize/dequantize cluster: which of its neighbours are to blame."""
+    """The reason of a compute node in no quantize/dequantize cluster: its unquantized neighbours."""
     recognizer = QDQClusterRecognizer()
 
     def produces_unquantized(source: torch.fx.Node) -> bool:

@@ -1,9 +1,8 @@
-"""Makes ExecuTorch's Neutron backend work with a chosen converter flavor.
+"""Makes ExecuTorch's Neutron backend use a chosen converter flavor.
 
-The backend imports `eiq_neutron_sdk` by that name when it is imported itself, and calls the converter in a child
-process without a time limit and with the pipeline's current folder. `provide_sdk` settles the first,
-`intercept_conversion` the second. NXP's native code is never imported into the process of the pipeline: what the
-backend wants to know of a target is asked in a child process, and a process can turn from one flavor to another.
+The backend imports `eiq_neutron_sdk` by that name, and calls the converter in a child process without a time limit and
+with the pipeline's current folder. `provide_sdk` replaces the import, `intercept_conversion` the call. The pipeline's
+process never imports NXP's native code: a child process reads the properties of targets, so flavors can be switched.
 """
 
 from __future__ import annotations
@@ -34,32 +33,32 @@ from lowerdeck.compat.replacement import provide_module
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 
 _BOUND = {"neutron_converter": nxp.NEUTRON_CONVERTER, "neutron_library_utils": nxp.NEUTRON_LIBRARY_UTILS}
-"""Modules of the SDK, and where the backend binds them, all in one module."""
+"""Modules of the SDK, and where the backend binds them."""
 
 OnPartition = Callable[[str, bytes, Conversion], None]
-"""Called as (delegation tag, LiteRT model, its conversion)."""
+"""(delegation tag, LiteRT model, its conversion) -> None."""
 
 
 def provide_sdk(flavor: ConverterFlavor) -> None:
-    """Have executorch.backends.nxp go by the targets of `flavor`; call this before anything of it is used.
+    """Make executorch.backends.nxp use the targets of `flavor`; call this before using the backend.
 
-    The backend gets the package itself where that is the reference flavor, and for any other a stand-in that knows the
-    flavor's targets; conversion then needs `intercept_conversion`.
+    The backend imports the reference flavor itself, or a stub with the targets of any other flavor, whose conversion
+    needs `intercept_conversion`.
 
     Raises:
-        LowerdeckError: the flavor cannot be used; says how to fix it.
+        LowerdeckError: the flavor cannot be used; the message describes how to fix it.
     """
     package = _package(flavor)
     provide_module(INSTALLED_SDK, package)
     for name, bound in _BOUND.items():
         provide_module(f"{INSTALLED_SDK}.{name}", getattr(package, name))
-        if bound.module in sys.modules:  # it has bound those of another flavor
+        if bound.module in sys.modules:  # bound to another flavor
             bound.apply(getattr(package, name))
 
 
 @functools.cache
 def describe_cached(flavor: ConverterFlavor, target: str) -> SdkDescription:
-    """`converter.describe`, asked once in the life of this process."""
+    """Call `converter.describe` once per process."""
     return describe(flavor, target)
 
 
@@ -70,10 +69,10 @@ def intercept_conversion(
     on_partition: OnPartition,
     extra_options: Mapping[str, bool | int | float | str] | None = None,
 ) -> Iterator[None]:
-    """While open, ExecuTorch's backend converts through `converter.convert`, each partition in a folder of its own.
+    """Make ExecuTorch's backend convert through `converter.convert`, each partition in its own folder.
 
-    The folder is `workdir`/<delegation tag>, or <delegation tag>-2 and so on where a tag comes again; it keeps the
-    model, the log and what the converter wrote. Not for several threads at once: it replaces a method of the backend.
+    The folder is `workdir`/<delegation tag>, or <delegation tag>-2 and so on for repeated tags; the model, the log and
+    the converter's files stay there. Not thread-safe: it replaces a method of the backend.
 
     Args:
         flavor: as given to `provide_sdk`, which this calls.
@@ -83,7 +82,7 @@ def intercept_conversion(
 
     Raises:
         LowerdeckError: as `provide_sdk`.
-        ConversionError: out of `to_backend`, when the converter fails or is not the one that described its targets.
+        ConversionError: from within `to_backend`, if the converter fails or another version described its targets.
     """
     provide_sdk(flavor)
 
@@ -115,30 +114,27 @@ def intercept_conversion(
 
 
 def _conversion_problem(conversion: Conversion, version: str) -> str | None:
-    """Why ExecuTorch would fail, or partitions of one program would differ; None where neither is so."""
+    """Why ExecuTorch could not use the conversion, or its converter is another version; None if valid."""
     from executorch.backends.nxp.neutron_node_extraction import extract_artifacts_from_neutron_node
 
     if conversion.version != version:
         return (
-            f"is of version {conversion.version}, and was of version {version} when the program was partitioned for "
-            "it: another release was installed meanwhile. Run `dvc repro -f partition`."
+            f"has version {conversion.version}, but had version {version} when the program was partitioned for it: "
+            "another release was installed meanwhile. Run `dvc repro -f partition`."
         )
     try:
         extract_artifacts_from_neutron_node(conversion.model)
     except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        # A reader that expects well-formed models only: assertions, and whatever else it runs into.
-        return f"made a NeutronGraph operator that ExecuTorch cannot read: {error}"
+        # The reader expects well-formed models.
+        return f"created a NeutronGraph operator that ExecuTorch cannot read: {error}"
     return None
 
 
 @functools.cache
 def _package(flavor: ConverterFlavor) -> ModuleType:
-    """The package that `import eiq_neutron_sdk` has to give."""
-    return importlib.import_module(REFERENCE_SDK) if flavor.host_only else _stub_package(flavor)
-
-
-def _stub_package(flavor: ConverterFlavor) -> ModuleType:
-    """A package with the SDK's targets, asked of the flavor's own interpreter."""
+    """The package of `import eiq_neutron_sdk`: the reference flavor, or a stub with the targets of its SDK."""
+    if flavor.host_only:
+        return importlib.import_module(REFERENCE_SDK)
 
     @functools.cache
     def target(name: str) -> Any:
@@ -170,7 +166,7 @@ def _stub_package(flavor: ConverterFlavor) -> ModuleType:
             f"flavor {flavor.name} converts in a child process: open `intercept_conversion` around the lowering"
         )
 
-    target_names()  # what is wrong with the flavor is said now
+    target_names()  # reports a broken flavor now
     package = ModuleType(INSTALLED_SDK, f"Stand-in for the SDK of flavor {flavor.name}.")
     converter = ModuleType(f"{INSTALLED_SDK}.neutron_converter")
     library = ModuleType(f"{INSTALLED_SDK}.neutron_library_utils")
@@ -193,7 +189,7 @@ def _new_folder(workdir: Path, tag: str) -> Path:
 
 
 def _emit(log: str) -> None:
-    """Write `log` to file descriptor 1, which the backend captures to map Neutron kernels to operators."""
+    """Write `log` to file descriptor 1, from which the backend maps Neutron kernels to operators."""
     data = log.encode()
     while data:
         data = data[os.write(1, data) :]

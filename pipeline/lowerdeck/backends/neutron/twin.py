@@ -1,9 +1,8 @@
 """Host twin of a Neutron partition: its LiteRT model, executed by LiteRT's kernels.
 
-A Neutron payload begins with a header (see PayloadComposer of ExecuTorch's NXP backend): one byte each for the numbers
-of Neutron inputs, Neutron outputs and delegate inputs; then for every Neutron input and output its format; then for
-every Neutron input and output which argument of the delegate it is (outputs counted from the first output); then the
-payload's version; all padded to 16 bytes. Microcode follows.
+A Neutron payload begins with a header (see PayloadComposer of ExecuTorch's NXP backend) of single bytes, padded to 16:
+the numbers of Neutron inputs, Neutron outputs and delegate inputs; the format of every Neutron input and output; the
+index of its delegate argument (outputs are counted from the first output); the payload's version. Microcode follows.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lowerdeck.runtime.tensors import dtype_of
 
 DELEGATE_ID = "NeutronBackend"
 RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "BUILTIN"}
-"""LiteRT's operator resolvers by the names that Lowerdeck gives them."""
+"""Lowerdeck's names of LiteRT's operator resolvers."""
 
 _CHANNELS_LAST = 1
 _ALIGNMENT = 16
@@ -31,10 +30,10 @@ _KNOWN_VERSIONS = (0, 1)
 
 
 def open_twin(payload: bytes | memoryview, stored: StoredTwin, *, resolver: str, num_threads: int) -> Twin:
-    """The twin of a payload: the model that it embeds, else the one that convert stored.
+    """Open the twin of a payload: its embedded model, else the one that convert stored.
 
     Raises:
-        LowerdeckError: there is none, or LiteRT cannot execute it.
+        LowerdeckError: there is no twin, or LiteRT cannot execute it.
         ValueError: the payload is damaged.
     """
     model = embedded_model(payload)
@@ -43,23 +42,23 @@ def open_twin(payload: bytes | memoryview, stored: StoredTwin, *, resolver: str,
 
 @dataclass(frozen=True, kw_only=True)
 class PayloadHeader:
-    """How the delegate's arguments become inputs and outputs of the partition's model."""
+    """Maps the delegate's arguments to inputs and outputs of the partition's model."""
 
     num_arguments: int
     """Inputs of the delegate call; outputs follow them."""
     inputs: tuple[tuple[int, bool], ...]
-    """For every Neutron input: which delegate input, and whether the model takes it channels-last."""
+    """For every Neutron input: index of the delegate input, and whether it is channels-last in the model."""
     outputs: tuple[tuple[int, bool], ...]
-    """For every Neutron output: which delegate output, and whether the model gives it channels-last."""
+    """For every Neutron output: index of the delegate output, and whether it is channels-last in the model."""
     size_bytes: int
-    """Bytes of the header with its padding: the offset of the microcode."""
+    """Size of the header with its padding: the offset of the microcode."""
 
 
 def read_header(payload: bytes | memoryview) -> PayloadHeader:
-    """The header of a Neutron payload.
+    """Parse the header of a Neutron payload.
 
     Raises:
-        ValueError: the bytes are not a header, or one of an unknown version.
+        ValueError: the bytes are not a header of a known version.
     """
     if len(payload) < 3:
         raise ValueError(f"a Neutron payload begins with 3 counts, got {len(payload)} bytes")
@@ -88,7 +87,7 @@ def read_header(payload: bytes | memoryview) -> PayloadHeader:
 
 
 def embedded_model(payload: bytes | memoryview) -> bytes | None:
-    """The LiteRT model that the reference flavor packs into the payload; None for a payload of NXP's converter.
+    """Return the LiteRT model that the reference flavor embeds; None for a payload of NXP's converter.
 
     Raises:
         ValueError: the header or the model in it is damaged.
@@ -107,7 +106,7 @@ class _Port:
     argument: int
     """Position among the delegate call's arguments."""
     permutation: tuple[int, ...] | None
-    """Dimensions of the argument as the model has them; None where both have the same shape."""
+    """The model's order of the argument's dimensions; None where they are equal."""
 
 
 class NeutronTwin:
@@ -118,9 +117,9 @@ class NeutronTwin:
 
         Args:
             payload: The delegate's payload; its header is read.
-            model: LiteRT flatbuffer, known to belong to the payload.
+            model: LiteRT flatbuffer that belongs to the payload.
             resolver: A key of RESOLVERS.
-            num_threads: Threads of LiteRT's kernels; those of the reference resolver use one.
+            num_threads: Threads of LiteRT's kernels; the reference resolver uses one.
 
         Raises:
             ValueError: the header is damaged.
@@ -161,7 +160,7 @@ class NeutronTwin:
             source = arguments[port.argument].numpy()
             if port.permutation is not None:
                 source = source.transpose(port.permutation)
-            # Straight into LiteRT's memory: set_tensor would need a dense copy first. The view must be gone at invoke.
+            # Write into LiteRT's memory: set_tensor would need a dense copy. The view must not exist during invoke.
             np.copyto(interpreter.tensor(port.tensor)(), source.reshape(port.shape))
         interpreter.invoke()
         for port in self._outputs:
@@ -176,10 +175,9 @@ class NeutronTwin:
 def _port(
     details: Sequence[Any], place: int, argument: int, channels_last: bool, arguments: Sequence[TensorSpec]
 ) -> _Port:
-    """Graph input or output number `place` of the LiteRT model, bound to the argument.
+    """Bind graph input or output number `place` of the LiteRT model to the argument.
 
-    A Neutron input that stands at `place` of the delegate's arguments is the graph input of that number: the converter
-    keeps the graph's interface, and the header's maps are made from it.
+    The converter preserves the graph's interface, so the header's maps contain indices of graph inputs and outputs.
     """
     if place >= len(details):
         raise ValueError(f"its payload refers to model input or output {place}, its twin has {len(details)}")
@@ -189,7 +187,7 @@ def _port(
     shape = tuple(spec.sizes[dim] for dim in permutation) if permutation else spec.sizes
     given = tuple(int(size) for size in detail["shape"])
     dtype = torch.from_numpy(np.empty(0, dtype=detail["dtype"])).dtype
-    # A tensor may gain or lose dimensions of size 1 on the way to LiteRT; any other difference means another tensor.
+    # Conversion to LiteRT may add or remove dimensions of size 1; any other difference means another tensor.
     if [size for size in given if size != 1] != [size for size in shape if size != 1] or dtype != dtype_of(spec):
         raise ValueError(
             f"its twin has {dtype} {list(given)} for argument {argument}, the program passes {dtype_of(spec)} "

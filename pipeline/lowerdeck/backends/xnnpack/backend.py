@@ -1,4 +1,4 @@
-"""Lowers to XNNPACK; torch and ExecuTorch are imported inside methods, because composing imports this."""
+"""Lowers to XNNPACK; imports torch and ExecuTorch inside methods, because composing imports this module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 _PRECISIONS_OF = {"float32": "FP32", "float16": "FP32", "int8": "STATIC_QUANT"}
-"""Scheme -> what XnnpackPartitioner calls the precision of what it quantizes; of all others: DYNAMIC_QUANT."""
+"""Scheme -> XnnpackPartitioner's name of its precision; DYNAMIC_QUANT for all others."""
 _OF_LINEAR_LAYERS = ("force_non_static_weights_for_f32_linear", "enable_bf16")
 
 
@@ -34,14 +34,14 @@ class Xnnpack(Backend[Device, Options]):
     name = "xnnpack"
     schemes = {
         "int8": ("backend_default", "per_channel", "per_tensor"),
-        # XNNPACK delegates no linear layer with activations quantized as they arise and one scale per weight tensor.
+        # XNNPACK does not delegate linear layers with dynamically quantized activations and per-tensor weights.
         "int8_dynamic": ("backend_default", "per_channel"),
         "int8_dynamic_int4_weight": ("per_group",),
         "float16": ("backend_default",),
         "float32": ("backend_default",),
     }
     mixed_schemes = {"int8": ("int8", "int8_dynamic"), "int8_dynamic": ("int8", "int8_dynamic")}
-    group_size_multiple = 32  # of XNNPACK's kernels; its serializer checks it last of all
+    group_size_multiple = 32  # required by XNNPACK's kernels, but checked only in its serializer
     trainable = ("int8",)
     converters = ("xnnpack_serializer",)
     supports_dynamic_shapes = True
@@ -56,58 +56,55 @@ class Xnnpack(Backend[Device, Options]):
     )
 
     def check(self) -> Problems:
-        """What ExecuTorch would take for something else, or refuse while lowering."""
+        """Yield values that ExecuTorch would misinterpret, or refuse only while lowering."""
         options = self.options
         for name in ("configs", "config_precisions"):
             if getattr(options, name) == []:
-                yield f"options.{name}", "an empty list would mean all of them to ExecuTorch; write null for all"
+                yield f"options.{name}", "ExecuTorch interprets an empty list as all of them; write null for all"
         for name in ("configs", "excluded_configs", "additional_configs", "config_precisions"):
             given: Sequence[str] = getattr(options, name) or ()
             if repeated := [value for value in dict.fromkeys(given) if given.count(value) > 1]:
-                yield f"options.{name}", f"has {', '.join(repeated)} more than once"
+                yield f"options.{name}", f"lists {', '.join(repeated)} more than once"
         if options.configs is not None:
             if options.excluded_configs:
-                yield "options.excluded_configs", "only leaves out of the default ones; shorten target.options.configs"
+                yield "options.excluded_configs", "only shortens the default list; shorten target.options.configs"
             if options.additional_configs:
-                yield (
-                    "options.additional_configs",
-                    "only adds to the default ones; write them into target.options.configs",
-                )
+                yield "options.additional_configs", "only extends the default list; extend target.options.configs"
         for option, message in options.exclusion_problems():
             yield f"options.{option}", message
 
     def check_build(self, build: BuildContext) -> Problems:
-        """Options that match nothing in the chosen quantization, and what the runtime would get wrong."""
+        """Yield options without effect on the chosen quantization, and what the runtime does not support."""
         options, scheme, mixed = self.options, build.scheme.name, bool(build.scheme.rules)
         precisions = options.config_precisions
         precision = _PRECISIONS_OF.get(scheme, "DYNAMIC_QUANT")
         if precisions is not None and not mixed and not {precision, "FP32"} & {*precisions}:
-            message = f"has neither FP32 nor what quantization {scheme} leads to, {precision}"
-            yield "target.options.config_precisions", f"{message}: nothing of the model has these"
+            message = f"has neither FP32 nor {precision}, the precision of quantization {scheme}"
+            yield "target.options.config_precisions", f"{message}: nothing in the model matches"
         if options.enable_bf16 and scheme == "float16":
             yield "target.options.enable_bf16", "has no effect: quantization float16 leaves nothing in bfloat16"
         if options.force_non_static_weights_for_f32_linear and scheme in ("int8", "int8_dynamic") and not mixed:
             message = f"has no effect: quantization {scheme} leaves no linear layer float"
             key = "target.options.force_non_static_weights_for_f32_linear"
-            yield key, f"{message}; quantization.keep_float excepts some"
+            yield key, f"{message}; quantization.keep_float keeps some in float"
         if build.dynamic_dimensions and build.memory_format == "channels_last":
             reason = "ExecuTorch's runtime permutes the sizes of some delegates' outputs"
-            yield "model.memory_format", f"cannot go with model.dynamic_shapes: {reason}"
+            yield "model.memory_format", f"does not work with model.dynamic_shapes: {reason}"
         for name in ("quantized_inputs", "quantized_outputs"):
             if getattr(options, name) and scheme != "int8":
                 yield (
                     f"target.options.{name}",
-                    f"needs activations with ranges fixed before, as quantization int8 gives them, and not {scheme}",
+                    f"needs static activation ranges, as in quantization int8, not {scheme}",
                 )
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
-        """The serializer is part of ExecuTorch and has its version."""
+        """Describe the serializer, which is part of ExecuTorch."""
         converter = Converter.of_package("executorch", flavor=flavor.name, name="executorch-xnnpack")
         return FlavorReport(converter=converter, targets=("cpu",))
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """XNNPACKQuantizer with symmetric 8-bit weights for the whole model."""
+        """Create an XNNPACKQuantizer with symmetric 8-bit weights."""
         from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
             XNNPACKQuantizer,
             get_symmetric_quantization_config,
@@ -122,7 +119,7 @@ class Xnnpack(Backend[Device, Options]):
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:
-        """XnnpackPartitioner as the options say."""
+        """Return an XnnpackPartitioner for the options."""
         from executorch.exir import ExecutorchBackendConfig
 
         from lowerdeck.backends.xnnpack.partitioner import ConfiguredPartitioner
@@ -140,8 +137,7 @@ class Xnnpack(Backend[Device, Options]):
             partitioner=partitioner,
             hooks=(mark_before_partition(self.options),),
             transform_passes=[infer_varying_sizes] if varies else None,
-            # Where a view stays on the CPU, ExecuTorch lets it share memory only if both shapes vary or neither does,
-            # and stops otherwise.
+            # ExecuTorch fails to share the memory of a view on the CPU if only one of its shapes varies.
             executorch_config=ExecutorchBackendConfig(remove_view_copy=False) if varies else None,
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
@@ -150,7 +146,7 @@ class Xnnpack(Backend[Device, Options]):
 
     @contextmanager
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
-        """Keep every serialized partition; it needs no twin, ExecuTorch's runtime executes it on the host."""
+        """Collect the serialized partitions, which need no twins: ExecuTorch's runtime executes them on the host."""
         from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNStaticTranspose
 
         from lowerdeck.backends.xnnpack.patterns import possible_patterns
@@ -174,7 +170,7 @@ class Xnnpack(Backend[Device, Options]):
             yield compiled
 
     def _logging(self) -> AbstractContextManager[None]:
-        """Open while ExecuTorch lowers."""
+        """Log ExecuTorch's lowering to stderr if `verbose` is set."""
         from lowerdeck.backends.xnnpack import logs
 
         return logs.log_to_stderr() if self.options.verbose else nullcontext()

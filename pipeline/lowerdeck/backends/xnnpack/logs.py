@@ -1,4 +1,4 @@
-"""What ExecuTorch's XNNPACK modules log while they lower: listened to for reasons, shown where verbose."""
+"""Captures what ExecuTorch's XNNPACK modules log while lowering: for reasons, and on stderr if verbose."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lowerdeck.delegation.rejections.rejection import Rejection, explain_rejecti
 _ALL = "executorch.backends.xnnpack"
 _PARTITION = f"{_ALL}.partition"
 _PREPROCESS = f"{_ALL}.xnnpack_preprocess"
-"""Sets its own level, so that the one of the loggers above it means nothing to it."""
+"""Sets its own level, so its parents' level has no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedRejection:
-    """What an operator's config says of a node that it does not take."""
+    """The message of an operator's config that refuses a node."""
 
     message: str
-    """Its own."""
+    """The config's own message."""
     rejection: Rejection
-    """The condition that led it to say so, and the values that decided."""
+    """The condition that led to it, and the decisive values."""
 
 
 @contextmanager
 def record_rejections() -> Iterator[dict[str, LoggedRejection]]:
-    """Name of a node -> the first reason that a config gives for leaving it, a WhyNoPartition object at level DEBUG."""
+    """Collect the first reason that a config logs for each node, a WhyNoPartition object at level DEBUG."""
     found: dict[str, LoggedRejection] = {}
 
     class Collector(logging.Handler):
@@ -47,7 +47,7 @@ def record_rejections() -> Iterator[dict[str, LoggedRejection]]:
 
 
 def _logging_frame() -> FrameType:
-    """Where the config stands that is just logging a reason."""
+    """The frame of the config that is logging a reason."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not WhyNoPartition.__call__.__code__:
         frame = frame.f_back
@@ -58,10 +58,10 @@ def _logging_frame() -> FrameType:
 
 @contextmanager
 def log_to_stderr() -> Iterator[None]:
-    """Everything that is logged goes to stderr, as `module: message`."""
+    """Write all log records to stderr, as `module: message`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(module)s: %(message)s"))
-    # convert lowers an edge program that was stored, by the one function that takes it; it is advised against there.
+    # Only one function lowers a stored edge program, and it logs that it is deprecated.
     handler.addFilter(lambda record: "DEPRECATION WARNING" not in str(record.msg))
     with ExitStack() as stack:
         stack.enter_context(_handled(_ALL, handler, propagate=False))
@@ -71,7 +71,7 @@ def log_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def _handled(name: str, handler: logging.Handler, *, propagate: bool) -> Iterator[None]:
-    """Give all that is logged below the logger `name` to `handler`, and to the loggers above it if `propagate`."""
+    """Send all records of the logger `name` to `handler`, and to its parents if `propagate`."""
     logger = logging.getLogger(name)
     level, propagated = logger.level, logger.propagate
     logger.addHandler(handler)

@@ -1,7 +1,7 @@
 """Names of XnnpackPartitioner's operator configs in ExecuTorch 1.5.1, for checks that must not import it.
 
-A config is a class of executorch.backends.xnnpack.partition.config that says when one operator is delegated, and with
-which neighbours. A test compares these names with the installed version.
+A config is a class in executorch.backends.xnnpack.partition.config that decides when one operator is delegated, and
+with which neighbours. A test compares these names with the installed version.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ DefaultConfig = Literal[
     "UpsampleBilinear2dConfig",
     "ViewCopyConfig",
 ]
-"""ALL_PARTITIONER_CONFIGS: what the partitioner uses where nothing else is said."""
+"""ALL_PARTITIONER_CONFIGS, the partitioner's default."""
 
 AdditionalConfig = Literal["EluConfig"]
-"""Written, but left out of ALL_PARTITIONER_CONFIGS."""
+"""Implemented, but not in ALL_PARTITIONER_CONFIGS."""
 
 AnyConfig = Literal[DefaultConfig, AdditionalConfig]

@@ -1,4 +1,4 @@
-"""What `target.device` and `target.options` may hold for XNNPACK; docs/xnnpack.md says what each was found to do."""
+"""The schemas of `target.device` and `target.options` for XNNPACK; docs/xnnpack.md has the effects of each option."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ Precision = Literal["FP32", "STATIC_QUANT", "DYNAMIC_QUANT"]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A CPU needs no description: XNNPACK chooses its kernels when the program is loaded."""
+    """No properties: XNNPACK selects its kernels for the CPU when it loads the program."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Exclusion):
-    """Arguments of XnnpackPartitioner. A quantized operator stays on the CPU with an excluded activation that is fused
-    into it."""
+    """Arguments of XnnpackPartitioner. An excluded activation also keeps the quantized operator that it is fused with
+    on the CPU."""
 
     configs: list[AnyConfig] | None = None
-    """Operator configs to delegate with, by the names of their classes, e.g. [ConvolutionConfig, LinearConfig]; null
-    for all that ExecuTorch uses by default."""
+    """Class names of the operator configs to delegate with, e.g. [ConvolutionConfig, LinearConfig]; null for
+    ExecuTorch's defaults."""
     excluded_configs: list[DefaultConfig] = field(default_factory=list)
-    """Operator configs to leave out of the default ones, e.g. [SoftmaxConfig]. Without LinearConfig a linear layer is
-    decomposed, and AddmmConfig or MMConfig take it: leave out all three to keep it on the CPU."""
+    """Default operator configs to omit, e.g. [SoftmaxConfig]. Without LinearConfig a linear layer is decomposed and
+    delegated by AddmmConfig or MMConfig: omit all three to keep it on the CPU."""
     additional_configs: list[AdditionalConfig] = field(default_factory=list)
-    """Operator configs that ExecuTorch has and does not use by default, to add to the default ones."""
+    """Operator configs to add to the default ones, which lack them."""
     config_precisions: list[Precision] | None = None
     """Precisions to delegate: `FP32` (float16 too), `STATIC_QUANT`, `DYNAMIC_QUANT`; null for all. Convolutions and
-    linear layers are delegated in whatever precision they have as long as one is left to them."""
+    linear layers are delegated in any precision unless none is left."""
     per_op_mode: bool = False
-    """One delegate call for every operator: less memory for a little more time."""
+    """One delegate call per operator: less memory, slightly more time."""
     verbose: bool = False
-    """Print what ExecuTorch's XNNPACK modules log while they lower: each node that is visited or refused, and why."""
+    """Print what ExecuTorch's XNNPACK modules log while lowering: each node visited or refused, and why."""
     force_non_static_weights_for_f32_linear: bool = False
-    """Give weights and biases of float linear layers to the delegate as inputs, instead of packing them into it."""
+    """Pass weights and biases of float linear layers to the delegate as inputs, instead of packing them into it."""
     enable_bf16: bool = False
-    """Delegate linear layers in bfloat16 too; without it they stay on the CPU."""
+    """Delegate linear layers in bfloat16 too; otherwise they stay on the CPU."""
     quantized_inputs: bool = False
     """The program takes integers where the quantized model begins with a quantization."""
     quantized_outputs: bool = False
-    """The program gives integers where the quantized model ends with a dequantization."""
+    """The program returns integers where the quantized model ends with a dequantization."""

@@ -1,4 +1,4 @@
-"""XnnpackPartitioner with the chosen options; reasons.py says why it left a node on the CPU."""
+"""XnnpackPartitioner with the chosen options; reasons.py explains why it left a node on the CPU."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from lowerdeck.backends.xnnpack import logs
 from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.delegation.exclusion import excluded_by, matches_aten_node
-from lowerdeck.graph.nodes import operator_name
+from lowerdeck.delegation.exclusion import excluded_by, matches_aten_node, missing_kernel_error
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
-"""Operators whose configs know bfloat16 and weights that are inputs. The constructor gives these flags to all configs,
-and convolutions with a bias, or in bfloat16, then make a program that the runtime refuses to load."""
+"""Operators whose configs support bfloat16 and weights as inputs. The constructor sets these flags on all configs, and
+convolutions with a bias, or in bfloat16, would then result in a program that the runtime refuses to load."""
 _NO_CPU_KERNEL = ("hardswish.default", "max_pool2d.default", "prelu.default")
-"""Operators that the delegate takes whole and that ExecuTorch's CPU kernels have only in pieces."""
+"""Operators that the partitioner preserves and that ExecuTorch has no CPU kernel for."""
 
 
 class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
@@ -43,17 +42,17 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
         )
         checks = {operator: config.check_alone for operator, config in self.target_partitioner_configs.items()}
         self.reasons = Reasons(options, checks)
-        """Why nodes are not delegated, once `partition` has decided."""
+        """Why nodes are not delegated; valid after `partition`."""
         for operator, config in self.target_partitioner_configs.items():
             if operator in _LINEAR:
                 config.force_non_static_weights_for_f32_linear = options.force_non_static_weights_for_f32_linear
                 config.enable_bf16 = options.enable_bf16
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag what is delegated, and remember what is said about the rest.
+        """Tag the nodes to delegate, and record the reasons for the others.
 
         Raises:
-            LowerdeckError: an option has nothing in the program to act on.
+            LowerdeckError: an option has no effect on the program.
         """
         _check_options_have_effect(self._options, exported_program.graph)
         _check_has_cpu_kernel(exported_program.graph)
@@ -62,12 +61,12 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
             return super().partition(exported_program)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
-        """Operators that the delegate takes whole, but not where they stay on the CPU, which lacks some of them."""
+        """Preserve operators for the delegate, except where they stay on the CPU, which lacks some of them."""
         operators, preserves = super().ops_to_not_decompose(ep)
         return operators, lambda node: preserves(node) and not matches_aten_node(node, self._options)
 
     def _guarded(self, config: type[Any]) -> type[Any]:
-        """`config`, without what the options keep on the CPU."""
+        """`config`, changed to refuse excluded nodes."""
         partitioner = self
 
         class Guarded(config):  # type: ignore[misc]
@@ -81,16 +80,16 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
                 return not partitioner._is_excluded(self, node) and self.check_alone(node, ep)
 
             def get_partition(self, node: torch.fx.Node, ep: ExportedProgram) -> list[torch.fx.Node]:
-                # In float arithmetic an activation that is excluded need not be fused.
+                # In float arithmetic an excluded activation need not be fused.
                 return [member for member in super().get_partition(node, ep) if excluded_by(member) is None]
 
         return Guarded
 
     def _is_excluded(self, config: Any, node: torch.fx.Node) -> bool:
-        """Whether the options keep the node, or what would be fused into it, on the CPU.
+        """Whether the options exclude the node or an activation that would be fused with it.
 
-        What stays there must not be checked at all: a check marks the quantize and dequantize nodes around it as part
-        of a quantized operator, and XNNPACK's serializer then leaves them out of the program.
+        Excluded nodes must not be checked at all: a check marks the surrounding quantize and dequantize nodes as part
+        of a quantized operator, and XNNPACK's serializer then omits them from the program.
         """
         if excluded_by(node) is not None:
             return True
@@ -105,14 +104,13 @@ def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
     """Refuse an option that has no effect on an edge program.
 
     Raises:
-        LowerdeckError: naming the option.
+        LowerdeckError: the option has no effect.
     """
     if options.enable_bf16 and not any(
         tensor.dtype == torch.bfloat16 for node in graph.nodes for tensor in tensors_at(node)
     ):
         raise LowerdeckError(
-            "target.options.enable_bf16: true has no effect, because the model computes nothing in bfloat16; set it to "
-            "false"
+            "target.options.enable_bf16: true has no effect, because the model does not use bfloat16; set it to false"
         )
     if options.force_non_static_weights_for_f32_linear and not any(map(_is_float_linear, graph.nodes)):
         raise LowerdeckError(
@@ -122,18 +120,11 @@ def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
 
 
 def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
-    """Refuse what is excluded by the name of a node that nothing on the CPU executes.
-
-    By operator or module it is found in the ATen program already, and decomposed.
-    """
+    """Raise LowerdeckError where a node is excluded that ExecuTorch has no CPU kernel for."""
     for node in graph.nodes:
         pattern = excluded_by(node)
         if pattern is not None and operator_of(node) in _NO_CPU_KERNEL:
-            raise LowerdeckError(
-                f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was "
-                "kept whole, and ExecuTorch has no CPU kernel for that. Name it by operators_not_to_delegate or "
-                "modules_not_to_delegate instead, so that it is decomposed"
-            )
+            raise missing_kernel_error(node, pattern)
 
 
 def _is_float_linear(node: torch.fx.Node) -> bool:
@@ -141,6 +132,6 @@ def _is_float_linear(node: torch.fx.Node) -> bool:
 
 
 def _fused_activation(config: Any, node: torch.fx.Node) -> torch.fx.Node | None:
-    """The one user of `node`, where `config` fuses it into the operator."""
+    """The only user of `node`, if `config` fuses it with the operator."""
     users = list(node.users)
     return users[0] if len(users) == 1 and operator_of(users[0]) in getattr(config, "fused_acts", ()) else None

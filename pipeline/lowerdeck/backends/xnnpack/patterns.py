@@ -1,7 +1,7 @@
-"""Spares XNNPACK's passes the patterns that a program cannot contain.
+"""Skips patterns of XNNPACK's passes that a program cannot contain.
 
-Two of them export and decompose small modules, an attention and an interpolation, to look for the result. That takes
-three seconds in every process, whether the program has anything of the kind or not.
+Two passes export and decompose small modules, an attention and an interpolation, to match the result. That takes three
+seconds in every process, even if the program contains neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INTERPOLATION = ("aten.index.Tensor", "aten.upsample_bilinear2d.vec")
 
 @contextmanager
 def possible_patterns(program: ExportedProgram) -> Iterator[None]:
-    """While open, the passes look only for patterns whose operators `program` has."""
+    """Let the passes match only patterns whose operators `program` contains."""
     operators = {operator_name(node) for node in program.graph.nodes if node.op == "call_function"}
     with ExitStack() as stack:
         if ATTENTION not in operators:

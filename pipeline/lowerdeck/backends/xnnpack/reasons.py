@@ -1,8 +1,8 @@
-"""Why XnnpackPartitioner left a node on the CPU.
+"""Determines why XnnpackPartitioner left a node on the CPU.
 
-It has a config for every operator that XNNPACK executes, and asks that one about a node. A config that says no says why
-in a WhyNoPartition record, which `logs.record_rejections` catches with the condition and the values that decided; the
-few that say no in silence are asked again. What has no config, or was not chosen, nobody asks about.
+The partitioner has a config for every operator that XNNPACK executes. A config that refuses a node logs a
+WhyNoPartition record, which `logs.record_rejections` captures with the condition and the decisive values; checks that
+log nothing are run again. Operators without a config, or with a config that is not chosen, are never checked.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from lowerdeck.graph.nodes import DELEGATION_TAG, is_compute, operator_name
 DEFAULT_CONFIGS = {config.__name__: config for config in operator_configs.ALL_PARTITIONER_CONFIGS}
 CONFIGS = DEFAULT_CONFIGS | {"EluConfig": generic_node_configs.EluConfig}
 _CONFIG_OF = {config.target_name: name for name, config in CONFIGS.items()}
-"""What a config is for, e.g. `convolution.default`, -> its name."""
+"""Operator, e.g. `convolution.default`, -> name of its config."""
 _CODES = (
     (r"static param|must be static|must be a parameter", ReasonCode.NOT_CONSTANT),
     (r"dynamic shapes|dynamic output|[Ss]ymbolic|statically known|inferred dimension", ReasonCode.DYNAMIC_SHAPE),
     (r"dequant|quantiz|qparam|scale/zp|precision|dtype|fp16", ReasonCode.DTYPE),
     (r"input rank|4D tensors, got|1D \+ 2D|invalid shape|concatenation of", ReasonCode.SHAPE),
 )
-"""What a config's words are about; all else are constraints on arguments."""
+"""Pattern in a config's message -> code; all others are constraints on arguments."""
 Check = Callable[[torch.fx.Node, ExportedProgram], bool]
 
 
 class Reasons:
-    """What is known about one program's nodes when its partitioner has decided."""
+    """Reasons for the nodes of one program, after its partitioner has decided."""
 
     def __init__(self, options: Options, checks: Mapping[str, Check]) -> None:
-        """`checks` are those of the chosen configs, by what they are for."""
+        """`checks` are those of the chosen configs, by operator."""
         self._options, self._checks = options, checks
         self._program: ExportedProgram | None = None
         self._rejections: Mapping[str, LoggedRejection] = {}
         self._fused: dict[str, torch.fx.Node] = {}
 
     def set_program(self, program: ExportedProgram, rejections: Mapping[str, LoggedRejection]) -> None:
-        """`program` is what the partitioner decides about, `rejections` by name what its configs say no to."""
+        """Set the program to partition, and the rejections of its configs by name of the node."""
         self._program, self._rejections = program, rejections
 
     def add_fused_exclusion(self, node: torch.fx.Node, activation: torch.fx.Node) -> None:
-        """`node` is not delegated because it is one operation with `activation`, which is excluded."""
+        """Record that `node` is not delegated because it is fused with `activation`, which is excluded."""
         self._fused[node.name] = activation
 
     def reason(self, node: torch.fx.Node) -> Reason:
-        """Why `node`, which the options do not exclude by name, is not delegated."""
+        """Return why `node`, which is not excluded itself, is not delegated."""
         operator = operator_of(node)
         name = _CONFIG_OF.get(operator)
         if name is None:
@@ -87,7 +87,7 @@ class Reasons:
         return Reason(code=ReasonCode.EXCLUDED, message=message, values={"option": option, "config": name})
 
     def _logged_reason(self, node: torch.fx.Node, name: str, rejection: LoggedRejection) -> Reason:
-        """What a config says, as a reason."""
+        """The reason that a config logged."""
         check = _check_of(name, rejection.rejection.function)
         if rejection.message == "not enabled precision types":
             return Reason(
@@ -109,24 +109,24 @@ class Reasons:
 
 
 def operator_of(node: torch.fx.Node) -> str:
-    """The operator as configs name it, e.g. `convolution.default`; empty for what is no operator."""
+    """Return the configs' name of the operator, e.g. `convolution.default`; empty for other nodes."""
     return format_target_name(getattr(node.target, "__name__", "")) if node.op == "call_function" else ""
 
 
 def tensors_at(node: torch.fx.Node) -> list[torch.Tensor]:
-    """What `node` gives."""
+    """Return the output tensors of `node`."""
     value = node.meta.get("val")
     values: Iterable[Any] = value if isinstance(value, (tuple, list)) else (value,)
     return [item for item in values if isinstance(item, torch.Tensor)]
 
 
 def _check_of(name: str, function: str) -> str:
-    """The check of a config, which may be inherited, e.g. `AddConfig.check_common_constraints`."""
+    """The name of a config's check, which may be inherited, e.g. `AddConfig.check_common_constraints`."""
     return f"{name}.{function.rpartition('.')[2]}"
 
 
 def _without_config(node: torch.fx.Node) -> Reason:
-    """What XNNPACK has no operator for, or has as a part of another one only."""
+    """The reason of an operator that XNNPACK lacks, or has only as a part of another one."""
     operator = operator_name(node)
     if is_compute(node):
         message = f"XNNPACK has no operator config for {operator}"
@@ -143,10 +143,10 @@ def _without_config(node: torch.fx.Node) -> Reason:
 
 
 def _owners(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The operators whose part a getitem, quantize or dequantize node would be.
+    """The operators that a getitem, quantize or dequantize node belongs to.
 
-    A getitem and a quantize node belong to what they take; a dequantize node, and what chooses a scale for it, to all
-    that take it.
+    A getitem and a quantize node belong to their inputs; a dequantize node, and the nodes that choose its scale, to its
+    users.
     """
     operator = operator_name(node)
     dynamic = any(operator_of(source) == "getitem" for source in node.all_input_nodes[1:])
@@ -177,7 +177,7 @@ def _not_partitioned(name: str) -> Reason:
 
 
 def _invalid_dtype(node: torch.fx.Node) -> Reason:
-    """Configs say `invalid dtype` of empty tensors, and of sizes among the arguments, as well."""
+    """The reason behind `invalid dtype`, which configs also log for empty tensors and for sizes as arguments."""
     if any(isinstance(source.meta.get("val"), torch.SymInt) for source in node.all_input_nodes):
         return Reason(code=ReasonCode.DYNAMIC_SHAPE, message="invalid dtype: it takes a size that varies")
     tensors = [tensor for source in (*node.all_input_nodes, node) for tensor in tensors_at(source)]

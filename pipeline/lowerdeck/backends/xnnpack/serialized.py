@@ -1,4 +1,4 @@
-"""Reads what the delegate is given: the XNNGraph in the payload of a partition."""
+"""Reads the XNNGraph in the payload of a partition."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class SerializedGraph:
     operators: list[str]
     """E.g. `XNNConv2d`, in order."""
     inputs: list[str]
-    """Element types of what it takes at run time, e.g. `fp32` or `qint8`, in order of the values."""
+    """Element types of its inputs at run time, e.g. `fp32` or `qint8`, in order of the values."""
     outputs: list[str]
     constants: list[str]
-    """Element types of what is packed into it."""
+    """Element types of its packed constants."""
     dtypes: set[str]
-    """Of all values."""
+    """Element types of all values."""
     arithmetic: list[tuple[str, str, str]]
-    """Every operator with the element types of what it takes first and of what it gives, in order."""
+    """Every operator with the element types of its first input and of its output, in order."""
 
 
 def read_graph(payload: bytes) -> SerializedGraph:
-    """The graph in a partition's processed bytes, which ExecuTorch has serialized in this environment."""
+    """Read the graph in a partition's processed bytes, serialized by the installed ExecuTorch."""
     header = XNNHeader.from_bytes(payload[: XNNHeader.EXPECTED_LENGTH])
     assert header.is_valid()
     with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def read_graph(payload: bytes) -> SerializedGraph:
         graph = payload[header.flatbuffer_offset : header.flatbuffer_offset + header.flatbuffer_size]
         (Path(folder) / "graph.bin").write_bytes(graph)
         _flatc_decompile(folder, f"{folder}/schema.fbs", f"{folder}/graph.bin", ["--defaults-json"])
-        # Bounds of activations may be infinite, which flatc writes otherwise than Python reads.
+        # Bounds of activations may be infinite; flatc writes `inf`, Python reads `Infinity`.
         decoded = json.loads(re.sub(r"\binf\b", "Infinity", (Path(folder) / "graph.json").read_text()))
     values = [_tensor(value["xvalue_union"]) for value in decoded["xvalues"]]
     flags = (("input", 1), ("output", 2))  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
@@ -59,7 +59,7 @@ def read_graph(payload: bytes) -> SerializedGraph:
 
 
 def _first_input(node: dict[str, int]) -> int:
-    """`input_id`, or `input1_id` of what takes several."""
+    """`input_id`, or `input1_id` of operators with several inputs."""
     return node["input_id"] if "input_id" in node else node["input1_id"]
 
 

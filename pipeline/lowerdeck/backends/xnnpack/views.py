@@ -1,4 +1,4 @@
-"""Views of tensors whose size varies, in the form that XNNPACK takes."""
+"""Rewrites views of tensors with a varying size to the form that XNNPACK supports."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 
 def infer_varying_sizes(graph_module: torch.fx.GraphModule) -> PassResult:
-    """Write -1 where a view takes the one size that varies as an argument: it follows from the number of elements.
+    """Replace the only varying size in the arguments of a view by -1: it follows from the number of elements.
 
-    torch.export computes such a size in the graph, e.g. the batch for a `flatten(1)`. XNNPACK takes no size as an
-    argument, so that every such view would end a partition.
+    torch.export computes such a size in the graph, e.g. the batch for a `flatten(1)`. XNNPACK does not accept sizes as
+    arguments, so every such view would end a partition.
     """
     graph, modified = graph_module.graph, False
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Reads from the source of a backend's check which condition led to a line."""
+"""Finds the condition that led to a line, in the source of a backend's check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import CodeType
 
 _Block = tuple[ast.stmt | None, ast.stmt, Sequence[ast.stmt]]
-"""The statement that a block belongs to, the statement in it that contains a line, and the block."""
+"""The owner of a block, the statement in the block that contains a line, and the block."""
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def _parsed(filename: str) -> ast.Module | None:
 
 @functools.cache
 def function_of(code: CodeType) -> ast.FunctionDef | None:
-    """The source of `code`, None where there is none."""
+    """Return the syntax tree of `code`; None where its source is not available."""
     module = _parsed(code.co_filename)
     for node in ast.walk(module) if module else ():
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
@@ -31,9 +31,9 @@ def function_of(code: CodeType) -> ast.FunctionDef | None:
 
 
 def deciding_expression(code: CodeType, line: int, *, answer: bool = False) -> tuple[ast.expr, bool] | None:
-    """The condition that led `code` to `line`, and its value; None where none did.
+    """Return the condition that led `code` to `line`, and its value; None where there is none.
 
-    Where `line` returns an expression, that expression, with the value `answer`.
+    Where `line` returns an expression, return that expression with the value `answer`.
     """
     blocks = _blocks_at(code, line)
     statement = blocks[-1][1] if blocks else None
@@ -42,7 +42,7 @@ def deciding_expression(code: CodeType, line: int, *, answer: bool = False) -> t
     for owner, inner, block in reversed(blocks):
         for earlier in reversed([each for each in block if each.lineno < inner.lineno]):
             if isinstance(earlier, ast.If) and _returns_opposite(earlier, answer):
-                return earlier.test, False  # it would have returned the opposite
+                return earlier.test, False  # if true, it would have returned the opposite
         if isinstance(owner, ast.If):
             return owner.test, block is owner.body
     return None
@@ -56,7 +56,7 @@ def _returns_opposite(statement: ast.If, answer: bool) -> bool:
 
 
 def message_expressions_at(code: CodeType, line: int) -> list[ast.expr]:
-    """The expressions in the message that is built at `line` of `code`."""
+    """Return the expressions in the f-string at `line` of `code`."""
     blocks = _blocks_at(code, line)
     return [node.value for node in ast.walk(blocks[-1][1]) if isinstance(node, ast.FormattedValue)] if blocks else []
 
@@ -79,7 +79,7 @@ def _blocks(body: list[ast.stmt] | Sequence[ast.stmt], line: int, owner: ast.stm
 
 
 def comment_at(code: CodeType, line: int) -> str:
-    """The comment above `line` of `code`, within the `if` around it."""
+    """Return the comment above `line` of `code`, within the enclosing `if`."""
     owners = [owner for owner, _, _ in _blocks_at(code, line) if isinstance(owner, ast.If)]
     if not owners:
         return ""

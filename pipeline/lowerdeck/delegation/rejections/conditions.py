@@ -1,9 +1,4 @@
-"""Splits the conditions of a function, to find the part that decided.
-
-The source of the line at which a function stopped, or of the `if` around it, is the condition. Evaluated piece by piece
-with the variables of the function, it shows which part decided; calls of other functions are
-followed.
-"""
+"""Splits the condition at which a function stopped into its parts, to find the decisive one; follows calls."""
 
 from __future__ import annotations
 
@@ -21,20 +16,9 @@ from lowerdeck.delegation.rejections.check_source import deciding_expression, fu
 from lowerdeck.delegation.rejections.values import UNKNOWN, values_in
 
 _MAX_CALL_DEPTH = 8
-"""Greatest depth to which nested calls are followed."""
 _CONDITIONS = (ast.BoolOp, ast.Call, ast.Compare, ast.UnaryOp)
-_INVERTED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+_OPPOSITES = ((ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn))
+_INVERTED: dict[type[ast.cmpop], type[ast.cmpop]] = dict((*_OPPOSITES, *((right, left) for left, right in _OPPOSITES)))
 _EVALUATION_ERRORS = (
     ArithmeticError,
     AssertionError,
@@ -45,26 +29,26 @@ _EVALUATION_ERRORS = (
     TypeError,
     ValueError,
 )
-"""Exceptions that a piece of a condition may raise when it is evaluated alone: the check may not have reached it."""
+"""Exceptions of a part of a condition that is evaluated on its own: the check may not have reached it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """A condition in a check that could not be taken apart further."""
+    """A part of a check's condition that cannot be split further."""
 
     text: str
-    """The condition that is true, in the backend's own source: `stride_h > kernel_h`."""
+    """The true condition as in the backend's source, e.g. `stride_h > kernel_h`."""
     function: str
     """The function that contains it."""
     names: frozenset[str]
-    """Identifiers in it, and the functions that led to it."""
+    """Its identifiers, and the functions on the path to it."""
     values: Mapping[str, object]
-    """What it compared, by name."""
+    """The values that it compared, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReturnSite:
-    """A line of a function where it stopped, with its variables, and the functions through which it was reached."""
+    """The line at which a function stopped, with its variables and the path of calls to it."""
 
     code: CodeType
     line: int
@@ -73,14 +57,14 @@ class ReturnSite:
 
 
 def deciding_conditions(site: ReturnSite) -> Iterator[Condition]:
-    """The conditions that led the function of `site` there, or that made its result False."""
+    """Yield the conditions that led to `site`, or that made the result False."""
     found = deciding_expression(site.code, site.line)
     if found is not None:
         yield from _conditions_within(*found, site)
 
 
 def message_values(site: ReturnSite) -> dict[str, object]:
-    """The values in the message that is built at the line of `site`, by name."""
+    """Return the values in the f-string at the line of `site`, by name."""
     parts = message_expressions_at(site.code, site.line)
     values = [values_in(part, partial(_evaluate, variables=site.variables)) for part in parts]
     return {name: value for each in values for name, value in each.items()}
@@ -102,7 +86,7 @@ def _conditions_within(expression: ast.expr, expected: bool, site: ReturnSite) -
             assigned = _assigned(name, site)
             if assigned is not None and _evaluate_bool(assigned, site.variables) is expected:
                 yield from _conditions_within(assigned, expected, replace(site, line=assigned.lineno))
-            else:  # it was not set to a condition, or the variables in that have changed
+            else:  # not assigned from a condition, or its variables have changed since
                 yield _condition(expression, expected, site)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
             yield from _conditions_within(body if _evaluate_bool(test, site.variables) else otherwise, expected, site)
@@ -114,7 +98,7 @@ def _conditions_within(expression: ast.expr, expected: bool, site: ReturnSite) -
 
 
 def _deciding_operands(expression: ast.BoolOp, expected: bool, site: ReturnSite) -> Sequence[ast.expr]:
-    """All operands, or the first that decides where one is enough."""
+    """All operands, or the first decisive one where one is enough."""
     if isinstance(expression.op, ast.And) is expected:
         return expression.values
     return [operand for operand in expression.values if _evaluate_bool(operand, site.variables) is expected][:1]
@@ -123,7 +107,7 @@ def _deciding_operands(expression: ast.BoolOp, expected: bool, site: ReturnSite)
 def _conditions_of_items(
     call: ast.Call, each: ast.GeneratorExp, expected: bool, site: ReturnSite
 ) -> Iterator[Condition]:
-    """The parts of the predicate of any() or all() for the first item that decided, if one did."""
+    """The parts of the predicate of any() or all() for the first decisive item, if there is one."""
     assert isinstance(call.func, ast.Name)
     iterated_values = values_in(each.generators[0].iter, partial(_evaluate, variables=site.variables))
     items = list(_items(each.generators, site.variables))
@@ -140,7 +124,7 @@ def _conditions_of_items(
 
 
 def _conditions_of_call(call: ast.Call, expected: bool, site: ReturnSite) -> Iterator[Condition]:
-    """The conditions in the function that `call` calls, where that is Python code with conditions of its own."""
+    """The conditions inside the called function, where it is written in Python and has any."""
     code = code_of(_evaluate(call.func, site.variables))
     if code is None or function_of(code) is None or code.co_qualname in site.path:
         return
@@ -176,13 +160,13 @@ def _text(expression: ast.expr, holds: bool) -> str:
 
 
 def _assigned(name: str, site: ReturnSite) -> ast.expr | None:
-    """The condition that the variable `name` was last set to before the line of `site`, if it was set to one."""
+    """The condition last assigned to the variable `name` before the line of `site`, if any."""
     function = function_of(site.code)
     found: ast.expr | None = None
     for statement in ast.walk(function) if function else ():
         match statement:
             case ast.Assign(value=ast.Call(func=ast.Name(id="cast"))):
-                continue  # that only tells type checkers what the value is
+                continue  # only for type checkers
             case (
                 ast.Assign(targets=[ast.Name(id=target)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value)
@@ -193,7 +177,7 @@ def _assigned(name: str, site: ReturnSite) -> ast.expr | None:
 
 
 def _items(generators: Sequence[ast.comprehension], variables: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The variables of a generator expression, item by item."""
+    """The variables of a generator expression for each item."""
     if not generators:
         yield variables
         return
@@ -223,16 +207,16 @@ def _evaluate_bool(expression: ast.expr, variables: Mapping[str, Any]) -> bool |
 
 
 def _evaluate(expression: ast.expr, variables: Mapping[str, Any]) -> Any:
-    """The value of a piece of the backend's own source with these variables, or UNKNOWN."""
+    """Evaluate a part of the backend's source with these variables; UNKNOWN where it fails."""
     try:
         compiled = compile(ast.Expression(body=expression), "<condition>", "eval")
-        return eval(compiled, dict(variables))  # noqa: S307  installed source, which has just been run as it stands
+        return eval(compiled, dict(variables))  # noqa: S307  installed code that has just been executed
     except _EVALUATION_ERRORS:
         return UNKNOWN
 
 
 def call_profiled(call: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[int, dict[str, Any]] | None]:
-    """The result of `call`, and the line and variables at which its first call of `code` returned."""
+    """Return the result of `call`, and the line and variables at which its first call of `code` returned."""
     returned_at: list[tuple[int, dict[str, Any]]] = []
     open_calls = 0
 
@@ -254,12 +238,12 @@ def call_profiled(call: Callable[[], Any], code: CodeType) -> tuple[Any, tuple[i
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """All names that are visible at `frame`."""
+    """Return all names visible at `frame`."""
     return {**frame.f_globals, **frame.f_locals}
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The code that `function` runs, None where that is not Python's."""
+    """Return the code of `function`; None where it is not written in Python."""
     function = getattr(function, "__func__", function)
     found = getattr(function, "__code__", None)
     return found if isinstance(found, CodeType) else None

@@ -1,9 +1,9 @@
-"""Which condition of a backend's check refused a node, and with which values.
+"""Finds which condition of a backend's check refused a node, and with which values.
 
-The check itself only returns False. A check that is asked under a profiler shows the line at which it returned and its
-variables there. The source of that line, or of the `if` around it, is the condition; evaluated piece by piece with
-those variables, it shows which part of it decided, and calls of other functions of the backend are followed. This needs
-no list of converters or checks, and reads no text that the backend prints. ADR 0027 has the reasons.
+The check itself only returns False. Run under a profiler, it shows at which line and with which variables it returned.
+The source of that line, or of the enclosing `if`, is the condition; evaluating its parts with those variables shows
+which one decided, and calls of other functions of the backend are followed. This needs no list of converters or
+checks, and parses no messages of the backend. ADR 0027 has the reasons.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DYNAMIC = re.compile(r"(?i).*(symbolic|symint|symbool|well_defined_shape|unreso
 _STATIC = re.compile(r".*static.*")
 _NUMBER_FORMAT = re.compile(r"(?i).*(quant|q_?params|dtype|int8|int32|int64|zero_point).*|.*_(zp|types?)")
 _SHAPE = re.compile(r".*(shape|rank|broadcast).*|(.*_)?channels|(input|output|batch|flat_input|flat_output)_size|size")
-"""Identifiers in the conditions of all backends' checks, by what such a condition is about."""
+"""Identifiers in the conditions of all backends' checks, by the subject of the condition."""
 _SYMBOL = re.compile(r"(^|[^\w.])[su]\d+($|[^\w.])")
 _DTYPES = re.compile(r"(u?int|float|bfloat|complex)\d+\w*|bool")
 
@@ -40,13 +40,13 @@ class Rejection:
     """Why a check refused a node."""
 
     function: str
-    """The function that was asked, e.g. `ConvolutionConverter._is_supported_on_target`."""
+    """The called function, e.g. `ConvolutionConverter._is_supported_on_target`."""
     conditions: tuple[Condition, ...]
-    """The conditions that together decided; empty where the source does not show any."""
+    """The conditions that together decided; empty where the source shows none."""
     comment: str = ""
-    """The comment in the backend's source beside it, empty where there is none."""
+    """The comment at it in the backend's source; may be empty."""
     message_values: Mapping[str, object] = field(default_factory=dict)
-    """The values in the check's message, if it built one."""
+    """The values in the check's message, if it has one."""
 
     @property
     def message(self) -> str:
@@ -59,7 +59,7 @@ class Rejection:
 
     @property
     def values(self) -> dict[str, object]:
-        """What the check reported and what all conditions compared, by name."""
+        """The values in the check's message and in all conditions, by name."""
         compared = {name: value for condition in self.conditions for name, value in condition.values.items()}
         return {**self.message_values, **compared}
 
@@ -69,12 +69,11 @@ class Rejection:
         return frozenset().union(*(condition.names for condition in self.conditions))
 
     def reason(self, check: str, otherwise: ReasonCode) -> Reason:
-        """This as the reason of a node: the code follows from what was compared, or is `otherwise`.
+        """Convert to the reason of a node; the code follows from the compared values, or is `otherwise`.
 
         Args:
-            check: What to name as the check.
-            otherwise: `constraint`, which becomes `shape` where sizes decided, or `target_constraint`, or what the
-                check is known to say no by.
+            check: Name of the check for the reason.
+            otherwise: `constraint`, which becomes `shape` where sizes decided, or any other code.
         """
         return Reason(code=self._code(otherwise), message=self.message, check=check, values=self.values)
 
@@ -98,7 +97,7 @@ class Rejection:
 
 
 def explain_rejection(check: Callable[..., object], *arguments: Any) -> Rejection | None:
-    """Run `check` and say why it refuses; None if it does not.
+    """Run `check` and explain why it refuses; None if it does not.
 
     Args:
         check: A function or method of a backend without side effects.
@@ -116,7 +115,7 @@ def explain_rejection(check: Callable[..., object], *arguments: Any) -> Rejectio
 
 
 def explain_rejection_at(frame: FrameType) -> Rejection:
-    """What led a check to the line of `frame`, where it reports a refusal."""
+    """Explain what led a check to the line of `frame`, where it reports a refusal."""
     site = ReturnSite(code=frame.f_code, line=frame.f_lineno, variables=variables_of(frame), path=())
     return replace(_explain(site), message_values=message_values(site))
 

@@ -1,4 +1,4 @@
-"""The values that a condition of a backend's check compares, as a plan can store them."""
+"""The values that a condition of a backend's check compares, in a form that a plan can store."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 import torch
 
 _MAX_ITEMS = 16
-"""Longest list that is kept."""
+"""Maximum length of a stored list."""
 UNKNOWN = object()
-"""Stands for a value that could not be determined, or that a plan cannot store."""
+"""Placeholder for a value that is not known or that a plan cannot store."""
 _PREDICATES = ("all", "any", "hasattr", "isinstance", "list", "tuple")
-"""Builtins whose arguments say more than their results."""
+"""Builtins whose arguments are more informative than their results."""
 
 _NAMESPACES = ("exir_ops", "np", "torch")
-"""Roots of names that mean the same everywhere."""
+"""Roots of names with a global meaning."""
 
 
 def values_in(condition: ast.expr, value_of: Callable[[ast.expr], Any]) -> dict[str, object]:
-    """What `condition` compares: its variables, attributes and calls, by the names that the source gives them.
+    """Return the values that `condition` compares: variables, attributes and calls, by their names in the source.
 
     Args:
         condition: Part of a check.
@@ -41,7 +41,7 @@ def values_in(condition: ast.expr, value_of: Callable[[ast.expr], Any]) -> dict[
 
 
 def plain(value: Any) -> object:
-    """`value` as numbers, strings and lists of them; UNKNOWN where it is none of these."""
+    """Convert `value` to numbers, strings and lists of these; UNKNOWN where that is not possible."""
     match value:
         case torch.SymInt():
             return str(value)
@@ -65,7 +65,7 @@ def plain(value: Any) -> object:
 
 
 def _compared(expression: ast.expr) -> Iterator[ast.expr]:
-    """The parts of `expression` that have names and values of interest."""
+    """The parts of `expression` with informative names and values."""
     match expression:
         case ast.Constant() | ast.Lambda() | ast.Name(id="node"):
             return
@@ -87,14 +87,14 @@ def _compared(expression: ast.expr) -> Iterator[ast.expr]:
 
 
 def _root(expression: ast.expr) -> str:
-    """The variable that attributes and items of `expression` are taken from."""
+    """The variable at the root of a chain of attributes and items."""
     while isinstance(expression, ast.Attribute | ast.Subscript):
         expression = expression.value
     return expression.id if isinstance(expression, ast.Name) else ""
 
 
 def _in_call(call: ast.Call) -> Iterator[ast.expr]:
-    """The result of a call and its variable arguments; not the constants that only choose among them."""
+    """The result of a call and its variable arguments, without constant arguments."""
     if isinstance(call.func, ast.Name) and call.func.id in _PREDICATES:
         for argument in call.args:
             yield from _compared(argument)
@@ -106,7 +106,7 @@ def _in_call(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _name(part: ast.expr, value_of: Callable[[ast.expr], Any]) -> str:
-    """The name of `part`: an argument of an operator has its name in the operator's schema."""
+    """The name of `part`; the operator's schema names arguments of an operator."""
     match part:
         case ast.Subscript(value=ast.Attribute(value=owner, attr="args"), slice=ast.Constant(value=int(index))):
             node = value_of(owner)

@@ -1,4 +1,4 @@
-"""Lowerdeck's `reference` flavor: offers the eIQ Neutron SDK's interface without NXP's converter.
+"""Lowerdeck's `reference` flavor: the interface of the eIQ Neutron SDK without NXP's converter.
 
 ITS OUTPUT RUNS ON THE HOST ONLY, NOT ON THE NPU. It packs each partition's LiteRT model unchanged into the payload, so
 that ExecuTorch's Neutron backend can partition and lower a program where the SDK is not installed, and a host can

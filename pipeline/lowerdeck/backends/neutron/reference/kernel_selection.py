@@ -1,4 +1,4 @@
-"""Stand-in for the `_kernel_selection.c` with which NXP's converter tells the firmware which kernels to link."""
+"""Replacement for `_kernel_selection.c`, with which NXP's converter selects the kernels that firmware links."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _OPERATOR = re.compile(r"^ \*   (\S+) x (\d+)$", re.MULTILINE)
 
 
 def write_kernel_selection(operators: Iterable[str], path: Path) -> None:
-    """Write a file that lists `operators` (LiteRT names, one entry a use) and that no firmware can be built with."""
+    """Write a file that lists `operators` (LiteRT names, one entry per use) and fails every firmware build."""
     _write(Counter(operators), path)
 
 
 def merge_kernel_selection_files(files: Sequence[str | Path], output: str | Path) -> None:
-    """Write to `output` one file with the operators of all `files`; their order does not matter.
+    """Write one file `output` with the operators of all `files`, in any order.
 
     Raises:
         ValueError: `files` is empty, or one of them is not from the reference flavor.
@@ -44,7 +44,7 @@ def _write(operators: Counter[str], path: Path) -> None:
         " * NXP's converter lists Neutron kernels here; this file lists the LiteRT operators of the program:\n"
         f"{listed}\n"
         " */\n"
-        # A build with this file must not succeed and then fail on the device.
+        # A build with this file must fail, rather than the program on the device.
         '#error "kernel selection of the reference flavor: convert with the eIQ Neutron SDK to build firmware"\n',
         encoding="utf-8",
     )

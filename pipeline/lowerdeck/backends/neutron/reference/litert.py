@@ -1,23 +1,22 @@
-"""Reads what the reference flavor needs of a LiteRT (`.tflite`) flatbuffer.
+"""Reads the parts of a LiteRT (`.tflite`) flatbuffer that the reference flavor needs.
 
-ExecuTorch's and LiteRT's generated classes could read it too, but importing them takes seconds, or is not possible in
-the interpreter of a converter child process. They also trust the bytes; this reader checks every offset, so that a
-damaged file gives a ValueError.
+Importing the generated classes of ExecuTorch or LiteRT takes seconds, or is not possible in a converter child process.
 """
 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from lowerdeck.formats.flatbuffer import Table, root
 
 _Item = TypeVar("_Item")
 
 IDENTIFIER = b"TFL3"
 NEUTRON_GRAPH = "NeutronGraph"
-"""Custom code of the one operator that a converter makes of a partition."""
+"""Custom code of the single operator that replaces a converted partition."""
 
 CUSTOM_OPERATOR = 32
 """BuiltinOperator.CUSTOM of the LiteRT schema."""
@@ -55,7 +54,7 @@ BUILTIN_OPERATORS = tuple(_BUILTIN_NAMES.split())
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """Quantization parameters of a tensor; None where the flatbuffer leaves a vector out."""
+    """Quantization parameters of a tensor; None for vectors that the flatbuffer omits."""
 
     min: tuple[float, ...] | None
     max: tuple[float, ...] | None
@@ -67,7 +66,7 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """All that a LiteRT model says about a graph input or output."""
+    """All properties of a graph input or output of a LiteRT model."""
 
     name: bytes | None
     shape: tuple[int, ...] | None
@@ -84,7 +83,7 @@ class Graph:
     """The one subgraph of a LiteRT model."""
 
     operators: tuple[str, ...]
-    """Operator names in execution order; a custom operator has its custom code as name."""
+    """Operator names in execution order; custom operators are named by their custom code."""
     inputs: tuple[int, ...]
     """Tensor indices of the graph's inputs."""
     outputs: tuple[int, ...]
@@ -97,24 +96,18 @@ def read_graph(model: bytes) -> Graph:
     """Operators, inputs and outputs of the only subgraph of a LiteRT model.
 
     Raises:
-        ValueError: no LiteRT flatbuffer, a damaged one, more than one subgraph, or a graph input or output with
-            properties that this reader does not know.
+        ValueError: not a LiteRT flatbuffer, a damaged one, more than one subgraph, or a graph input or output with
+            properties that this reader does not support.
     """
-    if len(model) < 8 or model[4:8] != IDENTIFIER:
-        raise ValueError(
-            f"not a LiteRT model: {len(model)} bytes that start with {model[:8]!r}; "
-            f"a LiteRT flatbuffer has {IDENTIFIER!r} at bytes 4 to 8"
-        )
-    root = _Table(model, _unsigned(model, 0))
-    subgraphs = list(root.tables(2))
+    table = root(model, IDENTIFIER, "a LiteRT model")
+    subgraphs = list(table.tables(2))
     if len(subgraphs) != 1:
         raise ValueError(f"LiteRT model has {len(subgraphs)} subgraphs; a partition has exactly 1")
     subgraph = subgraphs[0]
-    codes = [_operator_name(code) for code in root.tables(1)]
-    operators = tuple(_entry(codes, op.scalar(0, "I", 0), "operator code") for op in subgraph.tables(3))
+    codes = [_operator_name(code) for code in table.tables(1)]
+    operators = tuple(_entry(codes, op.scalar(0, "I"), "operator code") for op in subgraph.tables(3))
     tables = list(subgraph.tables(0))
-    inputs = subgraph.integers(1, "i") or ()
-    outputs = subgraph.integers(2, "i") or ()
+    inputs, outputs = subgraph.numbers(1, "i"), subgraph.numbers(2, "i")
     tensors = {index: _tensor(_entry(tables, index, "tensor")) for index in (*inputs, *outputs)}
     return Graph(operators=operators, inputs=inputs, outputs=outputs, tensors=tensors)
 
@@ -123,133 +116,68 @@ def scratch_bytes(model: bytes) -> int:
     """Size of the last output of the only operator of a converted model: the working memory of a NeutronGraph.
 
     Raises:
-        ValueError: no LiteRT flatbuffer, a damaged one, or one with other than one operator.
+        ValueError: not a LiteRT flatbuffer, a damaged one, or one with any number of operators but one.
     """
     read_graph(model)
-    subgraph = next(_Table(model, _unsigned(model, 0)).tables(2))
+    subgraph = next(root(model, IDENTIFIER, "a LiteRT model").tables(2))
     operators = list(subgraph.tables(3))
     if len(operators) != 1:
         raise ValueError(f"LiteRT model has {len(operators)} operators; a converted partition has exactly 1")
-    outputs = operators[0].integers(2, "i") or ()
+    outputs = operators[0].numbers(2, "i")
     if not outputs:
         raise ValueError("the operator of the converted partition has no outputs")
     scratch = _entry(list(subgraph.tables(0)), outputs[-1], "tensor")
-    return math.prod(scratch.integers(0, "i") or (0,))  # of uint8
+    return math.prod(scratch.numbers(0, "i") or (0,))  # of uint8
 
 
-def _operator_name(code: _Table) -> str:
-    # Codes up to 127 stand in the old 8-bit field too; readers of the schema take the greater of both.
-    builtin = max(code.scalar(0, "b", 0), code.scalar(3, "i", 0))
+def _operator_name(code: Table) -> str:
+    # Codes up to 127 are in the old 8-bit field too; readers of the schema use the greater of both.
+    builtin = int(max(code.scalar(0, "b"), code.scalar(3, "i")))
     if builtin == CUSTOM_OPERATOR:
-        return (code.string(1) or b"CUSTOM").decode(errors="replace")
+        return bytes(code.blob(1) or b"CUSTOM").decode(errors="replace")
     if 0 <= builtin < len(BUILTIN_OPERATORS):
         return BUILTIN_OPERATORS[builtin]
     return f"BUILTIN_{builtin}"
 
 
-def _tensor(table: _Table) -> TensorSpec:
-    name = table.string(3)
-    # Copying a graph's interface must not lose anything, so what cannot be copied is refused.
+def _tensor(table: Table) -> TensorSpec:
+    name = bytes(table.blob(3)) if table.has(3) else None
+    # Copying a graph's interface must be lossless: refuse what cannot be copied.
     for slot, what in ((6, "sparsity"), (9, "variant tensors")):
-        if table.position(slot) is not None:
+        if table.has(slot):
             raise ValueError(f"graph input or output {name!r} has {what}, which the reference flavor cannot copy")
     return TensorSpec(
         name=name,
-        shape=table.integers(0, "i"),
-        type=table.scalar(1, "b", 0),
+        shape=_vector(table, 0, "i"),
+        type=table.scalar(1, "b"),
         quantization=_quantization(table.table(4), name),
-        is_variable=bool(table.scalar(5, "B", 0)),
-        shape_signature=table.integers(7, "i"),
-        has_rank=bool(table.scalar(8, "B", 0)),
+        is_variable=bool(table.scalar(5, "B")),
+        shape_signature=_vector(table, 7, "i"),
+        has_rank=bool(table.scalar(8, "B")),
     )
 
 
-def _quantization(table: _Table | None, name: bytes | None) -> Quantization | None:
+def _quantization(table: Table | None, name: bytes | None) -> Quantization | None:
     if table is None:
         return None
-    if table.scalar(4, "B", 0):
+    if table.scalar(4, "B"):
         raise ValueError(
             f"graph input or output {name!r} has custom quantization, which the reference flavor cannot copy"
         )
     return Quantization(
-        min=table.floats(0),
-        max=table.floats(1),
-        scale=table.floats(2),
-        zero_point=table.integers(3, "q"),
-        dimension=table.scalar(6, "i", 0),
+        min=_vector(table, 0, "f"),
+        max=_vector(table, 1, "f"),
+        scale=_vector(table, 2, "f"),
+        zero_point=_vector(table, 3, "q"),
+        dimension=table.scalar(6, "i"),
     )
+
+
+def _vector(table: Table, slot: int, code: str) -> tuple[Any, ...] | None:
+    return table.numbers(slot, code) if table.has(slot) else None
 
 
 def _entry(items: Sequence[_Item], index: int, what: str) -> _Item:
     if not 0 <= index < len(items):
         raise ValueError(f"LiteRT model is damaged: it refers to {what} {index} and has {len(items)}")
     return items[index]
-
-
-def _unpack(data: bytes, code: str, position: int, count: int = 1) -> tuple[Any, ...]:
-    size = struct.calcsize(code) * count
-    if not 0 <= position <= len(data) - size:
-        raise ValueError(f"LiteRT model is damaged: it refers to {size} bytes at {position} and has {len(data)} bytes")
-    return struct.unpack_from(f"<{count}{code}", data, position)
-
-
-def _unsigned(data: bytes, position: int) -> int:
-    value: int = _unpack(data, "I", position)[0]
-    return value
-
-
-class _Table:
-    """A flatbuffer table; fields go by their slot, the position among the fields of the schema.
-
-    Type codes are those of the struct module.
-    """
-
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = data
-        self._position = position
-        self._vtable = position - _unpack(data, "i", position)[0]
-        self._vtable_size = _unpack(data, "H", self._vtable)[0]
-
-    def position(self, slot: int) -> int | None:
-        """Where the field stands, None where it is left out."""
-        entry = 4 + 2 * slot
-        if entry + 2 > self._vtable_size:
-            return None
-        offset = _unpack(self._data, "H", self._vtable + entry)[0]
-        return self._position + offset if offset else None
-
-    def scalar(self, slot: int, code: str, default: int) -> int:
-        position = self.position(slot)
-        return default if position is None else int(_unpack(self._data, code, position)[0])
-
-    def table(self, slot: int) -> _Table | None:
-        target = self._target(slot)
-        return None if target is None else _Table(self._data, target)
-
-    def tables(self, slot: int) -> Iterator[_Table]:
-        target = self._target(slot)
-        if target is None:
-            return
-        for index in range(_unsigned(self._data, target)):
-            entry = target + 4 + 4 * index
-            yield _Table(self._data, entry + _unsigned(self._data, entry))
-
-    def string(self, slot: int) -> bytes | None:
-        values = self._vector(slot, "B")
-        return None if values is None else bytes(values)
-
-    def integers(self, slot: int, code: str) -> tuple[int, ...] | None:
-        return self._vector(slot, code)
-
-    def floats(self, slot: int) -> tuple[float, ...] | None:
-        return self._vector(slot, "f")
-
-    def _vector(self, slot: int, code: str) -> tuple[Any, ...] | None:
-        target = self._target(slot)
-        if target is None:
-            return None
-        return _unpack(self._data, code, target + 4, _unsigned(self._data, target))
-
-    def _target(self, slot: int) -> int | None:
-        position = self.position(slot)
-        return None if position is None else position + _unsigned(self._data, position)

@@ -1,7 +1,7 @@
 """The microcode of the reference flavor: a LiteRT model behind a short header.
 
-Real Neutron microcode is for the NPU only. The reference flavor's is the partition's LiteRT model itself, so that a
-host can execute the partition from the `.pte` alone; it cannot run on an NPU.
+Real Neutron microcode is for the NPU only. This microcode contains the partition's LiteRT model, so that a host can
+execute the partition from the `.pte` alone; it cannot run on an NPU.
 
 Layout, little-endian, 64 bytes of header so that the model after it stays aligned to 16 bytes:
 
@@ -24,19 +24,19 @@ _HEADER = struct.Struct("<8sI4xQ32s8x")
 
 
 def pack_microcode(model: bytes) -> bytes:
-    """Microcode of the reference flavor that carries `model` (a LiteRT flatbuffer)."""
+    """Return microcode of the reference flavor with `model` (a LiteRT flatbuffer)."""
     return _HEADER.pack(MAGIC, FORMAT_VERSION, len(model), hashlib.sha256(model).digest()) + model
 
 
 def unpack_microcode(data: bytes) -> bytes:
-    """The LiteRT model in microcode of the reference flavor.
+    """Return the LiteRT model in microcode of the reference flavor.
 
     Args:
         data: the microcode; more bytes may follow it, because a delegate payload does not say where its microcode
             ends and its weights begin.
 
     Raises:
-        ValueError: these bytes are no reference microcode of this version, or were cut or altered; says which.
+        ValueError: the bytes are not reference microcode of this version, or were truncated or altered.
     """
     if len(data) < _HEADER.size:
         raise ValueError(f"reference microcode starts with a header of {_HEADER.size} bytes, got {len(data)} bytes")

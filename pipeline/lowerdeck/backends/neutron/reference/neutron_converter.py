@@ -1,6 +1,6 @@
 """The converter of the reference flavor, under the names of the eIQ Neutron SDK's module.
 
-Its output runs on the host only, not on the NPU: the "microcode" is the LiteRT model that was to be converted.
+Its output runs on the host only, not on the NPU: the "microcode" is the LiteRT model itself.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lowerdeck.backends.neutron.reference.neutron_graph import build_neutron_gra
 from lowerdeck.backends.neutron.reference.neutron_library_utils import NeutronTarget, getNeutronTargets
 
 _NOTICE = f"reference-{FORMAT_VERSION}: runs on the host only, not on the NPU"
-# The backend needs both arrays to be there; the text is for those who look into a payload.
+# The backend requires both arrays; the text identifies them in a payload.
 _WEIGHTS = b"REFERENCE".ljust(16, b"\0")
 _KERNELS = b"REFERENCE".ljust(16, b"\0")
 
 
 @dataclass(slots=True)  # slots: setting an option that does not exist raises AttributeError, as in the SDK
 class CompilationOptions:
-    """The SDK's options, as far as ExecuTorch sets them.
+    """The SDK's options that ExecuTorch sets.
 
     Only `dumpKernelSelectionCode` has an effect: the whole model is always packed into one operator, unchanged.
     """
@@ -40,17 +40,17 @@ class CompilationOptions:
 
 @dataclass(slots=True)
 class CompilationContext:
-    """What convertModel is to do."""
+    """Target and options of convertModel."""
 
     targetOpts: NeutronTarget | None = None
     compilationOpts: CompilationOptions = field(default_factory=CompilationOptions)
 
 
 def getNeutronTarget(name: str) -> NeutronTarget:
-    """The target called `name`.
+    """Return the target called `name`.
 
     Raises:
-        ValueError: there is no such target; lists those that are.
+        ValueError: there is no such target; the message lists all targets.
     """
     for target in getNeutronTargets():
         if target.name == name:
@@ -71,7 +71,7 @@ def convertModel(model: Iterable[int], context: CompilationContext) -> bytes:
         A LiteRT flatbuffer with the same graph inputs and outputs.
 
     Raises:
-        ValueError: no target is set, or `model` is not such a flatbuffer, has no operators or is converted already.
+        ValueError: no target is set, or `model` is not such a flatbuffer, is empty or converted already.
     """
     if context.targetOpts is None:
         raise ValueError('no target: set context.targetOpts = getNeutronTarget("imxrt700") first')

@@ -1,4 +1,4 @@
-"""Writes the LiteRT model that a Neutron converter gives back: a single NeutronGraph operator."""
+"""Writes the LiteRT model that a Neutron converter returns: a single NeutronGraph operator."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SCHEMA_VERSION = 3
 _UINT8 = 3
 """TensorType.UINT8 of the LiteRT schema."""
 _NO_BUFFER = 0
-"""The schema keeps buffer 0 empty, for tensors that hold no constant."""
+"""In the schema, buffer 0 is empty, for tensors without constant data."""
 
 
 def build_neutron_graph(graph: Graph, microcode: bytes, weights: bytes, kernels: bytes, description: str) -> bytes:
-    """LiteRT model with the inputs and outputs of `graph` and one NeutronGraph operator between them.
+    """Build a LiteRT model with the inputs and outputs of `graph` and one NeutronGraph operator between them.
 
     The operator's inputs are the graph's, then microcode, weights and kernels (uint8 [n]); its outputs are the graph's,
     then scratch (uint8 [16]). Equal arguments give equal bytes.
@@ -35,11 +35,11 @@ def build_neutron_graph(graph: Graph, microcode: bytes, weights: bytes, kernels:
     """
     arrays = {"microcode": microcode, "weights": weights, "kernels": kernels}
     if empty := [name for name, data in arrays.items() if not data]:
-        # Readers get the integer 0 and not an array for a buffer without data.
+        # For a buffer without data readers return the integer 0 instead of an array.
         raise ValueError(f"{', '.join(empty)} must hold at least one byte")
     if len(set(graph.outputs)) != len(graph.outputs) or len(set(graph.inputs)) != len(graph.inputs):
         raise ValueError("the LiteRT model lists a graph input or output twice; NeutronGraph cannot express that")
-    # A tensor may be input and output at once, hence one new index for each old one.
+    # A tensor may be both input and output, so each old index gets one new index.
     renumbered = {old: new for new, old in enumerate(dict.fromkeys((*graph.inputs, *graph.outputs)))}
     inputs = [renumbered[index] for index in graph.inputs]
     outputs = [renumbered[index] for index in graph.outputs]
@@ -67,7 +67,7 @@ def build_neutron_graph(graph: Graph, microcode: bytes, weights: bytes, kernels:
 
 
 def _finish(builder: Any, subgraph: int, constants: Sequence[bytes], description: str) -> bytes:
-    """The whole model around `subgraph`; the constants become buffers 1 and up."""
+    """The whole model around `subgraph`; the constants become buffers 1 and following."""
     code = _table(
         builder,
         {1: builder.CreateString(NEUTRON_GRAPH)},
@@ -135,7 +135,7 @@ def _quantization(builder: Any, quantization: Quantization) -> int:
 
 
 def _table(builder: Any, offsets: dict[int, int | None], scalars: Callable[[], object] = lambda: None) -> int:
-    """A table of these offset fields (None: left out) and the scalar fields that `scalars` writes."""
+    """A table of these offset fields (None to omit one) and the scalar fields that `scalars` writes."""
     builder.StartObject(9)  # the widest table written here, Tensor; unused slots at the end cost nothing
     for slot, offset in offsets.items():
         if offset is not None:
@@ -156,5 +156,5 @@ def _vector(builder: Any, values: Sequence[float], dtype: str) -> int:
 
 
 def _aligned_bytes(builder: Any, data: bytes) -> int:
-    builder.Prep(16, len(data))  # the schema wants buffer data at multiples of 16 bytes
+    builder.Prep(16, len(data))  # the schema requires buffer data at multiples of 16 bytes
     return int(builder.CreateByteVector(data))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class NeutronTarget:
-    """What the ExecuTorch backend asks about a target; attribute names are those of the SDK."""
+    """The properties of a target that ExecuTorch's backend reads, under the SDK's attribute names."""
 
     name: str
     subsystem: bool
@@ -19,19 +19,19 @@ class NeutronTarget:
     """As in ExecuTorch's NeutronHWVersion: 1 is N1, 2 is N3."""
 
 
-# i.MX RT700 has a Neutron N3-64 without subsystem (Neutron-C). numMacs is 8 because the backend's documentation wants
-# channels in multiples of 8; it is the only one of the three metrics that ExecuTorch 1.5.1 reads (a convolution needs
+# i.MX RT700 has a Neutron N3-64 without subsystem (Neutron-C). numMacs is 8 because the backend's documentation needs
+# channels in multiples of 8; it is the only one of the three numbers that ExecuTorch 1.5.1 reads (a convolution needs
 # kernel height x width x input channels rounded up to numMacs <= 65535). No source for units and pipes was found: one
-# unit of 8 pipes is inferred from the name, taking the 64 of N3-64 as multiply-accumulates in a cycle, 1 x 8 x 8.
-# NXP's own target object may hold other metrics.
+# unit of 8 pipes is inferred from the name, interpreting the 64 of N3-64 as multiply-accumulates per cycle, 1 x 8 x 8.
+# NXP's own target object may have other values.
 _TARGETS = (NeutronTarget(name="imxrt700", subsystem=False, numUnits=1, numPipes=8, numMacs=8, hwVersion=2),)
 
 
 def getNeutronTargets() -> list[NeutronTarget]:
-    """All targets."""
+    """Return all targets."""
     return list(_TARGETS)
 
 
 def isNeutronTarget(name: str) -> bool:
-    """Whether `name` names a target."""
+    """Whether there is a target `name`."""
     return any(target.name == name for target in _TARGETS)
