@@ -1,4 +1,4 @@
-"""Ethos-U: the checks of executorch/backends/arm/operator_support and the partitioner's own."""
+"""Ethos-U: checks of executorch/backends/arm/operator_support and of the partitioner."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ RULES = (
     rule(r"needs kernel_y < 256", "pool twice with smaller kernels"),
     rule(r"needs to have kernel_y<=64", "use a kernel of at most 64 rows and 4096 elements"),
     rule(r"kernel_z==1|stride_z<=1", "replace the 3-D convolution by 2-D ones"),
-    rule(
-        r"stride, pad and dilation",
-        "use strides of at most 3, or none of padding and dilation with larger ones",
-    ),
+    rule(r"stride, pad and dilation", "use strides of at most 3, or none of padding and dilation with larger ones"),
     rule(r"Unsupported stride of", "transpose with a stride of 1 or 2 in both directions"),
     rule(r"with dilation .* needs stride", "pool with a stride of 1 and keep every other value by slicing"),
     rule(r"Transpose convolutions with dilation", "transpose with a dilation of 1"),

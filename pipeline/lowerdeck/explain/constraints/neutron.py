@@ -1,11 +1,11 @@
-"""Neutron: the checks of executorch/backends/nxp/backend/ir/converter/node_converters/ops_converters."""
+"""Neutron: checks of executorch/backends/nxp/backend/ir/converter/node_converters/ops_converters."""
 
 from __future__ import annotations
 
 from lowerdeck.explain.case import Case, format_shape, next_multiple, rule
 
 _MAX_WEIGHTS = 65535
-"""Kernel height x width x input channels, rounded up to the MACs of one unit, that a convolution may have."""
+"""Most kernel height x width x input channels of a convolution, rounded up to the MACs of one unit."""
 _LARGEST_SIDE = 4096
 _SOFTMAX_CHANNELS, _SOFTMAX_SPATIAL, _SOFTMAX_ELEMENTS = 2040, 4096, 524288
 
@@ -79,8 +79,7 @@ RULES = (
         ),
     ),
     rule(
-        r"stride_[hw] > 2",
-        "use strides of at most 2: two transposed convolutions in a row, or upsample and convolve",
+        r"stride_[hw] > 2", "use strides of at most 2: two transposed convolutions in a row, or upsample and convolve"
     ),
     rule(r"padding_[hw] >= kernel_[hw]", "pad less than the kernel's size, and crop the result in place of more"),
     rule(r"_broadcast_condition|num_elements", _broadcast),
@@ -88,10 +87,7 @@ RULES = (
     rule(r"MaxPool.*dilation|dilation != \(1, 1\)", _dilation),
     rule(r"non_default_dilation|TransposeConv2D does not support dilation", "transpose with a dilation of 1"),
     rule(r"out_padding", "leave output_padding out: only transposed convolutions may have it"),
-    rule(
-        r"ceil_mode",
-        "set ceil_mode=False, and pad the input so that the windows come out even",
-    ),
+    rule(r"ceil_mode", "set ceil_mode=False, and pad the input so that the windows come out even"),
     rule(r"count_include_pad", "set count_include_pad=True, or pad the input by itself and pool without padding"),
     rule(r"divisor_override", "leave divisor_override out and multiply the result"),
     rule(
@@ -124,4 +120,4 @@ REPLACEMENTS = {
     "aten.max.dim": ("torch.amax (if the indices are not needed)", "aten.amax.default"),
     "aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "aten.slice_copy.Tensor"),
 }
-"""Operator that has no converter -> what to write in its place, and the operator that this becomes."""
+"""Operator without converter -> replacement in the model, and its operator in the edge program."""

@@ -60,7 +60,5 @@ RULES = (
     rule(r"Only a single inferred dimension", "reshape so that at most one size is -1"),
 )
 
-REPLACEMENTS = {
-    "aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "slice_copy.Tensor"),
-}
-"""Operator that has no config -> what to write in its place, and the operator that this becomes."""
+REPLACEMENTS = {"aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "slice_copy.Tensor")}
+"""Operator without config -> replacement in the model, and its operator in the edge program."""
