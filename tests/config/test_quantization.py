@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"weight_granularity": "per_channel"},
         ("quantization.weight_granularity: ", "allowed: backend_default"),
     ),
-    "no size of groups": ("xnnpack", INT4 | {"group_size": None}, ("quantization.group_size: has to be given",)),
+    "no size of groups": ("xnnpack", INT4 | {"group_size": None}, ("quantization.group_size: has to be set",)),
     "a size without groups": (
         "xnnpack",
         {"group_size": 32},

@@ -50,7 +50,9 @@ def test_the_batch_dimension_may_vary_too(composed: Callable[..., Config]) -> No
 def test_channels_last_needs_an_input_with_channels(composed: Callable[..., Config]) -> None:
     model: dict[str, Any] = {"memory_format": "channels_last"}
     assert composed(overrides={"model": model}).model.memory_format == "channels_last"
-    with pytest.raises(ConfigurationError, match=r"model\.memory_format: no input .* has the four dimensions"):
+    with pytest.raises(
+        ConfigurationError, match=r"model\.memory_format: applies to inputs .* has none of four dimensions"
+    ):
         composed(overrides={"model": model | {"input_shapes": [[1, 32]]}})
 
 

@@ -266,7 +266,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
 
     backend = backend_class(device=device, options=target_options)
     problems += _combination_problems(config, backend_class, conf_dir)
-    chosen = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    chosen: dict[str, Any] = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
     for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
         problems.append(Problem(f"target.{key}", message, _value_at(chosen, key)))
     problems += shape_problems(config.model, config.target, backend_class)
