@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -122,8 +122,9 @@ def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
     return sorted(found, key=lambda column: (order.get(column.metric, len(order)), column.metric, column.source))
 
 
-def resolve_columns(name: str, columns: Sequence[Column]) -> list[Column]:
+def resolve_columns(name: str, columns: Iterable[Column]) -> list[Column]:
     """The columns of the metric with the name or alias `name`; may be empty."""
+    columns = list(columns)
     for metric in (name, *ALIASES.get(name, ())):
         if found := [column for column in columns if column.metric == metric]:
             return found

@@ -51,8 +51,8 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
     configuration = dataclasses.asdict(config)
     del configuration["tracking"]
     params, cut = flat_params(configuration)
-    flat = dict(_flat(measured))
-    tags = {key: str(value) for key, value in flat.items() if not summary.is_number(value)}
+    results = dict(flat(measured))
+    tags = {key: str(value) for key, value in results.items() if not summary.is_number(value)}
     tags |= _tags(config, measured, manifest)
     tags |= {f"dataset.{split}.sha256": lineage["links"][0][split]["sha256"] for split in _SPLITS}
     tags[UPSTREAM_KEY_TAG] = lineage["upstream_key"]
@@ -61,7 +61,7 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
     return Content(
         run_name=" ".join((config.model.name, config.target.name, config.quantization.name, config.flavor.name)),
         params=params,
-        metrics={_key(key): float(value) for key, value in flat.items() if summary.is_number(value)},
+        metrics={_key(key): float(value) for key, value in results.items() if summary.is_number(value)},
         tags={_key(key): value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
         datasets=_datasets(config, lineage),
     )
@@ -70,7 +70,7 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
 def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """`configuration` as the flat parameters of a run, and the keys of values that are too long for MLflow."""
     params, cut = {}, []
-    for dotted, value in _flat(configuration):
+    for dotted, value in flat(configuration):
         key, text = _key(dotted), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if len(text) > MAX_PARAM_CHARACTERS:
             cut.append(key)
@@ -78,11 +78,11 @@ def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[
     return params, cut
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Pairs (dotted key, value); lists and empty mappings are values."""
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) pairs, where lists and empty mappings are values."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
