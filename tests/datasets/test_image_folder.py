@@ -166,7 +166,7 @@ def test_files_beside_class_folders(root: Path) -> None:
 
 def test_files_that_are_no_images(root: Path) -> None:
     (root / "evaluation" / "cat" / "notes.txt").write_text("")
-    with pytest.raises(LowerdeckError, match=r"1 files that are no images \(cat/notes\.txt\); allowed are \.bmp"):
+    with pytest.raises(LowerdeckError, match=r"1 files that are not images \(cat/notes\.txt\); allowed are \.bmp"):
         load(root)
 
 
