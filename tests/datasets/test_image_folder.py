@@ -160,7 +160,7 @@ def test_evaluation_needs_classes(root: Path) -> None:
 
 def test_files_beside_class_folders(root: Path) -> None:
     write_image(root / "calibration" / "loose.png", (0, 0, 0))
-    with pytest.raises(LowerdeckError, match=r"beside or instead of class folders \(loose\.png\)"):
+    with pytest.raises(LowerdeckError, match=r"next to or instead of class folders \(loose\.png\)"):
         load(root)
 
 

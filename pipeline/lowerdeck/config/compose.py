@@ -378,6 +378,6 @@ def _model_fingerprint(weights: str | None, options: Any) -> str:
 
 
 def _files_fingerprint(paths: Iterator[Path]) -> str | None:
-    """SHA-256 over the content of files, None where there are none."""
+    """SHA-256 over the content of files; None without files."""
     digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
     return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None

@@ -267,7 +267,7 @@ class FirmwareConfig(Strict):
     alignment_bytes: Annotated[int, AfterValidator(_alignment)] = 16
     """Address of the array: a multiple of this power of two. ExecuTorch's runtime refuses programs below 16."""
     section: Annotated[str, AfterValidator(_section_name)] | None = "network_model_sec"
-    """Section of the linker script that holds the array; null leaves it where the compiler puts constants."""
+    """Section of the linker script for the array; null leaves it where the compiler places constants."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,10 +139,10 @@ def _in_hard_sigmoid(case: Case) -> bool:
 
 def _dtype(case: Case) -> str:
     dtypes = ", ".join(dict.fromkeys(tensor.dtype for tensor in case.activations))
-    given = f" in place of {dtypes}" if dtypes else ""
+    given = f" instead of {dtypes}" if dtypes else ""
     if case.graph.plan.backend == "xnnpack":
-        return f"give it a dtype that XNNPACK computes in{given}: float32, or int8 by `quantization: int8`"
-    return f"quantize it, all that it takes and what it gives to int8{given}"
+        return f"use a dtype that XNNPACK computes in{given}: float32, or int8 by `quantization: int8`"
+    return f"quantize it with all of its inputs and outputs to int8{given}"
 
 
 def _shape(case: Case) -> str:
@@ -153,7 +153,7 @@ def _shape(case: Case) -> str:
 def _not_constant(case: Case) -> str:
     computed = [tensor.source for tensor in case.activations[1:]]
     given = f" {computed[0]}" if len(computed) == 1 else ""
-    return f"make its weight or other argument{given} a parameter or buffer in place of computing it"
+    return f"make its weight or other argument{given} a parameter or buffer instead of computing it"
 
 
 def _target_constraint(case: Case) -> str:
@@ -201,7 +201,7 @@ def _partitioning(case: Case) -> str:
     around = [node for node in (*case.graph.sources(case.node), *case.graph.users(case.node)) if node.reason]
     if around:
         return f"make the nodes around it delegable: {', '.join(node.name for node in around[:3])}"
-    return "make the nodes around it delegable, so that a partition can hold them together"
+    return "make the nodes around it delegable, so that one partition can contain them all"
 
 
 _BY_CODE: Mapping[ReasonCode, Callable[[Case], str]] = {

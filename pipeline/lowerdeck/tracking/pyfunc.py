@@ -59,7 +59,7 @@ class RegisteredProgram(PythonModel):
             params: Unused.
 
         Returns:
-            Outputs by name, unconverted: integers where the program was built to return integers.
+            Outputs by name, unconverted: integers if the program was built to return integers.
 
         Raises:
             LowerdeckError: the arrays do not fit the program.

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 _VIEW = "?workflowType=machine_learning"
 """Opens the table of runs; MLflow would open the pages for language models."""
-RECORDING_ADVICE = (
-    "`dvc repro` builds and records; where the build is there already, `dvc repro --force --single-item track` records"
-)
+RECORDING_ADVICE = "`dvc repro` builds and records; `dvc repro --force --single-item track` records an existing build"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ def _batch(case: Case) -> str:
 
 def _rank(case: Case) -> str:
     given = f" of {format_shape(case.shape)}" if case.shape else ""
-    return f"merge or split dimensions{given} by a reshape, so that no tensor here has more than the rank it names"
+    return f"merge or split dimensions{given} by a reshape, so that no tensor here exceeds the rank in the message"
 
 
 def _pool_shape(case: Case) -> str:
@@ -38,10 +38,10 @@ RULES = (
     rule(r"output padding", "leave output_padding out and pad the result"),
     rule(r"2x, 4x, or 8x", "scale height and width by the same 2, 4 or 8"),
     rule(r"Max supported rank", _rank),
-    rule(r"int64", "cast the integers to int32 in the model, where they arise"),
-    rule(r"Mixed floating-point", "bring all inputs to one dtype before"),
-    rule(r"indices output", "use the maxima alone: the NPU does not give their indices"),
-    rule(r"explicit reduction dimension|keepdim=True", "give argmax a dimension, and no keepdim"),
+    rule(r"int64", "cast the integers to int32 where the model creates them"),
+    rule(r"Mixed floating-point", "convert all inputs to one dtype before"),
+    rule(r"indices output", "use the maxima alone: the NPU does not return their indices"),
+    rule(r"explicit reduction dimension|keepdim=True", "call argmax with a dimension and without keepdim"),
     rule(r"[Ss]ymbolic|unresolved tensor shapes|must be static", "export with fixed sizes: model.dynamic_shapes: []"),
     rule(r"control flow", "take the branch or loop out of the model: this device executes none"),
 )

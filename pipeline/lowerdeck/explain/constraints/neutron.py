@@ -28,7 +28,7 @@ def _fewer_input_channels(case: Case) -> str:
 def _upsample(case: Case) -> str:
     given = next((value for value in (case.value("h_scale"), case.value("w_scale")) if isinstance(value, float)), None)
     by = "" if given is None else f", not by {given:g}"
-    return f"scale height and width by 1, 2, 4 or 8{by}; pad or crop the result where the sizes do not come out even"
+    return f"scale height and width by 1, 2, 4 or 8{by}; pad or crop the result if the sizes do not match"
 
 
 def _broadcast(case: Case) -> str:
@@ -64,12 +64,12 @@ def _whole_factor(case: Case) -> str:
 
 _SAME_SCALE = (
     "its inputs and its output have to share one scale and zero point: quantize the layers around it alike "
-    "(quantization.rules and keep_float), and replace what stands between it and them"
+    "(quantization.rules and keep_float), and replace the operators between it and them"
 )
 
 RULES = (
     rule(r"_round_ceil|kernel_h \* kernel_w", _fewer_input_channels),
-    rule(r"groups > 1", "use groups=1, or upsample by nearest neighbour and convolve in place of transposing"),
+    rule(r"groups > 1", "use groups=1, or upsample by nearest neighbour and convolve instead of transposing"),
     rule(r"group_conv_convertible_as_depthwise", "use groups=1, or upsample by nearest neighbour and convolve"),
     rule(
         r"stride_[hw] > kernel_[hw]",
@@ -81,7 +81,9 @@ RULES = (
     rule(
         r"stride_[hw] > 2", "use strides of at most 2: two transposed convolutions in a row, or upsample and convolve"
     ),
-    rule(r"padding_[hw] >= kernel_[hw]", "pad less than the kernel's size, and crop the result in place of more"),
+    rule(
+        r"padding_[hw] >= kernel_[hw]", "pad less than the kernel's size, and crop the result instead of padding more"
+    ),
     rule(r"_broadcast_condition|num_elements", _broadcast),
     rule(r"_has_shared_q_params|_shares_quantization_parameters|_io_quant_is_same|io_quant_consistent", _SAME_SCALE),
     rule(r"MaxPool.*dilation|dilation != \(1, 1\)", _dilation),
@@ -108,8 +110,8 @@ RULES = (
     rule(r"h_scale|w_scale|supported_scales", _upsample),
     rule(r"mode != ['\"]reflect", "pad with constants, or reflect"),
     rule(r"input_[12]_zp", "quantize both operands symmetrically, so that their zero points are 0"),
-    rule(r"n\.args\[1\] == 1", "use the maxima alone: the NPU does not give their indices"),
-    rule(r"isinf\(b\)", "give the clamp a finite bound: without one it does nothing and can go"),
+    rule(r"n\.args\[1\] == 1", "use the maxima alone: the NPU does not return their indices"),
+    rule(r"isinf\(b\)", "use a finite bound for the clamp: without one it does nothing and can be removed"),
     rule(r"tensor_rank\(y\) >= 8", "reshape to fewer than 8 dimensions"),
     rule(r"start >= end", "slice at least one element"),
 )
