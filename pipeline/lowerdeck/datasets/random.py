@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.datasets import preprocessing, splits
+from lowerdeck.datasets import content, preprocessing, splits
 
 GENERATOR = "normal/1"
 """Name and version of the generator; it is part of build keys, so change it together with the code."""
@@ -34,7 +33,7 @@ class Options:
 
 def fingerprint(options: Options) -> str:
     """SHA-256 over the options: no file is read, and the seed is part of the build key anyway."""
-    return hashlib.sha256(f"{GENERATOR} {sorted(asdict(options).items())}".encode()).hexdigest()
+    return content.text_digest(f"{GENERATOR} {sorted(asdict(options).items())}")
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
@@ -89,4 +88,4 @@ class RandomSplit:
     def digest(self, index: int) -> str:
         """SHA-256 of the recipe, which stands for the stored content of a random sample."""
         row = splits.row_of(range(self.num_samples), index)
-        return hashlib.sha256(f"{self.recipe} {row} {self.shapes}".encode()).hexdigest()
+        return content.text_digest(f"{self.recipe} {row} {self.shapes}")
