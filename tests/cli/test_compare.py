@@ -251,7 +251,7 @@ def test_git_revisions_and_the_workspace(
     run("rm", "-q", "--cached", "build/evaluate/metrics.json")
     run("commit", "-qm", "without")
     assert main(["compare", "main"]) == 1
-    assert "holds no build: build/evaluate/metrics.json" in capsys.readouterr().err
+    assert "contains no build: build/evaluate/metrics.json" in capsys.readouterr().err
 
 
 def test_it_is_kept_in_mlflow_once_and_is_no_build(capsys: pytest.CaptureFixture[str], project: Path) -> None:

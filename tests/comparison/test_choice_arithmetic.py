@@ -42,7 +42,7 @@ def test_where_some_are_within_noise_the_other_objectives_are_told_of_those() ->
     assert said(builds) == [
         "3 builds, 3 of them Pareto-optimal for the highest quantized accuracy and the lowest size.",
         "1 of these is so by a difference within noise alone.",
-        "2 builds cannot be told from the best quantized accuracy, 90.00 % (95 %: 80.0 to 95.0).",
+        "2 builds cannot be distinguished from the best quantized accuracy, 90.00 % (95 %: 80.0 to 95.0).",
         "Among these, b has the lowest size, 1,024 bytes.",
     ]
 
@@ -54,8 +54,8 @@ def test_where_none_can_be_told_apart() -> None:
         "5 builds, 4 of them Pareto-optimal for the highest quantized accuracy and the lowest size.",
         "2 of these are so by a difference within noise alone.",
         (
-            "The quantized accuracy of no build can be told from the highest, 90.00 % (95 %: 80.0 to 95.0): let other "
-            "metrics decide."
+            "The quantized accuracy of no build can be distinguished from the highest, 90.00 % (95 %: 80.0 to 95.0): "
+            "let other metrics decide."
         ),
         "Among these, 2 have the lowest size, 1 bytes.",
     ]

@@ -42,9 +42,9 @@ class TestObjectives:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            (" , ", "names no figure"),
+            (" , ", "names no metric"),
             ("compute_nodes", "compute_nodes:max or compute_nodes:min"),
-            ("size:low", "say whether program_bytes shall be large or small: size:max or size:min"),
+            ("size:low", "state whether to maximize or minimize program_bytes: size:max or size:min"),
             ("sise", "'sise'.* Did you mean size"),
             (
                 "sise",

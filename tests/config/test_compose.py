@@ -353,7 +353,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "array that C cannot name": (
         override("firmware.array_name", "2nd-model"),
-        ("firmware.array_name: ", 'received: "2nd-model"', "not a name in C"),
+        ("firmware.array_name: ", 'received: "2nd-model"', "not a valid name in C"),
     ),
     "array named like a keyword": (
         override("firmware.array_name", "const"),
@@ -361,7 +361,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "section that no linker knows": (
         override("firmware.section", 'a") b'),
-        ("firmware.section: ", "is not a name of a section", "null for none"),
+        ("firmware.section: ", "is not a section name", "null for none"),
     ),
     "option of gates": ({"gates": "releases"}, ("gates: ", '"releases"', "did you mean 'release'?")),
     "option of tracking": ({"tracking": "lokal"}, ("tracking: ", '"lokal"', "did you mean 'local'?")),
@@ -628,7 +628,7 @@ def test_a_spoiled_configuration_is_refused(refusal: Callable[..., str], name: s
         ("overrides: {gates: {min_delegated_share: 1e999}}", ("overrides.gates.min_delegated_share: ", "Infinity")),
         ("overrides: {quantization: {1: 2}}", ("overrides.quantization.1: ", "a key has to be a string")),
         ("overrides: {quantization: {null: 2}}", ("overrides.quantization.None: ", "a key has to be a string")),
-        ("overrides: &all {model: *all}", ("overrides.model: ", "holds itself")),
+        ("overrides: &all {model: *all}", ("overrides.model: ", "contains itself")),
         ("017: 2", ("17: ", "there is no such key")),
     ],
 )

@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"weight_granularity": "per_channel"},
         ("quantization.weight_granularity: ", "allowed: backend_default"),
     ),
-    "no size of groups": ("xnnpack", INT4 | {"group_size": None}, ("quantization.group_size: has to be given",)),
+    "no size of groups": ("xnnpack", INT4 | {"group_size": None}, ("quantization.group_size: has to be set",)),
     "a size without groups": (
         "xnnpack",
         {"group_size": 32},
@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "histogram of channels": (
         "xnnpack",
         {"weight_observer": {"kind": "histogram"}},
-        ("weight_observer.kind: needs one scale a tensor", "allowed: backend_default, min_max"),
+        ("weight_observer.kind: needs one scale per tensor", "allowed: backend_default, min_max"),
     ),
     "histogram of channels in a rule": (
         "xnnpack",
@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
             "weight_observer": {"kind": "histogram"},
             "rules": [{"modules": ["head"], "scheme": "int8"}],
         },
-        ("weight_observer.kind: needs one scale a tensor",),
+        ("weight_observer.kind: needs one scale per tensor",),
     ),
     "observer of dynamic activations": (
         "xnnpack",

@@ -1,4 +1,4 @@
-"""lowerdeck.config.shapes: what is refused of model.dynamic_shapes, with what to mend."""
+"""lowerdeck.config.shapes: what is refused in model.dynamic_shapes, and how to fix it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_the_batch_dimension_may_vary_too(composed: Callable[..., Config]) -> No
 def test_channels_last_needs_an_input_with_channels(composed: Callable[..., Config]) -> None:
     model: dict[str, Any] = {"memory_format": "channels_last"}
     assert composed(overrides={"model": model}).model.memory_format == "channels_last"
-    with pytest.raises(ConfigurationError, match=r"model\.memory_format: no input .* has the four dimensions"):
+    with pytest.raises(
+        ConfigurationError, match=r"model\.memory_format: applies to inputs .* has none of four dimensions"
+    ):
         composed(overrides={"model": model | {"input_shapes": [[1, 32]]}})
 
 
@@ -61,7 +63,7 @@ def test_backends_that_compile_for_fixed_shapes_refuse_them(composed: Callable[.
     message = str(caught.value)
     assert "model.dynamic_shapes: " in message
     assert target in message
-    assert message.endswith("a target of a backend that takes them: xnnpack")
+    assert message.endswith("a target of a backend that supports them: xnnpack")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_backends_that_compile_for_fixed_shapes_refuse_them(composed: Callable[.
         ([HEIGHT | {"min": 40}], ("0: ", "has 32 as dimension 2", "40 to 64")),
         ([HEIGHT | {"max": 20}], ("0: ", "has 32 as dimension 2", "16 to 20")),
         ([{"dim": 2, "min": 12, "max": 60, "multiple_of": 12}], ("0: ", "12 to 60 in steps of 12")),
-        ([HEIGHT, HEIGHT], ("1.dim: ", "given under 0 already")),
+        ([HEIGHT, HEIGHT], ("1.dim: ", "already set in entry 0")),
         ([HEIGHT | {"name": "2h"}], ("0.name: ", 'received: "2h"')),
         (
             [HEIGHT | {"name": "s"}, {"dim": 3, "min": 16, "max": 48, "name": "s"}],

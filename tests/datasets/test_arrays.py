@@ -83,7 +83,7 @@ BAD_CONTENT: dict[str, tuple[dict[str, Any], str]] = {
     "another shape": ({"inputs": np.zeros((5, 3), np.float32)}, r"samples of shape \[3\], the model takes \[4\]"),
     "no samples": ({"inputs": np.zeros((0, 4), np.float32)}, "at least one"),
     "a scalar": ({"inputs": np.float32(1)}, "at least one"),
-    "another name": ({"images": inputs()}, "holds images; for this model it must hold `inputs`"),
+    "another name": ({"images": inputs()}, "contains images; for this model it must contain `inputs`"),
     "one name too many": ({"inputs": inputs(), "weights": inputs()}, "nothing else"),
     "float64": ({"inputs": inputs().astype(np.float64)}, r"float64; allowed are float32.*astype\('float32'\)"),
     "text": ({"inputs": np.full((5, 4), "x")}, "allowed are float32"),
@@ -107,7 +107,7 @@ def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> N
 def test_inputs_of_different_length(tmp_path: Path) -> None:
     uneven: dict[str, Any] = {"input_0": inputs(5), "input_1": inputs(4)}
     with pytest.raises(
-        LowerdeckError, match=r"input_0 \[5, 4\], input_1 \[4, 4\]; every input must hold the same number"
+        LowerdeckError, match=r"input_0 \[5, 4\], input_1 \[4, 4\]; every input must have the same number"
     ):
         load(write(tmp_path, calibration=uneven, **uneven), [[1, 4], [1, 4]])
 

@@ -160,13 +160,13 @@ def test_evaluation_needs_classes(root: Path) -> None:
 
 def test_files_beside_class_folders(root: Path) -> None:
     write_image(root / "calibration" / "loose.png", (0, 0, 0))
-    with pytest.raises(LowerdeckError, match=r"beside or instead of class folders \(loose\.png\)"):
+    with pytest.raises(LowerdeckError, match=r"next to or instead of class folders \(loose\.png\)"):
         load(root)
 
 
 def test_files_that_are_no_images(root: Path) -> None:
     (root / "evaluation" / "cat" / "notes.txt").write_text("")
-    with pytest.raises(LowerdeckError, match=r"1 files that are no images \(cat/notes\.txt\); allowed are \.bmp"):
+    with pytest.raises(LowerdeckError, match=r"1 files that are not images \(cat/notes\.txt\); allowed are \.bmp"):
         load(root)
 
 

@@ -37,7 +37,7 @@ def test_overlap_is_counted_and_the_first_are_named() -> None:
     with pytest.raises(SampleOverlapError) as raised:
         check_disjoint(DigestSplit("abcde"), DigestSplit("xeydcab"))
     message = str(raised.value)
-    assert message.startswith("5 of 7 evaluation samples also serve calibration")
+    assert message.startswith("5 of 7 evaluation samples are also used for calibration")
     assert (
         "calibration [4] = evaluation [1]; calibration [3] = evaluation [3]; calibration [2] = evaluation [4]"
         in message
@@ -46,7 +46,9 @@ def test_overlap_is_counted_and_the_first_are_named() -> None:
 
 
 def test_the_purpose_of_the_first_split_is_named() -> None:
-    with pytest.raises(SampleOverlapError, match=r"1 of 1 evaluation samples also serve training \(training \[0\]"):
+    with pytest.raises(
+        SampleOverlapError, match=r"1 of 1 evaluation samples are also used for training \(training \[0\]"
+    ):
         check_disjoint(DigestSplit("a"), DigestSplit("a"), "training")
 
 

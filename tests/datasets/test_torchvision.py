@@ -70,10 +70,10 @@ def test_table_is_true_of_torchvision(name: str) -> None:
     text = "".join(inspect.getsource(base) for base in cls.__mro__ if base.__module__.startswith("torchvision"))
     assert f"self.{entry.stored}" in text or f"{entry.stored}:" in text
     parameters = {key for base in cls.__mro__ if base is not object for key in inspect.signature(base).parameters}
-    for arguments in (entry.calibration, entry.evaluation):
+    for arguments in entry.arguments:
         assert {*arguments, "root", "download"} <= parameters
         assert all(f'"{value}"' in text for value in arguments.values() if isinstance(value, str))
-    assert entry.calibration != entry.evaluation
+    assert entry.arguments[0] != entry.arguments[1]
 
 
 @pytest.mark.parametrize("name", source.DATASETS)

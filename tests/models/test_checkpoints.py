@@ -102,10 +102,10 @@ def test_a_whole_model_is_refused(tmp_path: Path) -> None:
 
 def test_other_content_is_described(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "loss": 0.1}, tmp_path / "a.pt")
-    with pytest.raises(LowerdeckError, match=r"holds a dictionary with epoch, loss; allowed is a state dict"):
+    with pytest.raises(LowerdeckError, match=r"contains a dictionary with epoch, loss; allowed is a state dict"):
         checkpoints.load_into(network(), str(tmp_path / "a.pt"))
     torch.save([torch.zeros(1)], tmp_path / "b.pt")
-    with pytest.raises(LowerdeckError, match=r"holds a list"):
+    with pytest.raises(LowerdeckError, match=r"contains a list"):
         checkpoints.load_into(network(), str(tmp_path / "b.pt"))
 
 

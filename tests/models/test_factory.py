@@ -98,7 +98,7 @@ def test_kwargs_must_fit_the_signature(plugin: Plugin, source: str) -> None:
     path = f"{plugin(source)}:net"
     check(path, width=1, bias=True)
     check(path, width=1, depth=3, bias=True)
-    with pytest.raises(ConfigurationError, match=r"has widht, .* it takes width, depth, bias\. Did you mean width\?"):
+    with pytest.raises(ConfigurationError, match=r"has widht, .* it accepts width, depth, bias\. Did you mean width\?"):
         check(path, widht=1, bias=True)
     with pytest.raises(ConfigurationError, match=r"lacks width, bias, .* add them"):
         check(path, depth=1)

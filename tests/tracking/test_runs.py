@@ -89,7 +89,9 @@ def test_many_runs_come_in_pages(
 
 
 def test_an_ambiguous_beginning_lists_what_it_begins(recorded: dict[str, str], config: TrackingConfig) -> None:
-    with pytest.raises(LowerdeckError, match=r"(?s)'aa11' begins the ids of 2 .*sweep aa11bb22\n.*sweep aa11cc33"):
+    with pytest.raises(
+        LowerdeckError, match=r"(?s)ids of 2 runs or sweeps start with 'aa11'.*sweep aa11bb22\n.*sweep aa11cc33"
+    ):
         found(config, "aa11")
 
 
@@ -100,7 +102,7 @@ def test_an_ambiguous_beginning_lists_what_it_begins(recorded: dict[str, str], c
         ("", "allowed: the name or id"),
         ('say "x"', "allowed: the name or id"),
         ("metrics.quantized_accuracy >> 2", "does not understand the filter"),
-        ("metrics.quantized_accuracy > 2", "fits the filter"),
+        ("metrics.quantized_accuracy > 2", "matches the filter"),
         ("%%%%", "is called '%%%%'"),
     ],
 )
@@ -125,7 +127,7 @@ def test_artifacts_are_read_and_near_names_are_offered(recorded: dict[str, str],
     plan = runs.read_artifact(config, recorded["first"], paths.PLAN.name)
     assert b"no such kernel" in plan
     assert runs.read_artifact(config, recorded["first"], "twins/partition_0.tflite") == b"twin"
-    with pytest.raises(LowerdeckError, match=r"did you mean 'plan\.json'"):
+    with pytest.raises(LowerdeckError, match=r"Did you mean plan\.json"):
         runs.read_artifact(config, recorded["first"], "plans.json")
     with pytest.raises(LowerdeckError, match="has no file 'twins'"):
         runs.read_artifact(config, recorded["first"], "twins")

@@ -1,1 +1,1 @@
-"""Builds side by side, so that a person can choose between them: what differs, what is best, and what is only noise."""
+"""Comparison of builds for a choice between them: what differs, what is best, and what is only noise."""

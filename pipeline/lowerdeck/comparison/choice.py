@@ -1,4 +1,4 @@
-"""What can be decided from a comparison, in sentences."""
+"""Conclusions from a comparison, as sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowerdeck.comparison.pareto import Objective, Standing
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
-    """How many builds are worth a look, and what is gained where several accuracies are within noise of the best."""
+    """How many builds are Pareto-optimal, and how builds with indistinguishable accuracies differ otherwise."""
     found = list(comparison.standings.values())
     names = " and ".join(_objective_text(comparison, objective) for objective in comparison.objectives)
     total = "1 build" if len(comparison.builds) == 1 else f"{len(comparison.builds)} builds"
@@ -28,7 +28,7 @@ def sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]:
-    """What is best among the builds that a measured metric does not tell apart."""
+    """What is best among the builds that a measured metric does not distinguish."""
     have = [build for build in comparison.builds if build.is_eligible and column.interval(build) is not None]
     leader = best(column, have)
     if leader is None:
@@ -58,7 +58,7 @@ def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]
 
 
 def _leaders(column: Column, builds: Sequence[ComparedBuild]) -> list[ComparedBuild]:
-    """The builds with the best value, none where all have it."""
+    """The builds with the best value; none if all have it."""
     leader = best(column, builds)
     if leader is None:
         return []

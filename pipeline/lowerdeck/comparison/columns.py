@@ -1,4 +1,4 @@
-"""Metrics as columns. A column holds metrics of one kind by one author: other metrics are not ranked with them."""
+"""Metrics as columns. A column has one kind and one source, because others must not be ranked with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ALIASES = {
     "accuracy": ("delegated_accuracy", "quantized_accuracy", "float_accuracy"),
     "coverage": ("delegated_macs_share", "delegated_share"),
 }
-"""Short words for the first of several metrics that any of the builds has."""
+"""Alias -> metrics; it means the first one that any build has."""
 _FIRST = (
     "delegated_accuracy",
     "quantized_accuracy",
@@ -58,22 +58,22 @@ _FIRST = (
     "estimated_flash_bytes",
     "estimated_dram_bytes",
 )
-"""Metrics that tables start with, in this order."""
+"""The first metrics of tables, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A metric, and who it is from."""
+    """A metric from one source."""
 
     metric: str
     """Key of metrics.json."""
     kind: Kind
     source: str
-    """The compiler that made an estimate; the evaluation samples of a measurement; empty for what is counted."""
+    """The compiler of an estimate, the evaluation samples of a measurement; empty for counts."""
 
     @property
     def direction(self) -> Direction | None:
-        """Which values are better, None where neither are."""
+        """Which values are better; None if neither."""
         return direction_of(self.metric)
 
     @property
@@ -82,38 +82,36 @@ class Column:
         return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$", self.metric))
 
     def value(self, build: ComparedBuild) -> float | None:
-        """The metric of `build`, None where it has none of this author."""
+        """The metric of `build`; None if it has none from this source."""
         return build.metrics.get(self.metric) if source_of(build, self.kind) == self.source else None
 
     def interval(self, build: ComparedBuild) -> tuple[float, float] | None:
-        """The 95 % interval of the build's metric, None where it has none."""
+        """The 95 % interval of the build's metric; None if it has none."""
         return build.interval(self.metric) if self.value(build) is not None else None
 
 
 def kind_of(metric: str) -> Kind:
-    """Which kind of metric a key of metrics.json names."""
-    for prefix, kind in _PREFIXES.items():
-        if metric.startswith(prefix):
-            return kind
-    return Kind.MEASURED if _MEASURED.search(metric) else Kind.COUNTED
+    """The kind of a metric of metrics.json."""
+    otherwise = Kind.MEASURED if _MEASURED.search(metric) else Kind.COUNTED
+    return next((kind for prefix, kind in _PREFIXES.items() if metric.startswith(prefix)), otherwise)
 
 
 def direction_of(metric: str) -> Direction | None:
-    """Which values of a metric are better, None where neither are."""
+    """Which values of a metric are better; None if neither."""
     if _LESS_IS_BETTER.search(metric):
         return "min"
     return "max" if _MORE_IS_BETTER.search(metric) else None
 
 
 def source_of(build: ComparedBuild, kind: Kind) -> str:
-    """Who a metric of this kind is from."""
+    """The source of the build's metrics of this kind."""
     if kind is Kind.COUNTED:
         return ""
     return build.samples if kind is Kind.MEASURED else build.compiler
 
 
 def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
-    """All columns that any of `builds` has a value in, those first that are looked for first."""
+    """All columns with a value of any of `builds`, the most important first."""
     found = {
         Column(metric=metric, kind=kind_of(metric), source=source_of(build, kind_of(metric)))
         for build in builds
@@ -125,7 +123,7 @@ def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
 
 
 def resolve_columns(name: str, columns: Iterable[Column]) -> list[Column]:
-    """The columns of the metric that `name` names or is short for; empty where there are none."""
+    """The columns of the metric with the name or alias `name`; may be empty."""
     columns = list(columns)
     for metric in (name, *ALIASES.get(name, ())):
         if found := [column for column in columns if column.metric == metric]:

@@ -1,4 +1,4 @@
-"""The whole comparison: what the terminal, the page, JSON and CSV show."""
+"""The whole comparison, for the terminal, the page, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Comparison:
     """Builds side by side."""
 
     builds: Sequence[ComparedBuild]
-    """Those with metrics, in the order in which they are shown."""
+    """Builds with metrics, in display order."""
     not_comparable: Sequence[ComparedBuild]
-    """Those without: failed, skipped, not finished."""
+    """Builds without metrics: failed, skipped or not finished."""
     parameters: Sequence[Parameter]
-    """In which `builds` differ; values in their order."""
+    """Parameters in which `builds` differ, with values in their order."""
     shared: Mapping[str, str]
-    """Parameters that all have in common."""
+    """Parameters that all `builds` have in common."""
     columns: Sequence[Column]
     objectives: Sequence[Objective]
     standings: Mapping[str, Standing]
-    """By label, of builds that no other beats."""
+    """Label -> standing of the Pareto-optimal builds."""
     marks: Mapping[Column, Mapping[str, Mark]]
-    """By column and label."""
+    """Column -> label -> mark."""
     effects: Sequence[Effect]
 
     def parameters_of(self, build: ComparedBuild) -> dict[str, str]:
@@ -47,12 +47,12 @@ class Comparison:
         return [column for column in self.columns if column.metric in chosen]
 
     def source_label(self, column: Column) -> str:
-        """The author of a column, where it has to be named: samples only where there are several sets of them."""
+        """The source of a column as far as it matters: samples only if there are several sets of them."""
         several = len({other.source for other in self.columns if other.kind is Kind.MEASURED}) > 1
         return numbers.source(column) if several or column.kind is not Kind.MEASURED else ""
 
     def varies(self, column: Column) -> bool:
-        """Whether a column says more than one thing of the builds that have it, or not all have it."""
+        """Whether values of a column differ, or some builds have none."""
         return len({column.value(build) for build in self.builds}) > 1
 
 
@@ -66,18 +66,19 @@ def compare(
     """Compare builds.
 
     Args:
-        builds: Labels differ; those without metrics are listed apart.
-        objectives: As typed, see `parse_objectives`; None for the default.
+        builds: Builds with distinct labels; those without metrics are listed separately.
+        objectives: Text for `parse_objectives`; None for the default.
         sort: `METRIC` or `METRIC:desc`, `METRIC:asc`; None puts Pareto-optimal builds first, by the first objective.
-        paired: Answers of paired tests, by `marks.pair_key`.
+        paired: Results of paired tests, by `marks.pair_key`.
 
     Raises:
-        LowerdeckError: nothing to compare, or a metric that no build has.
+        LowerdeckError: there is nothing to compare, or no build has a metric.
     """
     paired = paired or {}
     have = [build for build in builds if build.has_metrics]
     if not have:
-        raise LowerdeckError(f"none of the {len(builds)} builds has metrics: {_reasons(builds)}")
+        reasons = (f"{build.label} {build.state}{': ' + build.reason if build.reason else ''}" for build in builds[:5])
+        raise LowerdeckError(f"none of the {len(builds)} builds has metrics: {'; '.join(reasons)}")
     columns = columns_of(have)
     chosen = parse_objectives(objectives, columns)
     candidates = [build for build in have if build.is_eligible]
@@ -97,12 +98,6 @@ def compare(
     )
 
 
-def _reasons(builds: Sequence[ComparedBuild]) -> str:
-    return "; ".join(
-        f"{build.label} {build.state}{': ' + build.reason if build.reason else ''}" for build in builds[:5]
-    )
-
-
 def _sorted(
     builds: Sequence[ComparedBuild],
     columns: Sequence[Column],
@@ -118,7 +113,7 @@ def _sorted(
             raise LowerdeckError(f"--sort {sort}: {way!r} is no order; allowed: {name}:asc, {name}:desc")
         keys = [(known_metric(name, columns), way == "desc")]
     ordered = list(builds)
-    for metric, descending in reversed(keys):  # sorting is stable: the first key comes last
+    for metric, descending in reversed(keys):  # sorting is stable, so the most important key is the last one
         ordered.sort(key=lambda build: _position(build, metric, descending))
     if sort is None:
         ordered.sort(key=lambda build: _rank(build, found))
@@ -126,14 +121,14 @@ def _sorted(
 
 
 def _rank(build: ComparedBuild, found: Mapping[str, Standing]) -> int:
-    """Pareto-optimal builds before the others, and what may not be chosen last."""
+    """Pareto-optimal builds first, ineligible builds last."""
     if build.label in found:
         return list(Standing).index(found[build.label])
     return len(Standing) + (not build.is_eligible)
 
 
 def _position(build: ComparedBuild, metric: str, descending: bool) -> tuple[bool, str, float]:
-    """Builds without the metric come last, whatever the order; estimates of different authors are not mixed."""
+    """Builds without the metric last in either order, and estimates of different compilers apart."""
     value = build.metrics.get(metric)
     if value is None:
         return (True, "", 0.0)

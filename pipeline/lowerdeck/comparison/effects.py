@@ -1,4 +1,4 @@
-"""What each option changed: builds in pairs that differ in it alone."""
+"""The effect of each option, from pairs of builds that differ only in it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lowerdeck.comparison.marks import distinguishable
 from lowerdeck.comparison.parameters import Parameter
 
 MAX_VALUES_EACH_WITH_EACH = 4
-"""A parameter with more values is held against its most frequent one only."""
+"""Most values of a parameter that are compared in pairs; more values are compared with the most frequent one."""
 _MAX_PAIRS = 5000
-"""Pairs of one change that are looked at; a sweep over many parameters has as many as it has points."""
+"""Most pairs per change; a sweep over many parameters has as many pairs as points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class MetricChange:
 
     mean: float
     low: float
-    """Of a measured share the end of the 95 % interval, else the least change of any pair."""
+    """Lower end of the 95 % interval of a measured share, else the least change of any pair; `high` accordingly."""
     high: float
     has_interval: bool
     num_distinct: int
@@ -33,7 +33,7 @@ class MetricChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Going from one value of a parameter to another while nothing else changes."""
+    """Changing a parameter from one value to another, and nothing else."""
 
     parameter: str
     before: str
@@ -48,7 +48,7 @@ def effects(
     columns: Sequence[Column],
     paired: Mapping[str, bool],
 ) -> list[Effect]:
-    """What each of `parameters` changed, in their order; none of one that never differs alone."""
+    """The effects of `parameters`, in their order; a parameter that never differs alone has none."""
     return [
         effect
         for number in range(len(parameters))
@@ -59,11 +59,11 @@ def effects(
 def difference_interval(
     before: float, before_interval: tuple[float, float], after: float, after_interval: tuple[float, float]
 ) -> tuple[float, float]:
-    """The 95 % interval of the difference of two shares, from those of the shares.
+    """The 95 % interval of the difference of two shares, from their own intervals.
 
-    It takes the samples for independent, so that it is too wide rather than too narrow where they are the same. Source:
-    R. G. Newcombe, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17
-    (1998), pages 873-890, method 10.
+    Assumes independent samples; for the same samples it is too wide rather than too narrow. Source: R. G. Newcombe,
+    "Interval estimation for the difference between independent proportions", Statistics in Medicine 17 (1998), pages
+    873-890, method 10.
     """
     down = math.hypot(after - after_interval[0], before_interval[1] - before)
     up = math.hypot(after_interval[1] - after, before - before_interval[0])
@@ -109,29 +109,20 @@ def _change(
     if not both:
         return None
     differences = [(column.value(after) or 0.0) - (column.value(before) or 0.0) for before, after in both]
-    mean = sum(differences) / len(both)
-    if not all(column.interval(before) and column.interval(after) for before, after in both):
-        return MetricChange(
-            mean=mean,
-            low=min(differences),
-            high=max(differences),
-            has_interval=False,
-            num_distinct=sum(difference != 0 for difference in differences),
-        )
-    # The pairs share their samples, so that their errors go together: the mean is no surer than a single pair.
-    lows, highs = zip(*(_ends(column, before, after) for before, after in both), strict=True)
+    low, high, num_distinct = min(differences), max(differences), sum(difference != 0 for difference in differences)
+    ends = [
+        difference_interval(column.value(before) or 0.0, old, column.value(after) or 0.0, new)
+        for before, after in both
+        if (old := column.interval(before)) and (new := column.interval(after))
+    ]
+    has_interval = len(ends) == len(both)
+    if has_interval:  # the pairs share their samples and errors: the mean is as uncertain as a single pair
+        low, high = (sum(values) / len(both) for values in zip(*ends, strict=True))
+        num_distinct = sum(distinguishable(column, before, after, paired) for before, after in both)
     return MetricChange(
-        mean=mean,
-        low=sum(lows) / len(both),
-        high=sum(highs) / len(both),
-        has_interval=True,
-        num_distinct=sum(distinguishable(column, before, after, paired) for before, after in both),
+        mean=sum(differences) / len(both),
+        low=low,
+        high=high,
+        has_interval=has_interval,
+        num_distinct=num_distinct,
     )
-
-
-def _ends(column: Column, before: ComparedBuild, after: ComparedBuild) -> tuple[float, float]:
-    """The interval of the difference of two shares that have intervals."""
-    ends = column.interval(before), column.interval(after)
-    assert ends[0] is not None
-    assert ends[1] is not None
-    return difference_interval(column.value(before) or 0.0, ends[0], column.value(after) or 0.0, ends[1])

@@ -1,4 +1,4 @@
-"""The comparison for other programs: JSON with everything, CSV with one row a build."""
+"""The comparison for other programs: JSON with everything, CSV with one row per build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowerdeck.evaluation.intervals import HIGH, LOW
 
 
 def as_json(comparison: Comparison) -> str:
-    """Everything: builds, metrics with kind and author, marks, standings and what each option changed."""
+    """Builds, metrics with kind and source, marks, standings and the effects of each option."""
     return json.dumps(_plain(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -77,16 +77,11 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
 
 
 def _column(column: Column) -> dict[str, str | None]:
-    return {
-        "metric": column.metric,
-        "kind": column.kind,
-        "source": column.source,
-        "better": column.direction,
-    }
+    return {"metric": column.metric, "kind": column.kind, "source": column.source, "better": column.direction}
 
 
 def as_csv(comparison: Comparison) -> str:
-    """One row a build: differing parameters, then metrics; heads of estimates name their author."""
+    """One row per build: differing parameters, then metrics; headings of estimates name the compiler."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads = ["build", "run_id", "name", "state", "reason", "pareto"]
@@ -115,12 +110,12 @@ def _cell(value: float | None) -> str:
 
 
 def _safe(cell: Any) -> str:
-    """Text that spreadsheets would take for a formula gets a leading apostrophe; numbers stay."""
+    """The text of `cell`, with an apostrophe if a spreadsheet would read it as a formula."""
     text = str(cell)
-    if text[:1] not in ("=", "+", "-", "@"):
+    if text[:1] not in ("=", "+", "-", "@") or text == "-":
         return text
     try:
         float(text)
     except ValueError:
-        return text if text == "-" else f"'{text}"
+        return f"'{text}"
     return text

@@ -1,4 +1,4 @@
-"""Which values of a column are the best, and which cannot be distinguished from it."""
+"""Marks of the best values in a column, and of those that cannot be distinguished from the best."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def is_better(value: float, other: float, direction: Direction) -> bool:
 def distinguishable(column: Column, build: ComparedBuild, other: ComparedBuild, paired: Mapping[str, bool]) -> bool:
     """Whether two values differ by more than noise.
 
-    Values without intervals are exact. Values with them differ where the intervals do not overlap, or where a paired
-    test on the same samples says so: `paired` has its answers by `pair_key`.
+    Values without intervals are exact. Others differ if their intervals do not overlap, unless `paired` has the result
+    of a paired test under `pair_key`.
     """
     first, second = column.interval(build), column.interval(other)
     if first is None or second is None:
         return column.value(build) != column.value(other)
-    if (answer := paired.get(pair_key(column, build, other))) is not None:
-        return answer
+    if (result := paired.get(pair_key(column, build, other))) is not None:
+        return result
     return first[0] > second[1] or second[0] > first[1]
 
 
@@ -41,7 +41,7 @@ def pair_key(column: Column, build: ComparedBuild, other: ComparedBuild) -> str:
 
 
 def best(column: Column, builds: Sequence[ComparedBuild]) -> ComparedBuild | None:
-    """The build with the best value, the first of equals; None where no value is better than another."""
+    """The first build with the best value; None if neither direction is better or fewer than two builds have values."""
     have = [build for build in builds if column.value(build) is not None]
     if column.direction is None or len(have) < 2:
         return None
@@ -50,9 +50,9 @@ def best(column: Column, builds: Sequence[ComparedBuild]) -> ComparedBuild | Non
 
 
 def marks(column: Column, builds: Sequence[ComparedBuild], paired: Mapping[str, bool]) -> dict[str, Mark]:
-    """Label -> mark, for the best values of a column and those that are within noise of the best.
+    """Label -> mark, for the best values of a column and those within noise of the best.
 
-    Where nothing in the column can be distinguished from the best, nothing is marked: it decides nothing.
+    Nothing is marked if no value can be distinguished from the best.
     """
     leader = best(column, builds)
     if leader is None:

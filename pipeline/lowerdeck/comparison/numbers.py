@@ -1,4 +1,4 @@
-"""Metrics in words and digits, the same in the terminal and on the page."""
+"""Titles, units and values of metrics as text, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"_bytes": "bytes", "_ms": "ms", "_db": "dB"}
 
 
 def title(column: Column, *, with_source: bool = True) -> str:
-    """What a column is called, with who it is from where that matters."""
+    """The title of a column, and its source."""
     metric = column.metric.removeprefix("estimated_").removeprefix("simulated_")
     text = _TITLES.get(column.metric, "")
     if not text:
@@ -30,24 +30,24 @@ def title(column: Column, *, with_source: bool = True) -> str:
 
 
 def source(column: Column) -> str:
-    """Who a metric is from, in few characters; empty for what is counted."""
+    """The source of a metric, with an abbreviated digest; empty for counted metrics."""
     if column.kind is Kind.MEASURED and re.fullmatch(r"[0-9a-f]{64}", column.source):
         return f"samples {column.source[:8]}"
     return column.source
 
 
 def unit(column: Column) -> str:
-    """Of the numbers that `number` gives; empty for counts."""
+    """The unit of the results of `number`; empty for counts."""
     if column.is_fraction:
         return "%"
     return next((unit for ending, unit in _UNITS.items() if column.metric.endswith(ending)), "")
 
 
 def number(column: Column, value: float | None, *, signed: bool = False) -> str:
-    """A value without its unit, `-` where there is none."""
+    """A value without its unit; `-` for None."""
     if value is None:
         return "-"
-    sign = "+z" if signed else "z"  # z: no minus before a zero
+    sign = "+z" if signed else "z"  # z: no minus sign before zero
     if column.is_fraction:
         return f"{100 * value:{sign}.2f}"
     if column.metric.endswith("_ms"):
@@ -60,14 +60,13 @@ def number(column: Column, value: float | None, *, signed: bool = False) -> str:
 
 
 def is_count(column: Column) -> bool:
-    """Whether values are whole numbers of things."""
-    return bool(
-        re.search(r"(cycles|macs|nodes|ops|parameters|_bytes|crossings|boundary)$|^partitions$|^reasons", column.metric)
-    )
+    """Whether values are counts."""
+    counts = r"(cycles|macs|nodes|ops|parameters|_bytes|crossings|boundary)$|^partitions$|^reasons"
+    return re.search(counts, column.metric) is not None
 
 
 def interval(column: Column, ends: tuple[float, float] | None, *, signed: bool = False) -> str:
-    """The ends of an interval, e.g. `97.2 to 99.6`; empty where there is none."""
+    """The ends of an interval, e.g. `97.2 to 99.6`; empty for None."""
     if ends is None:
         return ""
     scale, sign = 100 if column.is_fraction else 1, "+" if signed else ""

@@ -1,4 +1,4 @@
-"""In which parameters builds differ: what was chosen, without all that follows from a choice."""
+"""The parameters in which builds differ: choices, without the values that follow from them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass
 from lowerdeck.comparison.builds import ComparedBuild
 
 ABSENT = "-"
-"""Stands for a parameter that a build does not have."""
+"""Value of a parameter that a build does not have."""
 DEFAULT_FLAVOR = "default"
 _SECTIONS = (
     "model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "firmware",
 )  # fmt: skip
-"""Sections that are chosen as a whole, by name: their other values follow from it unless they differ under one name."""
+"""Sections that are chosen by name: their other values follow from the name unless they differ under one name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """Something in which the compared builds differ."""
+    """A parameter in which the compared builds differ."""
 
     key: str
     """A section (`target`) or a dotted key (`target.options.memory_mode`)."""
     values: tuple[str, ...]
-    """One a build, in their order."""
+    """One value per build, in their order."""
     follows: tuple[str, ...] = ()
-    """Keys that differ only as this choice does."""
+    """Keys whose values are determined by this choice."""
 
     @property
     def distinct(self) -> tuple[str, ...]:
-        """Its values, the most frequent first, the shorter of equally frequent ones."""
+        """The distinct values, most frequent first, then shortest first."""
         return tuple(sorted(set(self.values), key=lambda value: (-self.values.count(value), len(value), value)))
 
 
@@ -43,10 +43,9 @@ def differing(builds: Sequence[ComparedBuild]) -> list[Parameter]:
     follows: dict[str, list[str]] = {}
     for key, values in columns.items():
         section = key.partition(".")[0]
-        # The default flavor is the target's: what stands in the section follows from both choices.
-        choices = [
-            choice for choice in ((section, "target") if section == "flavor" else (section,)) if choice in columns
-        ]
+        # The target determines the default flavor, so values of this section follow from both choices.
+        possible = (section, "target") if section == "flavor" else (section,)
+        choices = [choice for choice in possible if choice in columns]
         if key in overridden or key == section or not choices:
             continue
         if _follows(values, list(zip(*(columns[choice] for choice in choices), strict=True))):
@@ -71,7 +70,7 @@ def common(builds: Sequence[ComparedBuild]) -> dict[str, str]:
 
 
 def _choices(params: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """`params` with the names of sections under the sections' own keys."""
+    """`params` with `SECTION.name` as `SECTION`."""
     default_flavor = params.get("target.default_flavor")
     for key, value in params.items():
         section, _, rest = key.partition(".")

@@ -13,11 +13,11 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
 
 DEFAULT_OBJECTIVES = ("accuracy", "coverage", "size")
-"""What most choices are about; a metric that no build has is left out."""
+"""Default objectives; metrics that no build has are left out."""
 
 
 class Standing(StrEnum):
-    """How a build stands against the others."""
+    """Whether a build is Pareto-optimal."""
 
     OPTIMAL = "Pareto-optimal"
     WITHIN_NOISE = "Pareto-optimal by a difference within noise alone"
@@ -25,7 +25,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A metric that shall be as large or as small as possible."""
+    """A metric to maximize or minimize."""
 
     metric: str
     direction: Direction
@@ -35,14 +35,14 @@ class Objective:
 
 
 def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Objective]:
-    """Objectives as typed: `accuracy:max,undelegated_macs:min,size`; without a direction the one that is better.
+    """Parse objectives such as `accuracy:max,undelegated_macs:min,size`; the direction may be left out if it is known.
 
     Args:
-        text: Separated by commas; None for the default.
-        columns: Of the builds that are compared.
+        text: Objectives separated by commas; None for the default.
+        columns: Columns of the compared builds.
 
     Raises:
-        LowerdeckError: a metric is not known, or nothing says in which direction it is better.
+        LowerdeckError: a metric or its better direction is not known.
     """
     if text is None:
         found = [resolve_columns(name, columns) for name in DEFAULT_OBJECTIVES]
@@ -62,23 +62,22 @@ def _objective(part: str, columns: Sequence[Column]) -> Objective:
     direction = way or direction_of(metric)
     if direction not in ("max", "min"):
         raise LowerdeckError(
-            f"--objectives {part}: say whether {metric} shall be large or small: {name}:max or {name}:min"
+            f"--objectives {part}: state whether to maximize or minimize {metric}: {name}:max or {name}:min"
         )
     return Objective(metric=metric, direction="max" if direction == "max" else "min")
 
 
 def known_metric(name: str, columns: Sequence[Column]) -> str:
-    """The metric that `name` names or is short for.
+    """The metric with the name or alias `name`.
 
     Raises:
-        LowerdeckError: none of the builds has it; offers near names.
+        LowerdeckError: no build has it; suggests similar names.
     """
     found = resolve_columns(name, columns)
     if found:
         return found[0].metric
-    known = sorted(
-        {column.metric for column in columns} | {alias for alias in ALIASES if resolve_columns(alias, columns)}
-    )
+    aliases = {alias for alias in ALIASES if resolve_columns(alias, columns)}
+    known = sorted(aliases.union(column.metric for column in columns))
     raise LowerdeckError(
         f"no build has the metric {name!r}.{components.did_you_mean(name, known)}\n    allowed: {', '.join(known)}"
     )
@@ -90,36 +89,34 @@ def standings(
     columns: Sequence[Column],
     paired: Mapping[str, bool],
 ) -> dict[str, Standing]:
-    """Label -> standing, for the builds that no other beats; a build that lacks an objective is not among them.
+    """Label -> standing of the builds that have all objectives and that no other build dominates.
 
-    A build beats another where it is worse in no objective and better in at least one, by metrics of the same kind and
-    author. `WITHIN_NOISE` are those that would be beaten if differences within noise counted as none.
+    A build dominates another if it is worse in no objective and better in at least one, by metrics of the same kind and
+    source. `WITHIN_NOISE` builds would be dominated if differences within noise counted as none.
     """
     chosen = [(objective, [c for c in columns if c.metric == objective.metric]) for objective in objectives]
-    rows = [_Row.of(build, chosen) for build in builds]
-    complete = [row for row in rows if row is not None]
+    rows = [row for build in builds if (row := _Row.of(build, chosen)) is not None]
     groups: dict[tuple[Column, ...], list[_Row]] = {}
-    for row in complete:
+    for row in rows:
         groups.setdefault(row.columns, []).append(row)
     found = {}
-    for group in groups.values():
-        for row in group:
-            if any(other.dominates(row) for other in group):
-                continue
+    for row in rows:
+        group = groups[row.columns]
+        if not any(other.dominates(row) for other in group):
             within_noise = any(other.dominates_beyond_noise(row, paired) for other in group)
             found[row.build.label] = Standing.WITHIN_NOISE if within_noise else Standing.OPTIMAL
-    return {build.label: found[build.label] for build in builds if build.label in found}
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A build with its values of all objectives."""
+    """A build with its values for all objectives."""
 
     build: ComparedBuild
     columns: tuple[Column, ...]
     directions: tuple[Direction, ...]
     scores: tuple[float, ...]
-    """Values with a sign, so that more is better."""
+    """Values, negated for objectives to minimize."""
 
     @classmethod
     def of(cls, build: ComparedBuild, chosen: Sequence[tuple[Objective, Sequence[Column]]]) -> _Row | None:
@@ -136,13 +133,13 @@ class _Row:
         return cls(build=build, columns=tuple(found), directions=directions, scores=tuple(scores))
 
     def dominates(self, other: _Row) -> bool:
-        """Whether this build is worse nowhere and better somewhere."""
+        """Whether this build is worse in no objective and better in at least one."""
         return self.scores != other.scores and all(
             mine >= theirs for mine, theirs in zip(self.scores, other.scores, strict=True)
         )
 
     def dominates_beyond_noise(self, other: _Row, paired: Mapping[str, bool]) -> bool:
-        """The same where only differences beyond noise count."""
+        """`dominates` by differences beyond noise alone."""
         better = False
         for column, mine, theirs in zip(self.columns, self.scores, other.scores, strict=True):
             if mine == theirs or not distinguishable(column, self.build, other.build, paired):

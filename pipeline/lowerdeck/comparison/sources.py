@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from lowerdeck.artifacts.files import sha256
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
-from lowerdeck.tracking.content import flat_params
+from lowerdeck.tracking.content import flat_params, git_output
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
 
 WORKSPACE = "workspace"
-"""Selects the build in build/, committed or not; DVC's word."""
+"""Selects the build in build/, committed or not; the term is DVC's."""
 LABEL_CHARACTERS = 8
 _OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
 _REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE)
@@ -25,11 +24,11 @@ _LINKED = {"plan": paths.PLAN.name, "program": paths.PROGRAM.name, "configuratio
 
 
 def from_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:
-    """What recorded runs tell; labels are as long as it takes for them to differ.
+    """Recorded builds; their labels are as long as necessary to differ.
 
     Args:
-        runs: As `find_runs` gives them.
-        run_pages: Beginning of the addresses of their pages, where a server has such; else their files are linked.
+        runs: Result of `find_runs`.
+        run_pages: Prefix of the addresses of their pages on a server; None links their files.
     """
     ids = [run.run_id for run in runs]
     length = LABEL_CHARACTERS
@@ -66,12 +65,12 @@ def _from_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> Compare
 
 
 def points_of(runs: Sequence[RecordedRun]) -> set[tuple[str, str]]:
-    """Ids of sweeps and numbers of their points, of all runs that are such points."""
+    """(sweep id, point number) of all runs that are points of a sweep."""
     return {(run.tags[SWEEP_ID_TAG], run.tags.get(_POINT_TAG, "")) for run in runs if SWEEP_ID_TAG in run.tags}
 
 
 def from_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status: str, reason: str) -> ComparedBuild:
-    """A point of a sweep of which no build was made; `status` is `failed` or `skipped`."""
+    """A point of a sweep without a build; `status` is `failed` or `skipped`."""
     label = f"{sweep_id[:LABEL_CHARACTERS]} point {point}"
     return ComparedBuild(label=label, name=" ".join(overrides), state=State(status), reason=" ".join(reason.split()))
 
@@ -90,56 +89,54 @@ def _compiler(flavor: str, converter: str) -> str:
 
 def is_revision(text: str) -> bool:
     """Whether git knows `text` as a commit."""
-    return (
-        bool(text)
-        and not text.startswith("-")
-        and _git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") is not None
-    )
+    if not text or text.startswith("-"):
+        return False
+    return git_output("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") is not None
 
 
 def from_revision(revision: str) -> ComparedBuild:
-    """The build that a commit holds: its metrics.json, config.yaml and lineage.json are committed.
+    """The build in a commit, from its metrics.json, config.yaml and lineage.json.
 
     Raises:
-        LowerdeckError: the commit holds none.
+        LowerdeckError: the commit contains no build.
     """
-    found = {path: _git("show", f"{revision}:./{path.as_posix()}") for path in _REVISION_FILES}
+    found = {path: git_output("show", f"{revision}:./{path.as_posix()}") for path in _REVISION_FILES}
     missing = [path.as_posix() for path in (paths.METRICS, paths.CONFIG) if found[path] is None]
     if missing:
         raise LowerdeckError(
-            f"the git revision {revision!r} holds no build: {' and '.join(missing)} is not committed there. `dvc "
-            "repro` builds, and `git add build dvc.lock` with a commit keeps the build's metrics"
+            f"the git revision {revision!r} contains no build: {' and '.join(missing)} is not committed there. `dvc "
+            "repro` builds, and `git add build dvc.lock` with a commit records the build's metrics"
         )
     return _from_files(revision, {path: text for path, text in found.items() if text is not None})
 
 
 def confusion(build: ComparedBuild) -> bytes | None:
-    """The confusion pairs of a build of git or of the workspace, None where there are none."""
+    """The confusion pairs of a build in git or in the workspace; None if there are none."""
     if build.run_id is not None:
         return None
     if build.label == WORKSPACE:
         return paths.CONFUSION.read_bytes() if paths.CONFUSION.is_file() else None
-    text = _git("show", f"{build.label}:./{paths.CONFUSION.as_posix()}")
+    text = git_output("show", f"{build.label}:./{paths.CONFUSION.as_posix()}")
     return None if text is None else text.encode()
 
 
 def from_workspace() -> ComparedBuild:
-    """The build in build/ as it is now.
+    """The build in build/.
 
     Raises:
-        LowerdeckError: nothing was built yet.
+        LowerdeckError: build/ is incomplete.
     """
     for path in (paths.METRICS, paths.CONFIG):
         if not path.is_file():
             raise LowerdeckError(f"{path} is missing: `dvc repro` builds")
     files = {path: path.read_text(encoding="utf-8") for path in _REVISION_FILES if path.is_file()}
     if paths.LINEAGE in files and not _is_of_program(files[paths.LINEAGE]):
-        del files[paths.LINEAGE]  # of the build before: this one was not recorded yet
+        del files[paths.LINEAGE]  # it belongs to an earlier build: this one is not recorded yet
     return _from_files(WORKSPACE, files)
 
 
 def _is_of_program(lineage: str) -> bool:
-    """Whether the lineage ends in the program that lies in build/."""
+    """Whether the lineage ends with the program in build/."""
     programs = [link["sha256"] for link in json.loads(lineage)["links"] if link["name"] == "program"]
     return paths.PROGRAM.is_file() and programs == [sha256(paths.PROGRAM)]
 
@@ -170,21 +167,13 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
 
 def _converter(lineage: Mapping[str, Any]) -> Mapping[str, str]:
     """Name, version and caveat of the converter; empty without a lineage."""
-    found: list[Mapping[str, str]] = [link["converter"] for link in lineage.get("links", ()) if "converter" in link]
-    return found[0] if found else {"name": "", "version": "", "caveat": ""}
+    found = (link["converter"] for link in lineage.get("links", ()) if "converter" in link)
+    return next(found, {"name": "", "version": "", "caveat": ""})
 
 
 def _samples(lineage: Mapping[str, Any], config: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Digest of the evaluation samples; without a lineage, what identifies them otherwise."""
+    """Digest of the evaluation samples; without a lineage, the dataset's name and their number."""
     for link in lineage.get("links", ()):
         if link["name"] == "dataset":
             return str(link["evaluation"]["sha256"])
     return f"{config['dataset']['name']}, {measured.get('num_samples')} samples"
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    except OSError:  # git is not installed
-        return None
-    return done.stdout if done.returncode == 0 else None

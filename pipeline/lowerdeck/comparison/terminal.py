@@ -1,4 +1,4 @@
-"""The comparison as tables for the terminal; of a narrow one, several below one another."""
+"""The comparison as tables for the terminal, split to fit its width."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class _Shown:
 
 
 def console() -> Console:
-    """Standard output; piped, lines are as long as the table, unless COLUMNS says otherwise."""
+    """Standard output; in a pipe, lines are as long as the table unless COLUMNS is set."""
     found = Console(highlight=False)
     return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_PIPED_WIDTH)
 
 
 def print_comparison(comparison: Comparison, console: Console, *, top: int | None, metrics: Sequence[str] = ()) -> None:
-    """Print the table, what could not be compared, and what the signs mean.
+    """Print the table, the legend and the builds that could not be compared.
 
     Args:
-        comparison: What to print.
-        console: Where to.
+        comparison: The comparison to print.
+        console: Where to print.
         top: Most rows; None for all.
         metrics: Metrics to show instead of the default ones.
     """
@@ -91,9 +91,8 @@ def _parameters(comparison: Comparison, count: int) -> Iterator[_Shown]:
     for parameter in comparison.parameters:
         section, dot, rest = parameter.key.partition(".")
         heading = f"{section}.\n{rest}" if dot else section
-        yield _Shown(
-            heading=heading, cells=[Text(_truncate(value)) for value in parameter.values[:count]], is_number=False
-        )
+        cells = [Text(_truncate(value)) for value in parameter.values[:count]]
+        yield _Shown(heading=heading, cells=cells, is_number=False)
 
 
 def _truncate(value: str) -> str:
@@ -116,16 +115,19 @@ def _metric_columns(comparison: Comparison, count: int, metrics: Sequence[str]) 
 
 
 def shown_columns(comparison: Comparison, metrics: Sequence[str] = ()) -> list[Column]:
-    """The columns of a short table: those of the objectives, and usual ones whose values differ."""
+    """The columns of a short table: `metrics`, or else the objectives and the default metrics with differing values."""
     if metrics:
         return [column for metric in metrics for column in comparison.columns if column.metric == metric]
     objectives = comparison.objective_columns
-    usual = [column for column in comparison.columns if column.metric in _SHOWN and comparison.varies(column)]
-    return [column for column in comparison.columns if column in objectives or column in usual]
+    return [
+        column
+        for column in comparison.columns
+        if column in objectives or (column.metric in _SHOWN and comparison.varies(column))
+    ]
 
 
 def _packed(columns: Sequence[_Shown], width: int) -> Iterator[list[_Shown]]:
-    """Columns in as few tables as fit the width, each with the first one."""
+    """Columns in as few tables as fit the width; each table starts with the first column."""
     first, *rest = columns
     part = [first]
     for column in rest:
@@ -144,13 +146,13 @@ def _notes(comparison: Comparison, count: int) -> Iterator[str]:
     yield f"◆ Pareto-optimal in {objectives}   ◇ the same, by a difference within noise alone"
     yield "* best   ≈ not distinguishable from the best (95 % intervals)"
     if not all(build.is_eligible for build in comparison.builds):
-        yield f"{INELIGIBLE} misses its gates, or is not finished: shown, and the best of nothing"
+        yield f"{INELIGIBLE} misses its gates or is not finished: shown, but never marked as the best"
     samples = {column.source for column in comparison.columns if column.kind is Kind.MEASURED and column.source}
     if len(samples) > 1:
-        yield f"measured on {len(samples)} sets of samples, each in columns of its own: they cannot be compared"
+        yield f"measured on {len(samples)} sets of samples, which cannot be compared: each has its own columns"
     compilers = {column.source for column in comparison.columns if column.kind is Kind.ESTIMATED}
     if compilers:
-        yield "estimates are those of the compiler named above them; times of different authors are not comparable"
+        yield "estimates are those of the compiler named above them; times of different compilers are not comparable"
     for build in comparison.builds:
         if build.reason:
             yield f"{build.label} {build.state}: {build.reason}"
@@ -159,7 +161,7 @@ def _notes(comparison: Comparison, count: int) -> Iterator[str]:
 
 
 def print_effects(comparison: Comparison, console: Console) -> None:
-    """Print what each option changed in the objectives."""
+    """Print the effect of each option on the objectives."""
     for effect in comparison.effects[:_MAX_EFFECTS]:
         console.print(Text(format_effect(comparison, effect)), soft_wrap=True)
     if len(comparison.effects) > _MAX_EFFECTS:

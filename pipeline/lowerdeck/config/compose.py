@@ -1,7 +1,7 @@
 """params.yaml and conf/ -> one validated, fully resolved configuration.
 
-Hydra composes; what it accepts wrongly (unknown keys, wrong types, impossible combinations) is refused here, before
-anything runs, with all problems at once.
+Hydra composes. Unknown keys, wrong types and impossible combinations, which it accepts, are refused here, all at once
+and before anything runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from lowerdeck import backends, datasets, metrics, models
 from lowerdeck.config import flavor as flavors
-from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, validate
+from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.config.shapes import shape_problems
@@ -25,7 +25,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
 Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]
-"""Hydra's compositions by chosen options: they take most of compose's time, and do not depend on single values."""
+"""Hydra's compositions by chosen options: they take most of compose's time and do not depend on single values."""
 
 
 def compose(params_path: Path, conf_dir: Path) -> Config:
@@ -49,7 +49,6 @@ def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None
     values = _composed(params, conf_dir, {} if chosen is None else chosen)
     config, problems = validate(Config, values)
     raise_problems(problems)
-    assert isinstance(config, Config)
     return _resolved(config, conf_dir)
 
 
@@ -66,10 +65,8 @@ def render(config: Config) -> str:
 
     Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
     body = yaml.dump(dataclasses.asdict(config), Dumper=Dumper, sort_keys=False, width=1 << 16, allow_unicode=True)
-    return (
-        "# Written by the stage `compose` from params.yaml and conf/. Do not edit: the next compose replaces it.\n"
-        + body
-    )
+    note = "# Written by the stage `compose` from params.yaml and conf/. Do not edit: the next compose replaces it.\n"
+    return note + body
 
 
 def read_params(path: Path) -> dict[str, Any]:
@@ -101,76 +98,62 @@ def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
     """The values of conf/ alone, by section: `???` and interpolations stay, and nothing is checked or completed.
 
     Args:
-        choices: Options by group; other groups use that of conf/config.yaml.
+        choices: Options by group; other groups use the option in conf/config.yaml.
         conf_dir: The folder conf.
 
     Raises:
         ConfigurationError: a file cannot be read, or there is no such option.
     """
-    from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    overrides = [f"{group}={option}" for group, option in choices.items()]
     try:
         with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
-            values: Any = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=False)
+            values: Any = OmegaConf.to_container(_hydra_config(choices), resolve=False)
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
     return dict(values)
+
+
+def _hydra_config(choices: Mapping[str, str], config: str = "config") -> Any:
+    """Hydra's composition of conf/`config`.yaml with `choices`, inside `initialize_config_dir`."""
+    from hydra import compose as hydra_compose
+
+    return hydra_compose(config, overrides=[f"{group}={option}" for group, option in choices.items()])
 
 
 def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Problem]:
     """Problems with the keys and the chosen options of params.yaml."""
     for key, value in params.items():
         if key not in _PARAMS:
-            yield Problem(
-                key=str(key),
-                message="there is no such key in params.yaml (single values go under `overrides`)",
-                received=value,
-                allowed=_PARAMS,
-                suggest_for=str(key),
-            )
+            message = "there is no such key in params.yaml (single values go under `overrides`)"
+            yield Problem(str(key), message, value, _PARAMS, suggest_for=str(key))
         elif key in GROUPS:
             options = options_of(key, conf_dir)
             if value not in options:
                 named = f"there is no conf/{key}/{value}.yaml"
-                yield Problem(
-                    key=key,
-                    message=named if isinstance(value, str) else "this must be the name of an option",
-                    received=value,
-                    allowed=options,
-                    suggest_for=str(value),
-                )
+                message = named if isinstance(value, str) else "this must be the name of an option"
+                yield unknown(key, message, value, options)
         else:
             yield from find_non_plain(value, key)
     plugins = params.get("plugins") or []
     if not isinstance(plugins, list) or not all(isinstance(prefix, str) and prefix for prefix in plugins):
-        yield Problem(key="plugins", message="this must be a list of import prefixes", received=plugins)
+        yield Problem("plugins", "this must be a list of import prefixes", plugins)
     sections = [field.name for field in dataclasses.fields(Config)]
     overrides = params.get("overrides") or {}
     if not isinstance(overrides, dict):
-        yield Problem(key="overrides", message="this must be a mapping", received=overrides)
+        yield Problem("overrides", "this must be a mapping", overrides)
         return
     for section, values in overrides.items():
+        key = f"overrides.{section}"
         if section not in sections:
-            yield Problem(
-                key=f"overrides.{section}",
-                message="there is no such section",
-                received=values,
-                allowed=sections,
-                suggest_for=str(section),
-            )
+            yield Problem(key, "there is no such section", values, sections, suggest_for=str(section))
         elif not isinstance(values, dict):
-            where = f"to choose another option write `{section}: NAME` at the top" if section in GROUPS else ""
-            yield Problem(
-                key=f"overrides.{section}",
-                message=f"this must be a mapping of single values; {where}".rstrip("; "),
-                received=values,
-            )
+            where = f"; to choose another option write `{section}: NAME` at the top" if section in GROUPS else ""
+            yield Problem(key, f"this must be a mapping of single values{where}", values)
 
 
 def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[str, Any]:
@@ -191,7 +174,7 @@ def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[st
         if params.get("plugins") is not None and isinstance(values.get("build"), dict):
             values["build"]["plugins"] = params["plugins"]
         _merge(values, overrides)
-        _check_nothing_missing(values)
+        raise_problems(_missing(values))
         resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
     except OmegaConfBaseException as error:
         raise_problems([_composition_problem(error)])
@@ -201,40 +184,29 @@ def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[st
 
 
 def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str, Any]:
-    """The chosen options of conf/; `flavor`, else the target's own, takes the place of the flavor `default`."""
-    from hydra import compose as hydra_compose
+    """The chosen options of conf/; `flavor`, else the target's own, replaces the flavor `default`."""
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
     with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
-        config = hydra_compose("config", overrides=[f"{group}={option}" for group, option in choices.items()])
+        config = _hydra_config(choices)
         values: Any = OmegaConf.to_container(config, resolve=False)
         if config.flavor.name == "default":
             default = OmegaConf.select(config, "target.default_flavor") if flavor is None else flavor
-            raise_problems(_default_flavor_problems(default, conf_dir))
+            options = [option for option in options_of("flavor", conf_dir) if option != "default"]
+            if default not in options:
+                message = "there is no such option of conf/flavor"
+                raise_problems([unknown("target.default_flavor", message, default, options)])
             # The flavor by itself: composing everything again would take as long as the first time.
-            values |= OmegaConf.to_container(hydra_compose(f"flavor/{default}"), resolve=False)
+            values |= OmegaConf.to_container(_hydra_config({}, f"flavor/{default}"), resolve=False)
     return dict(values)
 
 
 def _composition_problem(error: Any) -> Problem:
-    """A problem that OmegaConf found in a value, usually an interpolation; its message has the key on a separate
-    line."""
+    """A problem that OmegaConf found in a value, usually an interpolation."""
     found = error.value if error.child_node is None else str(error.child_node)
-    received: dict[str, Any] = {} if found is None else {"received": found}
-    return Problem(key=error.full_key or "conf/", message=str(error).partition("\n")[0], **received)
-
-
-def _default_flavor_problems(flavor: Any, conf_dir: Path) -> Iterator[Problem]:
-    options = [option for option in options_of("flavor", conf_dir) if option != "default"]
-    if flavor not in options:
-        yield Problem(
-            key="target.default_flavor",
-            message="there is no such option of conf/flavor",
-            received=flavor,
-            allowed=options,
-            suggest_for=str(flavor),
-        )
+    problem = Problem(error.full_key or "conf/", str(error).partition("\n")[0])  # OmegaConf puts the key on line 2
+    return problem if found is None else dataclasses.replace(problem, received=found)
 
 
 def _one_line(error: BaseException) -> str:
@@ -242,10 +214,9 @@ def _one_line(error: BaseException) -> str:
 
 
 def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3) -> None:
-    """Merge `overrides` into `values`: section, key and option are merged, the value of an option is replaced as a
-    whole.
+    """Merge `overrides` into `values` down to single options, each replaced as a whole.
 
-    A model's `kwargs` is such a value, because the kwargs of one factory mean nothing to another.
+    An example is a model's `kwargs`: the arguments of one factory mean nothing to another.
     """
     for key, value in overrides.items():
         if depth > 1 and isinstance(value, Mapping) and isinstance(values.get(key), dict):
@@ -254,30 +225,24 @@ def _merge(values: dict[str, Any], overrides: Mapping[str, Any], depth: int = 3)
             values[key] = value
 
 
-def _check_nothing_missing(values: Any, prefix: str = "") -> None:
-    """Report the keys that conf/ marks `???`, which the user must set."""
-    missing: list[str] = []
-
-    def walk(value: Any, key: str) -> None:
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                walk(inner, f"{key}.{name}" if key else str(name))
-        elif value == "???":
-            missing.append(key)
-
-    walk(values, prefix)
-    raise_problems(
-        Problem(key=key, message="must be set by you; write it under `overrides` in params.yaml") for key in missing
-    )
+def _missing(value: Any, key: str = "") -> Iterator[Problem]:
+    """Problems of the keys that conf/ marks `???`, which the user must set."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _missing(inner, f"{key}.{name}" if key else str(name))
+    elif value == "???":
+        yield Problem(key, "must be set by you; write it under `overrides` in params.yaml")
 
 
 def _resolved(config: Config, conf_dir: Path) -> Config:
     """`config` with the options of plug points checked and completed, combinations checked and fingerprints added."""
     problems: list[Problem] = []
 
-    def options(schema: type, values: dict[str, Any], prefix: str, instead: Mapping[str, str] | None = None) -> Any:
+    def options(schema: type, values: dict[str, Any], prefix: str, advice: Mapping[str, str]) -> Any:
         checked, found = validate(schema, values, prefix)
-        problems.extend(_with_vendor_advice(found, prefix, instead or {}))
+        for problem in found:
+            message = advice.get(problem.key.removeprefix(f"{prefix}."))
+            problems.append(dataclasses.replace(problem, message=message, allowed=()) if message else problem)
         return checked
 
     model_source = _found(problems, "model.source", models, config.model.source)
@@ -287,14 +252,11 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     backend_class = _found(problems, "target.backend", backends, config.target.backend)
     raise_problems(problems)
 
-    model_options = options(model_source.Options, config.model.options, "model.options")
-    dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options")
-    device = options(
-        backend_class.device_type, config.target.device, "target.device", backend_class.unsupported_options
-    )
-    target_options = options(
-        backend_class.options_type, config.target.options, "target.options", backend_class.unsupported_options
-    )
+    model_options = options(model_source.Options, config.model.options, "model.options", {})
+    dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options", {})
+    advice = backend_class.unsupported_options
+    device = options(backend_class.device_type, config.target.device, "target.device", advice)
+    target_options = options(backend_class.options_type, config.target.options, "target.options", advice)
     quantization, observer_problems = completed(config.quantization)
     problems += observer_problems
     flavor = config.flavor
@@ -305,11 +267,11 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
 
     backend = backend_class(device=device, options=target_options)
     problems += _combination_problems(config, backend_class, conf_dir)
-    chosen = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    chosen: dict[str, Any] = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
     for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
-        problems.append(Problem(key=f"target.{key}", message=message, received=_value_at(chosen, key)))
+        problems.append(Problem(f"target.{key}", message, _value_at(chosen, key)))
     problems += shape_problems(config.model, config.target, backend_class)
-    if not problems:  # what is wrong by itself need not be checked together with the rest
+    if not problems:  # options that are wrong by themselves need no check in combination
         problems += _build_problems(config, backend)
     problems += _fingerprint_problems(config)
     _collect(problems, "model", lambda: model_source.check(model_options, config.model.weights, config.build.plugins))
@@ -326,37 +288,16 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         dataset=dataclasses.replace(
             config.dataset, options=dataclasses.asdict(dataset_options), fingerprint=fingerprint
         ),
-        target=dataclasses.replace(
-            config.target,
-            device=chosen["device"],
-            options=chosen["options"],
-            fingerprint=_files_fingerprint(backend.files()),
-        ),
+        target=dataclasses.replace(config.target, **chosen, fingerprint=_files_fingerprint(backend.files())),
         flavor=flavor,
     )
 
 
-def _with_vendor_advice(problems: list[Problem], prefix: str, instead: Mapping[str, str]) -> list[Problem]:
-    """`problems` with the backend's own message for keys that only its vendor's documentation has."""
-    advice = {f"{prefix}.{name}": message for name, message in instead.items()}
-    return [
-        dataclasses.replace(problem, message=advice[problem.key], allowed=()) if problem.key in advice else problem
-        for problem in problems
-    ]
-
-
 def _found(problems: list[Problem], key: str, package: Any, name: str) -> Any:
-    """The plug-in `name` of `package`, None and a problem where there is none."""
+    """The component `name` of `package`; a missing one is None and a problem."""
     if name not in package.available():
-        problems.append(
-            Problem(
-                key=key,
-                message=f"there is no such module in {package.__name__.replace('.', '/')}/",
-                received=name,
-                allowed=package.available(),
-                suggest_for=name,
-            )
-        )
+        message = f"there is no such module in {package.__name__.replace('.', '/')}/"
+        problems.append(unknown(key, message, name, package.available()))
         return None
     return package.source(name)
 
@@ -365,32 +306,25 @@ def _collect(problems: list[Problem], key: str, call: Any) -> Any:
     try:
         return call()
     except LowerdeckError as error:
-        # Plug-ins begin their messages with the key where they know it, e.g. `model.weights is ...`.
+        # Components start a message with its key if they know it, e.g. `model.weights is ...`.
         named = re.match(rf"({key}(?:\.\w+)+):? (.*)", str(error), re.DOTALL)
-        problems.append(Problem(key=named[1], message=named[2]) if named else Problem(key=key, message=str(error)))
+        problems.append(Problem(named[1], named[2]) if named else Problem(key, str(error)))
         return None
 
 
 def _combination_problems(config: Config, backend: type[Backend], conf_dir: Path) -> Iterator[Problem]:
-    """Choices that are fine each by itself but not together."""
+    """Problems of choices that are valid by themselves but not together."""
     target, flavor = config.target, config.flavor
     if flavor.backend != target.backend:
-        fitting = [
-            name
-            for name in options_of("flavor", conf_dir)
-            if _backend_of(conf_dir / "flavor" / f"{name}.yaml") == target.backend
-        ]
-        yield Problem(
-            key="flavor",
-            message=f"converts for the backend {flavor.backend}, while target {target.name} needs {target.backend}",
-            received=flavor.name,
-            allowed=["default", *fitting],
-        )
+        folder, names = conf_dir / "flavor", options_of("flavor", conf_dir)
+        fitting = [name for name in names if _backend_of(folder / f"{name}.yaml") == target.backend]
+        message = f"converts for the backend {flavor.backend}, while target {target.name} needs {target.backend}"
+        yield Problem("flavor", message, flavor.name, ["default", *fitting])
     yield from quantization_problems(config.quantization, target, backend)
 
 
 def _build_problems(config: Config, backend: Backend) -> Iterator[Problem]:
-    """What the backend finds wrong with its options beside the model and the quantization."""
+    """Problems of the backend's options in combination with the model and the quantization."""
     values = dataclasses.asdict(config)
     values["target"] |= {"device": dataclasses.asdict(backend.device), "options": dataclasses.asdict(backend.options)}
     build = BuildContext(
@@ -401,11 +335,11 @@ def _build_problems(config: Config, backend: Backend) -> Iterator[Problem]:
         plugins=config.build.plugins,
     )
     for key, message in backend.check_build(build):
-        yield Problem(key=key, message=message, received=_value_at(values, key))
+        yield Problem(key, message, _value_at(values, key))
 
 
 def _value_at(values: Any, key: str) -> Any:
-    """The value at a dotted key of `values`; entries of lists are counted from 0."""
+    """The value at a dotted key of `values`, with list entries by index."""
     for part in key.split("."):
         values = values[int(part)] if isinstance(values, list) else values[part]
     return values
@@ -417,7 +351,7 @@ def _backend_of(flavor: Path) -> Any:
     try:
         values = yaml.safe_load(flavor.read_text(encoding="utf-8"))
     except yaml.YAMLError:
-        return None  # it was not chosen, so its errors are not problems of this build
+        return None  # this build does not use the file, so its errors do not matter
     return values.get("backend") if isinstance(values, dict) else None
 
 
@@ -425,12 +359,11 @@ def _fingerprint_problems(config: Config) -> Iterator[Problem]:
     for section in ("model", "dataset", "target"):
         fingerprint = getattr(config, section).fingerprint
         if fingerprint is not None:
-            message = "cannot be set: compose computes it"
-            yield Problem(key=f"{section}.fingerprint", message=message, received=fingerprint)
+            yield Problem(f"{section}.fingerprint", "cannot be set: compose computes it", fingerprint)
 
 
 def _model_fingerprint(weights: str | None, options: Any) -> str:
-    """SHA-256 over the checkpoint and the source file of the factory, where they are files."""
+    """SHA-256 over the checkpoint and the factory's source file, or over the name of torchvision's weights."""
     import importlib.util
 
     digest = hashlib.sha256()
@@ -446,6 +379,6 @@ def _model_fingerprint(weights: str | None, options: Any) -> str:
 
 
 def _files_fingerprint(paths: Iterator[Path]) -> str | None:
-    """SHA-256 over the content of files, None where there are none."""
+    """SHA-256 over the content of files; None without files."""
     digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
     return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None

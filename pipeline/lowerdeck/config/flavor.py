@@ -1,36 +1,25 @@
-"""The section `flavor`, checked by its backend."""
+"""Checks of the section `flavor` by its backend."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from lowerdeck.config.problems import Problem, validate
+from lowerdeck.config.problems import Problem, unknown, validate
 from lowerdeck.config.schema import FlavorConfig
 from lowerdeck.contracts.backends import Backend, Flavor
 
 
 def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
-    """The chosen flavor as `backends.create` takes it."""
+    """The chosen flavor, as an argument of `backends.create`."""
     return Flavor(name=config.name, converter=config.converter, options=config.options, timeout_s=config.timeout_s)
 
 
 def completed(config: FlavorConfig, backend: type[Backend]) -> tuple[FlavorConfig, list[Problem]]:
-    """`config` with all of its options, and what is wrong with them.
-
-    Args:
-        config: Of a flavor for `backend`.
-        backend: Class of the backend.
-    """
+    """`config`, which is for `backend`, with all of its options, and the problems with them."""
     if config.converter not in backend.converters:
-        problem = Problem(
-            key="flavor.converter",
-            message=f"the backend {config.backend} has no such converter",
-            received=config.converter,
-            allowed=backend.converters,
-            suggest_for=config.converter,
-        )
-        return config, [problem]
+        message = f"the backend {config.backend} has no such converter"
+        return config, [unknown("flavor.converter", message, config.converter, backend.converters)]
     options, problems = validate(backend.flavor_options_type, config.options, "flavor.options")
     if problems:
         return config, problems
@@ -39,5 +28,5 @@ def completed(config: FlavorConfig, backend: type[Backend]) -> tuple[FlavorConfi
         received: Any = resolved
         for part in key.split("."):
             received = received[part] if isinstance(received, dict) else getattr(received, part)
-        problems.append(Problem(key=f"flavor.{key}", message=message, received=received))
+        problems.append(Problem(f"flavor.{key}", message, received))
     return resolved, problems

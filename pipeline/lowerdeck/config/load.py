@@ -1,4 +1,4 @@
-"""Reading build/config.yaml in a stage: each stage names the sections that it depends on, and gets no others."""
+"""Reads build/config.yaml: each stage names the sections that it depends on, and gets no others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Section = TypeVar("Section")
 
 
 def read_section(path: Path, schema: type[Section]) -> Section:
-    """The section of the resolved configuration whose dataclass is `schema`.
+    """The section of the resolved configuration with the dataclass `schema`.
 
     Raises:
         ConfigurationError: compose has not run, or the file was edited by hand.
@@ -31,19 +31,17 @@ def read_config(path: Path) -> Config:
 
 
 def config_of(text: str) -> Config:
-    """The resolved configuration in `text`, as a recorded build stores it; options of sources and backends stay plain
-    mappings.
+    """The resolved configuration in `text`, which a recorded build stores; options stay plain mappings.
 
     Raises:
-        ConfigurationError: it is not one, or one of a version of the project with other keys.
+        ConfigurationError: `text` is none, or comes from a version of the project with other keys.
     """
     import yaml
 
     try:
-        values = plain_values(text)
+        return _checked(plain_values(text))
     except yaml.YAMLError as error:
         raise ConfigurationError(f"this is not a resolved configuration: {error}") from None
-    return _checked(values)
 
 
 def _checked(values: Any) -> Config:

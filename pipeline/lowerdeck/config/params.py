@@ -1,4 +1,4 @@
-"""Writes values into params.yaml as a person would: comments and order are kept."""
+"""Writes values into params.yaml and preserves its comments and order."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from lowerdeck.contracts.errors import ConfigurationError
 
 
 def with_override(path: Path, keys: Sequence[str], value: Any) -> str:
-    """The text of params.yaml with `overrides.KEYS` set to `value`; the file is not changed.
+    """The text of params.yaml with `overrides.KEYS` set to `value`; the file itself does not change.
 
     Raises:
         ConfigurationError: it cannot be read, or a key on the way is not a mapping.
     """
-    params = _read(path)
-    place = params
-    for depth, key in enumerate(("overrides", *keys[:-1])):
+    params = place = _read(path)
+    dotted = ("overrides", *keys)
+    for depth, key in enumerate(dotted):
         if not isinstance(place, dict):
-            raise ConfigurationError(f"{path}: there must be a mapping at {'.'.join(('overrides', *keys)[:depth])}")
-        if place.get(key) is None:
+            raise ConfigurationError(f"{path}: there must be a mapping at {'.'.join(dotted[:depth])}")
+        if depth == len(keys):
+            place[key] = value
+        elif place.get(key) is None:
             place[key] = {}
         place = place[key]
-    if not isinstance(place, dict):
-        raise ConfigurationError(f"{path}: there must be a mapping at {'.'.join(('overrides', *keys[:-1]))}")
-    place[keys[-1]] = value
     return _text(params)
 
 
 def with_values(path: Path, values: Mapping[str, Any]) -> str:
-    """The text of params.yaml with each key of `values` set to its value; the file is not changed.
+    """The text of params.yaml with each key of `values` set to its value; the file itself does not change.
 
-    Values that are equal already are not touched, in mappings key by key. Comment lines are all kept: one inside
-    removed values is put at the end.
+    Equal values are not touched, in mappings key by key. No comment line is lost: those inside removed values move to
+    the end.
 
     Raises:
-        ConfigurationError: it cannot be read, is not a mapping, or comments are where the values have to go.
+        ConfigurationError: the file cannot be read, is not a mapping, or has comments where the values have to go.
     """
     params = _read(path)
     if not isinstance(params, dict):
@@ -54,7 +53,7 @@ def with_values(path: Path, values: Mapping[str, Any]) -> str:
 
 
 def _set(place: Any, key: str, value: Any) -> None:
-    """`place[key] = value` that does not touch what is equal already."""
+    """Set `place[key]` to `value` without touching anything equal."""
     if value and isinstance(value, Mapping) and isinstance(place.get(key), dict):
         for removed in [name for name in place[key] if name not in value]:
             del place[key][removed]
@@ -68,12 +67,12 @@ def _set(place: Any, key: str, value: Any) -> None:
 
 
 def _differs(found: Any, wanted: Any) -> bool:
-    """Whether two values differ in YAML: 1, 1.0 and true do; the order of keys does not matter."""
+    """Whether two values differ in YAML: 1, 1.0 and true do, while the order of keys does not matter."""
     return json.dumps(found, default=str, sort_keys=True) != json.dumps(wanted, sort_keys=True)
 
 
 def _check_written(path: Path, text: str, values: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError unless `text`, read as compose and DVC read it, has the `values`."""
+    """Raise ConfigurationError unless compose and DVC read the `values` from `text`."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -89,7 +88,7 @@ def _check_written(path: Path, text: str, values: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> Any:
-    """The content of `path` with comments and order, so that it can be written again."""
+    """The content of `path` with its comments and order."""
     from ruamel.yaml.error import YAMLError
 
     try:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that it can be fixed without reading the code."""
+"""Problems in a configuration, described so that users can fix them without reading the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.registry import components
 
 _UNSET = object()
-_WORDING = {  # pydantic's words for JSON and Python, in those of YAML
+_WORDING = {  # pydantic's terms for JSON and Python -> terms of YAML
     "Input should be": "has to be",
     "List should have": "has to have",
     "String should have": "has to have",
@@ -28,22 +28,21 @@ _WORDING = {  # pydantic's words for JSON and Python, in those of YAML
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Problem:
     """One thing to fix."""
 
     key: str
     """Full dotted key, e.g. `target.options.memory_mode`."""
     message: str
-    """What is wrong."""
     received: Any = _UNSET
-    """The offending value, where there is one."""
+    """The offending value, if any."""
     allowed: Sequence[str] = ()
-    """What may stand there instead, where that is a closed list."""
+    """All valid values, if they form a closed list."""
     suggest_for: str | None = None
-    """The name that may be a misspelling of one of `allowed`."""
+    """A name that may be a misspelling of one of `allowed`."""
     is_context_free: bool = False
-    """Whether the value is of a wrong type or none of a list, and not only wrong beside other choices."""
+    """Whether the value is wrong whatever else is chosen, e.g. of the wrong type."""
 
     def __str__(self) -> str:
         lines = [f"{self.key}: {self.message}"]
@@ -52,15 +51,19 @@ class Problem:
         if self.allowed:
             lines.append(f"    allowed: {', '.join(self.allowed)}")
         guess = self.suggest_for or ""
-        near = components.similar(guess, self.allowed)
-        if near:  # of equally near ones the one that goes on as the guess begins
+        if near := components.similar(guess, self.allowed):  # prefers a name that the guess abbreviates
             best = next((name for name in near if guess and name.startswith(guess)), near[0])
             lines.append(f"    did you mean {best!r}?")
         return "\n".join(lines)
 
 
+def unknown(key: str, message: str, received: Any, allowed: Sequence[str]) -> Problem:
+    """The problem of a name that is not in `allowed` and may be a misspelling."""
+    return Problem(key, message, received, allowed, suggest_for=str(received))
+
+
 def raise_problems(problems: Iterable[Problem]) -> None:
-    """Raise one ConfigurationError for all `problems`; nothing happens where there are none."""
+    """Raise one ConfigurationError that lists all `problems`, if there are any."""
     found = list(problems)
     if found:
         count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
@@ -70,46 +73,44 @@ def raise_problems(problems: Iterable[Problem]) -> None:
 
 
 def find_non_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[Problem]:
-    """What of `values` is no string, finite number, boolean, null, list, or mapping with strings as keys.
+    """Problems with values other than strings, finite numbers, booleans, null, lists and mappings with string keys.
 
     Args:
-        values: What YAML gave.
-        prefix: Dotted key under which `values` stand.
-        outer: Identities of the containers that `values` stand in: an alias of YAML can make one hold itself.
+        values: Loaded from YAML.
+        prefix: Dotted key of `values`.
+        outer: Identities of the containers around `values`: through an alias, a YAML container can contain itself.
     """
     if id(values) in outer:
-        yield Problem(key=prefix, message="holds itself through an alias")
+        yield Problem(prefix, "contains itself through an alias")
     elif isinstance(values, (dict, list)):
         for name, value in values.items() if isinstance(values, dict) else enumerate(values):
             key = f"{prefix}.{name}" if prefix else str(name)
             if isinstance(values, dict) and not isinstance(name, str):
-                yield Problem(key=key, message=f"a key has to be a string; this is a {type(name).__name__}")
+                yield Problem(key, f"a key has to be a string; this is a {type(name).__name__}")
             yield from find_non_plain(value, key, (*outer, id(values)))
     elif isinstance(values, float) and not math.isfinite(values):
-        yield Problem(key=prefix, message="has to be a finite number", received=values)
+        yield Problem(prefix, "has to be a finite number", values)
     elif not isinstance(values, (str, int, float, bool, NoneType)):
-        message = f"is a {type(values).__name__}; put it in quotes if a string is meant"
-        yield Problem(key=prefix, message=message, received=values)
+        yield Problem(prefix, f"is a {type(values).__name__}; put it in quotes if a string is meant", values)
 
 
 def validate(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Problem]]:
-    """`values` as an instance of the dataclass `schema`, or None and all that is wrong with them.
+    """`values` as an instance of the dataclass `schema`, or None and all problems with them.
 
     Args:
         schema: Frozen dataclass with annotations that pydantic understands.
-        values: What YAML gave: mappings, sequences and scalars.
-        prefix: Dotted key under which `values` stand.
+        values: Mappings, sequences and scalars loaded from YAML.
+        prefix: Dotted key of `values`.
     """
     if non_plain := list(find_non_plain(values, prefix)):
         return None, non_plain
     if not isinstance(values, dict):
-        return None, [Problem(key=prefix, message="a mapping has to stand here", received=values)]
-    text = json.dumps(values)
-    # JSON mode takes lists for tuples and mappings for dataclasses, yet is strict about scalars.
+        return None, [Problem(prefix, "has to be a mapping", values)]
     checked = schema if hasattr(schema, "__pydantic_config__") else _strict(schema)
     adapter: TypeAdapter[Any] = TypeAdapter(checked)
     try:
-        config = adapter.validate_json(text, strict=True)
+        # JSON mode accepts lists for tuples and mappings for dataclasses, yet is strict about scalars.
+        config = adapter.validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         return None, [_problem(schema, details, prefix) for details in error.errors(include_url=False)]
     if checked is not schema:
@@ -118,9 +119,9 @@ def validate(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pro
 
 
 def _strict(schema: type) -> type:
-    """A copy of an options dataclass with the project's strictness: plug-ins need not know pydantic.
+    """A strict copy of an options dataclass, so that plug-ins need not know pydantic.
 
-    The original is left alone, because a process that has composed may create backends and sources from plain values.
+    The original stays as it is: after composing, a process may create backends and sources from plain values.
     """
     namespace = {"__module__": schema.__module__, "__doc__": schema.__doc__}
     return dataclasses.dataclass(frozen=True, kw_only=True)(type(schema.__name__, (schema, Strict), namespace))
@@ -132,34 +133,25 @@ def _problem(schema: type, details: Any, prefix: str) -> Problem:
     kind = details["type"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         allowed = _fields_at(schema, details["loc"][:-1])
-        return Problem(
-            key=key,
-            message="there is no such key" if allowed else "nothing can be set here",
-            received=details["input"],
-            allowed=allowed,
-            suggest_for=location[-1],
-            is_context_free=True,
-        )
+        message = "there is no such key" if allowed else "nothing can be set here"
+        return Problem(key, message, details["input"], allowed, suggest_for=location[-1])
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
-        return Problem(key=key, message="is missing; give it under `overrides` in params.yaml or in the conf/ file")
+        return Problem(key, "is missing; set it under `overrides` in params.yaml or in the conf/ file")
     if kind == "literal_error":
         allowed = [part.strip().strip("'") for part in details["ctx"]["expected"].replace(" or ", ",").split(",")]
-        received = details["input"]
-        return Problem(
-            key=key, message="not one of the values", received=received, allowed=allowed, suggest_for=str(received)
-        )
+        return unknown(key, "not one of the values", details["input"], allowed)
     message = details["msg"].removeprefix("Value error, ")
     for theirs, ours in _WORDING.items():
         message = message.replace(theirs, ours)
-    return Problem(key=key, message=message, received=details["input"], is_context_free=True)
+    return Problem(key, message, details["input"], is_context_free=True)
 
 
 def _fields_at(schema: Any, location: Sequence[str | int]) -> list[str]:
-    """Names of the fields of the dataclass that stands at `location` below `schema`."""
+    """Names of the fields of the dataclass at `location` below `schema`."""
     import typing
 
     for part in location:
-        # A position in a list stands for the type of the list's items.
+        # A position in a list leads to the type of the list's items.
         items = typing.get_args(schema)[:1] if typing.get_origin(schema) is list else ()
         if not dataclasses.is_dataclass(schema) and not items:
             return []

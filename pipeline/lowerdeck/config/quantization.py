@@ -1,11 +1,11 @@
-"""What is wrong with the section `quantization` for a backend: choices that would be ignored, or refused late."""
+"""Checks of the section `quantization` for a backend: choices that would be ignored, or refused only later."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from lowerdeck.config.problems import Problem, validate
+from lowerdeck.config.problems import Problem, unknown, validate
 from lowerdeck.config.schema import ObserverConfig, QuantizationConfig, TargetConfig
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
@@ -19,23 +19,15 @@ _FLOAT = ("float32", "float16")
 def quantization_problems(
     config: QuantizationConfig, target: TargetConfig, backend: type[Backend]
 ) -> Iterator[Problem]:
-    """Everything in `config` that the backend of `target` lacks, or that has no effect with the chosen scheme."""
+    """Problems of choices that the backend of `target` lacks, or that have no effect with the chosen scheme."""
     granularities = backend.schemes.get(config.scheme)
     if granularities is None:
-        yield Problem(
-            key="quantization.scheme",
-            message=f"the backend {target.backend} of target {target.name} does not have it",
-            received=config.scheme,
-            allowed=list(backend.schemes),
-        )
+        message = f"the backend {target.backend} of target {target.name} does not have it"
+        yield Problem("quantization.scheme", message, config.scheme, list(backend.schemes))
         return
     if config.weight_granularity not in granularities:
-        yield Problem(
-            key="quantization.weight_granularity",
-            message=f"the backend {target.backend} does not have it for {config.scheme}",
-            received=config.weight_granularity,
-            allowed=granularities,
-        )
+        message = f"the backend {target.backend} does not have it for {config.scheme}"
+        yield Problem("quantization.weight_granularity", message, config.weight_granularity, granularities)
     yield from _group_size_problems(config, target, backend.group_size_multiple)
     yield from _exception_problems(config, target, backend)
     yield from _training_problems(config, target, backend)
@@ -44,21 +36,26 @@ def quantization_problems(
 
 
 def completed(config: QuantizationConfig) -> tuple[QuantizationConfig, list[Problem]]:
-    """`config` with the options of its observers checked and completed, and all that is wrong with them."""
+    """`config` with the options of its observers checked and completed, and all problems with them."""
     problems: list[Problem] = []
 
-    def observer(key: str, kinds: Mapping[str, type]) -> ObserverConfig:
-        return _completed_observer(getattr(config, key), kinds, f"quantization.{key}", problems)
+    def observer(name: str, kinds: Mapping[str, type]) -> ObserverConfig:
+        chosen: ObserverConfig = getattr(config, name)
+        key = f"quantization.{name}"
+        if chosen.kind not in kinds:
+            problems.append(unknown(f"{key}.kind", "there is no such observer", chosen.kind, list(kinds)))
+            return chosen
+        options, found = validate(kinds[chosen.kind], chosen.options, f"{key}.options")
+        problems.extend(found)
+        return chosen if found else dataclasses.replace(chosen, options=dataclasses.asdict(options))
 
-    activation_observer = observer("activation_observer", ACTIVATION_OBSERVERS)
-    weight_observer = observer("weight_observer", WEIGHT_OBSERVERS)
-    return dataclasses.replace(
-        config, activation_observer=activation_observer, weight_observer=weight_observer
-    ), problems
+    activations = observer("activation_observer", ACTIVATION_OBSERVERS)
+    weights = observer("weight_observer", WEIGHT_OBSERVERS)
+    return dataclasses.replace(config, activation_observer=activations, weight_observer=weights), problems
 
 
 def quantization_scheme(config: QuantizationConfig) -> QuantizationScheme:
-    """The chosen quantization as backends take it."""
+    """The chosen quantization in the form that backends use."""
     rules = [
         ModuleRule(
             modules=tuple(rule.modules),
@@ -68,7 +65,7 @@ def quantization_scheme(config: QuantizationConfig) -> QuantizationScheme:
         )
         for rule in config.rules
     ]
-    if config.keep_float:  # last, so that it holds against any rule
+    if config.keep_float:  # last, because it overrides all rules
         rules.append(ModuleRule(modules=tuple(config.keep_float)))
     activations, weights = config.activation_observer, config.weight_observer
     return QuantizationScheme(
@@ -82,96 +79,57 @@ def quantization_scheme(config: QuantizationConfig) -> QuantizationScheme:
     )
 
 
-def _completed_observer(
-    observer: ObserverConfig, kinds: Mapping[str, type], key: str, problems: list[Problem]
-) -> ObserverConfig:
-    if observer.kind not in kinds:
-        problems.append(
-            Problem(
-                key=f"{key}.kind",
-                message="there is no such observer",
-                received=observer.kind,
-                allowed=list(kinds),
-                suggest_for=observer.kind,
-            )
-        )
-        return observer
-    options, found = validate(kinds[observer.kind], observer.options, f"{key}.options")
-    problems.extend(found)
-    return observer if found else dataclasses.replace(observer, options=dataclasses.asdict(options))
-
-
 def _group_size_problems(config: QuantizationConfig, target: TargetConfig, multiple: int) -> Iterator[Problem]:
-    grouped = config.weight_granularity == "per_group"
-    if grouped and config.group_size is None:
-        yield Problem(key="quantization.group_size", message="has to be given for per_group, e.g. 32")
-    elif not grouped and config.group_size is not None:
-        yield Problem(
-            key="quantization.group_size",
-            message=f"has no effect with {config.weight_granularity} weights; remove it, or choose "
-            "`quantization: int4_groupwise`, whose weights share scales in groups",
-            received=config.group_size,
-        )
-    elif config.group_size is not None and config.group_size % multiple:
-        yield Problem(
-            key="quantization.group_size",
-            message=f"has to be a multiple of {multiple} for the backend {target.backend}",
-            received=config.group_size,
-        )
+    key, size, grouped = "quantization.group_size", config.group_size, config.weight_granularity == "per_group"
+    if grouped and size is None:
+        yield Problem(key, "has to be set for per_group, e.g. 32")
+    elif not grouped and size is not None:
+        message = f"has no effect with {config.weight_granularity} weights; remove it, or choose "
+        yield Problem(key, message + "`quantization: int4_groupwise`, whose weights share scales in groups", size)
+    elif size is not None and size % multiple:
+        yield Problem(key, f"has to be a multiple of {multiple} for the backend {target.backend}", size)
 
 
 def _exception_problems(config: QuantizationConfig, target: TargetConfig, backend: type[Backend]) -> Iterator[Problem]:
-    """What is wrong with `rules` and `keep_float`."""
+    """Problems with `rules` and `keep_float`."""
     if config.scheme in _FLOAT:
         for key in ("rules", "keep_float"):
             if value := dataclasses.asdict(config)[key]:
                 message = f"has no effect with {config.scheme}, which quantizes nothing; remove it"
-                yield Problem(key=f"quantization.{key}", message=message, received=value)
+                yield Problem(f"quantization.{key}", message, value)
         return
     allowed = [*backend.mixed_schemes.get(config.scheme, ()), "float32"]
     for index, rule in enumerate(config.rules):
         key = f"quantization.rules.{index}"
         if not rule.modules and not rule.types:
-            yield Problem(key=key, message="names no module; give it `modules` (globs on paths) or `types` (classes)")
+            yield Problem(key, "names no module; set its `modules` (globs on paths) or `types` (classes)")
         if rule.scheme not in allowed:
-            yield Problem(
-                key=f"{key}.scheme",
-                message=f"the backend {target.backend} cannot give it to modules of a model in {config.scheme}",
-                received=rule.scheme,
-                allowed=allowed,
-            )
+            message = f"the backend {target.backend} cannot use it for modules of a model in {config.scheme}"
+            yield Problem(f"{key}.scheme", message, rule.scheme, allowed)
             continue
         granularities: Sequence[str] = backend.schemes.get(rule.scheme, ())
         if rule.scheme == "float32":
             granularities = ["backend_default"]
         if rule.weight_granularity not in granularities:
-            yield Problem(
-                key=f"{key}.weight_granularity",
-                message=f"the backend {target.backend} does not have it for {rule.scheme} in a rule",
-                received=rule.weight_granularity,
-                allowed=granularities,
-            )
+            message = f"the backend {target.backend} does not have it for {rule.scheme} in a rule"
+            yield Problem(f"{key}.weight_granularity", message, rule.weight_granularity, granularities)
 
 
 def _training_problems(config: QuantizationConfig, target: TargetConfig, backend: type[Backend]) -> Iterator[Problem]:
-    """Training for schemes that a backend cannot train for."""
+    """Problems of schemes that the backend cannot train for."""
     if config.training is None:
         return
     wanted = {"quantization.scheme": config.scheme}
     wanted |= {f"quantization.rules.{index}.scheme": rule.scheme for index, rule in enumerate(config.rules)}
     for key, scheme in wanted.items():
         if scheme not in backend.trainable and not (scheme == "float32" and "rules" in key):
-            yield Problem(
-                key=key,
-                message=f"a model cannot be trained for it on the backend {target.backend}; remove "
-                "quantization.training, or choose another scheme",
-                received=scheme,
-                allowed=backend.trainable,
-            )
+            message = f"a model cannot be trained for it on the backend {target.backend}; remove "
+            message += "quantization.training, or choose another scheme"
+            yield Problem(key, message, scheme, backend.trainable)
 
 
 def _observer_problems(config: QuantizationConfig) -> Iterator[Problem]:
-    """Observers that would observe nothing."""
+    """Problems of observers that would observe nothing."""
     schemes = {config.scheme, *(rule.scheme for rule in config.rules)}
     observed = {
         "activation_observer": schemes.intersection(_STATIC),
@@ -183,29 +141,25 @@ def _observer_problems(config: QuantizationConfig) -> Iterator[Problem]:
             continue
         message = None
         if not anything:
-            message = f"has no effect with {config.scheme}, which finds no ranges of them in advance"
+            message = f"has no effect with {config.scheme}, which does not find these ranges in advance"
         elif config.training is not None:
             message = "has no effect with quantization.training, which finds ranges while it trains"
         if message is not None:
-            yield Problem(key=f"quantization.{key}.kind", message=message, received=kind, allowed=[BACKEND_DEFAULT])
+            yield Problem(f"quantization.{key}.kind", message, kind, [BACKEND_DEFAULT])
     kind = config.weight_observer.kind
     granularities = [config.weight_granularity]
     granularities += [rule.weight_granularity for rule in config.rules if rule.scheme != "float32"]
     if kind in PER_TENSOR_ONLY and set(granularities) != {"per_tensor"}:
-        yield Problem(
-            key="quantization.weight_observer.kind",
-            message="needs one scale a tensor: set quantization.weight_granularity (and that of rules) to per_tensor",
-            received=kind,
-            allowed=[name for name in WEIGHT_OBSERVERS if name not in PER_TENSOR_ONLY],
-        )
+        message = "needs one scale per tensor: set quantization.weight_granularity (and that of rules) to per_tensor"
+        allowed = [name for name in WEIGHT_OBSERVERS if name not in PER_TENSOR_ONLY]
+        yield Problem("quantization.weight_observer.kind", message, kind, allowed)
 
 
 def _calibration_problems(config: QuantizationConfig) -> Iterator[Problem]:
     if config.scheme in _STATIC or any(rule.scheme in _STATIC for rule in config.rules):
         return
-    message = f"has no effect with {config.scheme}, which sees no calibration samples; remove it"
+    message = f"has no effect with {config.scheme}, which uses no calibration samples; remove it"
     if config.num_calibration_samples is not None:
-        received = config.num_calibration_samples
-        yield Problem(key="quantization.num_calibration_samples", message=message, received=received)
+        yield Problem("quantization.num_calibration_samples", message, config.num_calibration_samples)
     if config.calibration_choice != "first":
-        yield Problem(key="quantization.calibration_choice", message=message, received=config.calibration_choice)
+        yield Problem("quantization.calibration_choice", message, config.calibration_choice)

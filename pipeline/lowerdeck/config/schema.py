@@ -35,16 +35,15 @@ class ModelConfig(Strict):
     source: Name
     """Where it comes from: a module of pipeline/lowerdeck/models (`factory`, `torchvision`)."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the source needs; its `Options` dataclass says which keys there are."""
+    """Options of the source; its `Options` dataclass defines the keys."""
     weights: str | None = None
     """Path of a safetensors or weights-only checkpoint, torchvision's name of its weights, or null for random ones."""
     input_shapes: Annotated[list[list[Positive]], Field(min_length=1)]
     """Shape of every input with its batch dimension, e.g. [[1, 3, 224, 224]]; all inputs are float32."""
     dynamic_shapes: list[DynamicDimension] = field(default_factory=list)
     """Dimensions whose size may differ from call to call, e.g. [{dim: 2, min: 16, max: 64}], each a mapping of `dim`,
-    `min`, `max` and where needed `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always
-    equal); docs/dynamic_shapes.md has the details. Calibration and evaluation use
-    `input_shapes`."""
+    `min`, `max` and optionally `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always equal);
+    docs/dynamic_shapes.md has the details. Calibration and evaluation use `input_shapes`."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """How inputs of four dimensions lie in memory: [n, c, h, w] or, with the same shape, channels innermost."""
     fingerprint: str | None = None
@@ -61,7 +60,7 @@ class DatasetConfig(Strict):
     """Where it comes from: a module of pipeline/lowerdeck/datasets (`digits`, `image_folder`, `arrays`,
     `random` ...)."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the source needs; its `Options` dataclass says which keys there are."""
+    """Options of the source; its `Options` dataclass defines the keys."""
     fingerprint: str | None = None
     """SHA-256 over everything that the source reads. Written by compose."""
 
@@ -87,17 +86,17 @@ class ModuleRuleConfig(Strict):
     modules: list[Name] = field(default_factory=list)
     """Globs on module paths, e.g. `layer3.*`. A module is matched with everything in it."""
     types: list[Name] = field(default_factory=list)
-    """Classes of modules with as much of their import path as wanted, e.g. `torch.nn.Linear`. A module is chosen if a
-    glob or a class names it."""
+    """Classes of modules, with any part of their import path, e.g. `torch.nn.Linear`. A module is chosen if a glob or a
+    class matches it."""
     scheme: SchemeName
     """The scheme of these modules; `float32` leaves them as they are."""
     weight_granularity: Granularity = "backend_default"
-    """One scale per weight tensor, one per channel, or what the backend's vendor recommends for each operator."""
+    """One scale per weight tensor, one per channel, or the vendor's recommendation for each operator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Strict):
-    """Quantization-aware training: the model learns with the rounding of its weights and activations in place."""
+    """Quantization-aware training: the model learns with simulated rounding of its weights and activations."""
 
     epochs: Positive
     """Passes over the training samples."""
@@ -120,7 +119,7 @@ class QuantizationConfig(Strict):
     `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao); `int16x8`: 16-bit activations, 8-bit
     weights; `float16`, `float32`: not quantized."""
     weight_granularity: Granularity = "backend_default"
-    """One scale per weight tensor, channel or group, or what the backend's vendor recommends for each operator."""
+    """One scale per weight tensor, channel or group, or the vendor's recommendation for each operator."""
     group_size: Positive | None = None
     """Weights that share a scale, for `per_group`."""
     activation_observer: ObserverConfig = field(default_factory=ObserverConfig)
@@ -134,7 +133,7 @@ class QuantizationConfig(Strict):
     num_calibration_samples: Positive | None = None
     """How many samples of the calibration split the observers see; null for all of them."""
     calibration_choice: Literal["first", "random", "stratified"] = "first"
-    """Which samples: those at its start, drawn by `build.seed`, or drawn with equal shares of all classes."""
+    """Which samples: the first ones, or ones drawn by `build.seed`, at random or with equal shares of all classes."""
     training: TrainingConfig | None = None
     """Quantization-aware training after calibration, on the dataset's training samples; null for none."""
 
@@ -148,13 +147,13 @@ class TargetConfig(Strict):
     backend: Name
     """A folder of pipeline/lowerdeck/backends (`neutron`, `ethos_u`, `xnnpack`)."""
     default_flavor: Name
-    """The conf/flavor option that `flavor: default` in params.yaml stands for."""
+    """The conf/flavor option that `flavor: default` in params.yaml selects."""
     device: dict[str, Any] = field(default_factory=dict)
-    """What the quantizer has to know about the hardware; a change reruns calibrate."""
+    """Properties of the hardware that the quantizer depends on; a change reruns calibrate."""
     options: dict[str, Any] = field(default_factory=dict)
     """Partitioner and compiler options; a change reruns partition."""
     fingerprint: str | None = None
-    """SHA-256 of the files that device and options name, null where they name none. Written by compose."""
+    """SHA-256 of the files that device and options name, null if they name none. Written by compose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,47 +169,46 @@ class FlavorConfig(Strict):
     version: Name | None = None
     """Required release, as the converter states it; null to accept and record any."""
     options: dict[str, Any] = field(default_factory=dict)
-    """How the converter is reached; the backend's `FlavorOptions` says which keys there are."""
+    """How to reach the converter; the backend's `FlavorOptions` defines the keys."""
     timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
     """Seconds after which the conversion of one partition is aborted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Strict):
-    """What is measured, on how many samples."""
+    """What to measure, and on how many samples."""
 
     name: Name
     """Name of this way of evaluating."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """Modules of pipeline/lowerdeck/metrics."""
     max_samples: Positive | None = None
-    """Upper bound of samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
+    """Most samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
     layer_samples: Positive = 16
-    """Upper bound of samples for the table of layers, whose measurement stores every intermediate tensor."""
+    """Most samples for the table of layers, whose measurement stores every intermediate tensor."""
     resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
     """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatesConfig(Strict):
-    """Bounds that a build has to keep: `min_METRIC` or `max_METRIC`, METRIC being a key of metrics.json."""
+    """Bounds that a build has to meet: `min_METRIC` or `max_METRIC`, where METRIC is a key of metrics.json."""
 
     name: Name
-    """Name of this set of gates. Null switches a gate off; a gate that is on also fails if its metric is missing."""
+    """Name of this set of gates. Null turns a gate off; a gate that is on also fails if its metric is missing."""
     min_quantized_accuracy: Fraction | None = None
-    """Least top-1 of the quantized program, as a fraction."""
+    """Least top-1 accuracy of the quantized program, as a fraction."""
     min_delegated_accuracy: Fraction | None = None
-    """Least top-1 of the `.pte`, as a fraction."""
+    """Least top-1 accuracy of the `.pte`, as a fraction."""
     max_quantization_drop: NonNegative | None = None
-    """Largest drop of top-1 by quantization, float minus quantized, as a fraction."""
+    """Largest drop of top-1 accuracy by quantization, float minus quantized, as a fraction."""
     max_delegation_drop: NonNegative | None = None
-    """Largest drop of top-1 from the quantized program to the `.pte`, as a fraction."""
+    """Largest drop of top-1 accuracy from the quantized program to the `.pte`, as a fraction."""
     min_delegated_share: Fraction | None = None
     """Least share of compute nodes that are delegated."""
     max_delegated_error_max_lsb: NonNegative | None = None
-    """Largest error of any output of the `.pte` relative to the quantized program, in steps of the output's
-    quantization.
-    It grows with depth; judge deep models by the mean."""
+    """Largest error of any output of the `.pte` relative to the quantized program, in LSBs of the output. It grows with
+    depth; judge deep models by the mean."""
     max_delegated_error_mean_lsb: NonNegative | None = None
     """Largest mean of that error over all outputs."""
     max_program_bytes: Positive | None = None
@@ -237,7 +235,7 @@ _C_KEYWORDS = frozenset(
 
 def _c_identifier(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,62}", name):
-        raise ValueError("is not a name in C: a letter, then up to 62 letters, digits or underscores")
+        raise ValueError("is not a valid name in C: a letter, then up to 62 letters, digits or underscores")
     if name in _C_KEYWORDS:
         raise ValueError("is a keyword of C or C++; choose another name, e.g. model_pte")
     return name
@@ -252,15 +250,15 @@ def _alignment(value: int) -> int:
 def _section_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_.][A-Za-z0-9_.$]{0,254}", name):
         raise ValueError(
-            "is not a name of a section: letters, digits, `_`, `.` and `$`, not a digit first, e.g. .rodata.model; "
-            "null for none"
+            "is not a section name: letters, digits, `_`, `.` and `$`, not a digit first, e.g. .rodata.model; null "
+            "for none"
         )
     return name
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirmwareConfig(Strict):
-    """The form in which firmware gets the program, in build/firmware."""
+    """The form of the program for firmware, in build/firmware."""
 
     name: Name
     """Name of this form."""
@@ -269,7 +267,7 @@ class FirmwareConfig(Strict):
     alignment_bytes: Annotated[int, AfterValidator(_alignment)] = 16
     """Address of the array: a multiple of this power of two. ExecuTorch's runtime refuses programs below 16."""
     section: Annotated[str, AfterValidator(_section_name)] | None = "network_model_sec"
-    """Section of the linker script that holds the array; null leaves it where the compiler puts constants."""
+    """Section of the linker script for the array; null leaves it where the compiler places constants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +283,7 @@ class TrackingConfig(Strict):
     uri: Name = "sqlite:///mlflow/mlflow.db"
     """Tracking database or server; the variable MLFLOW_TRACKING_URI takes precedence."""
     artifact_location: Name | None = "mlflow/artifacts"
-    """Where a new experiment in a local database keeps files; a server chooses by itself."""
+    """Where a new experiment in a local database stores files; a server chooses its own place."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Reads YAML quickly: files that the project itself writes, or reads often."""
+"""Fast reading of YAML that the project writes itself or reads often."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def plain_values(text: str) -> Any:
-    """The content of `text` as mappings, lists and scalars; nothing else can result, and no code is run.
+    """The content of `text` as mappings, lists and scalars, without running any code.
 
-    libyaml's loader takes a seventh of the time, where PyYAML was built with it.
+    Uses libyaml if PyYAML was built with it, which takes a seventh of the time.
 
     Raises:
-        yaml.YAMLError: this is not YAML, or it asks for other objects.
+        yaml.YAMLError: `text` is not YAML, or contains other objects.
     """
     import yaml
 

@@ -1,9 +1,8 @@
 """Where samples come from: every module here with `Options`, `fingerprint` and `load` is a source.
 
 See contracts.samples.DatasetSource. To add one, write a module here and a YAML in conf/dataset. Modules without these
-three names are helpers: `splits` (the parts of a loaded dataset), `preprocessing` (pixels to tensors), `content`
-(digests
-of files), `overlap` (calibration and evaluation must not share samples).
+three names are helpers: `splits` (loaded datasets), `preprocessing` (pixels to tensors), `content` (digests of files),
+`choice` (samples of a split), `overlap` (calibration and evaluation must not share samples).
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from lowerdeck.registry import components
 
 
 def available() -> tuple[str, ...]:
-    """Names that may stand under `dataset.source`, sorted; found without importing any of them."""
+    """Valid values of `dataset.source`, sorted; found without importing the modules."""
     return components.modules_defining(__path__[0], frozenset({"Options", "fingerprint", "load"}))
 
 
 def source(name: str) -> DatasetSource:
-    """The source called `name`.
+    """The source `name`.
 
     Raises:
-        ConfigurationError: there is none of this name.
+        ConfigurationError: it does not exist.
     """
     return cast(DatasetSource, components.load(__name__, name, available(), "dataset source"))

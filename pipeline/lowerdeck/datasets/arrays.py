@@ -1,7 +1,7 @@
-"""Samples from `.npz` or `.safetensors` files, for whatever is not an image folder.
+"""Samples from `.npz` or `.safetensors` files, for data other than image folders.
 
-Each file holds `inputs` [n x ...], or `input_0`, `input_1`, ... for a model with several inputs, and may hold `labels`
-[n] of integers. Neither format can carry code; numpy's pickles are refused.
+Each file contains `inputs` [n x ...], or `input_0`, `input_1`, ... for a model with several inputs, and optionally
+integer `labels` [n]. Neither format can contain code; numpy's pickles are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DTYPES = ("float32", "float16", "int64", "int32", "int16", "int8", "uint8", "boo
 
 @dataclass(frozen=True, kw_only=True)
 class Options(preprocessing.NormalisedOptions):
-    """What may stand under `dataset.options`."""
+    """Keys of `dataset.options`."""
 
     calibration: str
     """Path of the file with calibration samples, .npz or .safetensors."""
@@ -32,7 +32,7 @@ class Options(preprocessing.NormalisedOptions):
     training: str | None = None
     """Path of a file with samples for quantization-aware training; null to learn from the calibration samples."""
     num_classes: int | None = None
-    """Number of classes; required where the files hold labels."""
+    """Number of classes; required if the files contain labels."""
     scale: float = 1.0
     """Factor applied to the stored values before mean and std; 0.00392156862745098 (1/255) for pixels stored as
     uint8."""
@@ -44,7 +44,7 @@ class Options(preprocessing.NormalisedOptions):
 
     @property
     def normalises(self) -> bool:
-        """Whether values change (and become float32) or are passed on as stored."""
+        """Whether values change (and become float32) or stay as stored."""
         return self.scale != 1.0 or set(self.mean) != {0.0} or set(self.std) != {1.0}
 
 
@@ -96,15 +96,17 @@ def _load_split(options: Options, path: Path, shapes: tuple[tuple[int, ...], ...
     if missing or unknown:
         wanted = "`inputs`" if len(shapes) == 1 else ", ".join(f"`{name}`" for name in names)
         raise LowerdeckError(
-            f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; for this model it must hold {wanted}, may hold "
-            "`labels`, and nothing else"
+            f"{path} contains {', '.join(sorted(arrays)) or 'nothing'}; for this model it must contain {wanted}, may "
+            "contain `labels`, and nothing else"
         )
     stored = tuple(arrays[name] for name in names)
     _check_inputs(path, dict(zip(names, stored, strict=True)), shapes)
     labels = arrays.get("labels")
     if labels is not None:
         if options.num_classes is None:
-            raise ConfigurationError(f"{path} holds labels: set dataset.options.num_classes to the number of classes")
+            raise ConfigurationError(
+                f"{path} contains labels: set dataset.options.num_classes to the number of classes"
+            )
         splits.check_labels(labels, len(stored[0]), options.num_classes, str(path))
         labels = labels.astype(np.int64)
 
@@ -123,7 +125,9 @@ def _check_inputs(
     num_samples = {len(array) if array.ndim else 0 for array in inputs.values()}
     if len(num_samples) != 1 or 0 in num_samples:
         counts = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
-        raise LowerdeckError(f"{path} holds {counts}; every input must hold the same number of samples, at least one")
+        raise LowerdeckError(
+            f"{path} contains {counts}; every input must have the same number of samples, at least one"
+        )
     for (name, array), shape in zip(inputs.items(), shapes, strict=True):
         if array.shape[1:] != shape:
             raise LowerdeckError(
@@ -132,8 +136,8 @@ def _check_inputs(
             )
         if array.dtype.name not in DTYPES:
             raise LowerdeckError(
-                f"{name} in {path} is {array.dtype.name}; allowed are {', '.join(DTYPES)}. Store it as what the model "
-                "takes, e.g. `inputs.astype('float32')`."
+                f"{name} in {path} is {array.dtype.name}; allowed are {', '.join(DTYPES)}. Store it in the model's "
+                "dtype, e.g. `inputs.astype('float32')`."
             )
 
 
@@ -151,5 +155,5 @@ def _read(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
-        # ValueError is also numpy's refusal of an object array, which could only be read by unpickling.
+        # numpy also raises ValueError for object arrays, which only unpickling could read.
         raise LowerdeckError(f"{path} cannot be read as {path.suffix}: {error}") from error

@@ -1,4 +1,4 @@
-"""Which samples of a split are taken, the same ones for the same seed."""
+"""Choice of samples from a split, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Choice = Literal["first", "random", "stratified"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenInputs:
-    """The inputs of some samples of a split, decoded on every iteration: none is kept."""
+    """The inputs of some samples of a split, decoded on every iteration to save memory."""
 
     split: Split
     indices: Sequence[int]
@@ -32,12 +32,12 @@ class ChosenInputs:
 
 
 def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[int]:
-    """Indices of `count` samples, ascending; all of them where there are not more, or `count` is None.
+    """Indices of `count` samples, ascending.
 
     Args:
         split: The split to choose from.
-        count: How many.
-        choice: `first`: those at the start; `random`: drawn; `stratified`: drawn with equal shares of all classes.
+        count: Number of samples; None for all. A larger number than that of the split also means all.
+        choice: `first` samples, `random` ones, or `stratified`: random with equal shares of all classes.
         seed: Seed of the draw.
 
     Raises:
@@ -57,9 +57,9 @@ def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[i
 
 
 def stratified(split: Split, count: int, seed: int) -> list[int]:
-    """Indices of `count` samples, ascending, drawn so that the classes' shares differ by one sample at most.
+    """Indices of `count` random samples, ascending, with shares of classes that differ by at most one sample.
 
-    Samples without a label are a class of their own, and classes that are too small contribute all their samples.
+    Samples without a label form one class. Classes that are too small contribute all of their samples.
     """
     classes: dict[int | None, list[int]] = {}
     for index in np.random.default_rng(seed).permutation(len(split)):
@@ -71,7 +71,7 @@ def stratified(split: Split, count: int, seed: int) -> list[int]:
 
 
 def training_split(dataset: Dataset) -> Split:
-    """The samples that a model learns from: the training split, or the calibration split where there is none.
+    """The samples for training: the training split, or else the calibration split.
 
     Raises:
         LowerdeckError: a sample has no label.

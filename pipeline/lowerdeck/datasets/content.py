@@ -1,4 +1,4 @@
-"""Digests of what datasets read from disk, without torch, so that a build key is cheap to compute."""
+"""Digests of files and samples of datasets, computed without importing torch, which is slow."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def file_digest(path: Path) -> str:
 
 
 def files_digest(files: Mapping[str, Path]) -> str:
-    """SHA-256 over several files: over every name and content, in the order of the names.
+    """SHA-256 over the names and contents of several files, in the order of their names.
 
     Args:
-        files: the path of each file by the name that enters the digest, e.g. its path relative to the dataset's folder,
-        so
-            that a dataset that moves as a whole keeps its digest.
+        files: Name -> path. If names are paths relative to the dataset's folder, moving the dataset does not change the
+            digest.
     """
     total = hashlib.sha256()
     with tqdm(total=len(files), desc="fingerprint", unit="file", delay=1, disable=not sys.stderr.isatty()) as progress:
@@ -42,7 +41,7 @@ def files_digest(files: Mapping[str, Path]) -> str:
 
 
 def array_digest(parts: Iterable[bytes]) -> str:
-    """SHA-256 of one stored sample, given as the bytes of each of its arrays."""
+    """SHA-256 of one stored sample, from the bytes of each of its arrays."""
     total = hashlib.sha256()
     for part in parts:
         total.update(part)

@@ -22,7 +22,7 @@ REMEDY = "run `dvc repro data/dvc.yaml`"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(preprocessing.NormalisedOptions):
-    """What may stand under `dataset.options`."""
+    """Keys of `dataset.options`."""
 
     root: str = "data/prepared/digits"
     """Folder that the stage `prepare` of data/dvc.yaml writes."""
@@ -32,7 +32,7 @@ def fingerprint(options: Options) -> str:
     """SHA-256 over all splits' files and the class names.
 
     Raises:
-        LowerdeckError: a file is missing, or is not the one that the manifest describes.
+        LowerdeckError: a file is missing, or does not match the manifest.
     """
     manifest = _manifest(options)
     digests = [_checked_digest(options, manifest, split) for split in ("calibration", "evaluation", "train")]
@@ -49,22 +49,21 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
     Raises:
         ConfigurationError: the model takes another shape.
-        LowerdeckError: a file is missing, or is not the one that the manifest describes.
+        LowerdeckError: a file is missing, or does not match the manifest.
     """
     shape = preprocessing.image_shape(input_shapes)
     if shape[1:] != (32, 32):
         raise ConfigurationError(
             f"model.input_shapes is {[list(shape) for shape in input_shapes]}; the digits are 32x32 pixels: allowed "
-            "are "
-            "[[1, 1, 32, 32]] and [[1, 3, 32, 32]]. Choose another model or dataset."
+            "are [[1, 1, 32, 32]] and [[1, 3, 32, 32]]. Choose another model or dataset."
         )
     preprocessing.check_channels(options.mean, shape[0])
     manifest = _manifest(options)
+    calibration, evaluation, training = (
+        _load_split(options, manifest, split, shape[0], seed) for split in ("calibration", "evaluation", "train")
+    )
     return splits.LoadedDataset(
-        num_classes=len(manifest["class_names"]),
-        calibration=_load_split(options, manifest, "calibration", shape[0], seed),
-        evaluation=_load_split(options, manifest, "evaluation", shape[0], seed),
-        training=_load_split(options, manifest, "train", shape[0], seed),
+        num_classes=len(manifest["class_names"]), calibration=calibration, evaluation=evaluation, training=training
     )
 
 
@@ -104,7 +103,7 @@ def _checked_digest(options: Options, manifest: Mapping[str, Any], split: str) -
     digest, expected = content.file_digest(path), manifest["splits"][split]["sha256"]
     if digest != expected:
         raise LowerdeckError(
-            f"{path} has SHA-256 {digest[:12]}..., its manifest says {expected[:12]}...: it was changed after it was "
+            f"{path} has SHA-256 {digest[:12]}..., but {expected[:12]}... in its manifest: it was changed after it was "
             f"prepared, {REMEDY}"
         )
     return digest

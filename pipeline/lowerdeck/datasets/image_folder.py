@@ -3,27 +3,24 @@
     root/calibration/cat/001.jpg      root/evaluation/cat/100.jpg
     root/calibration/dog/001.jpg      root/evaluation/dog/100.jpg
 
-The class index is the place of the folder's name among the sorted names. Calibration needs no labels, so its images may
-also lie in one flat folder. PIL decodes an image when it is requested, as stored (no EXIF rotation).
+The class index is the position of the folder's name among the sorted names. Calibration needs no labels, so its images
+may also be in one flat folder. PIL decodes an image on access, as stored (no EXIF rotation).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import content, preprocessing, splits
 
 if TYPE_CHECKING:
-    from PIL import Image
+    pass
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
@@ -31,16 +28,12 @@ DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
 
 @dataclass(frozen=True, kw_only=True)
 class Options(preprocessing.ImageOptions):
-    """What may stand under `dataset.options`."""
+    """Keys of `dataset.options`."""
 
     root: str
     """Folder with `evaluation/` below it, and `calibration/` unless the option `calibration` names another."""
     calibration: str | None = None
-    """Another folder to take calibration images from, e.g. the training set; null for `calibration/` below root."""
-
-    def __post_init__(self) -> None:
-        preprocessing.check_normalisation(self.mean, self.std)
-        preprocessing.check_resize(self.resize, self.interpolation)
+    """Another folder with calibration images, e.g. the training set; null for `calibration/` below root."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +62,7 @@ def fingerprint(options: Options) -> str:
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
-    """The images, resized and cropped to the model's height and width, grey or RGB as its channels say.
+    """The images, resized and cropped to the model's input, in grey or RGB depending on its channels.
 
     Args:
         options: see Options
@@ -80,15 +73,8 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         ConfigurationError: options that do not fit the model.
         LowerdeckError: a folder is missing, empty or laid out differently.
     """
-    shape = preprocessing.image_shape(input_shapes)
-    preprocessing.check_channels(options.mean, shape[0])
-    preprocessing.check_crop(options.resize, shape)
+    prepare = splits.image_preparation(options, input_shapes)
     calibration, evaluation = _listings(options)
-
-    def prepare(image: Image.Image) -> npt.NDArray[np.float32]:
-        pixels = preprocessing.image_pixels(image, shape, options.resize, options.interpolation)
-        return preprocessing.normalised(pixels[np.newaxis], preprocessing.PIXEL_SCALE, options.mean, options.std)
-
     return splits.LoadedDataset(
         num_classes=len(evaluation.classes),
         calibration=ImageFileSplit(calibration.files, calibration.labels, prepare, seed),
@@ -100,16 +86,12 @@ class ImageFileSplit:
     """Samples that are image files, decoded on access."""
 
     def __init__(
-        self,
-        files: Sequence[Path],
-        labels: Sequence[int | None],
-        prepare: Callable[[Image.Image], npt.NDArray[np.float32]],
-        seed: int,
+        self, files: Sequence[Path], labels: Sequence[int | None], prepare: splits.ImagePreparation, seed: int
     ) -> None:
         """
         Args:
             files: one image per sample
-            labels: as many, None where there is none
+            labels: one label per sample, or None
             prepare: image -> float32 [1 x c x h x w]
             seed: fixes the order
         """
@@ -127,7 +109,7 @@ class ImageFileSplit:
             with Image.open(self._files[row]) as image:
                 pixels = self._prepare(image)
         except (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-            # PIL raises SyntaxError for some broken PNG files.
+            # PIL raises SyntaxError for some damaged PNG files.
             raise LowerdeckError(f"image {self._files[row]} cannot be decoded: {error}") from error
         return splits.sample((pixels,), self._labels[row], self.digest(index))
 
@@ -141,7 +123,7 @@ class ImageFileSplit:
 
 
 def _listings(options: Options) -> tuple[_Listing, _Listing]:
-    """Both splits' images, checked against each other."""
+    """The images of both splits, whose classes have to agree."""
     root = Path(options.root)
     evaluation = _list_images(root / "evaluation", flat_allowed=False)
     folder = root / "calibration" if options.calibration is None else Path(options.calibration)
@@ -149,8 +131,8 @@ def _listings(options: Options) -> tuple[_Listing, _Listing]:
     if calibration.classes and calibration.classes != evaluation.classes:
         differing = sorted(set(calibration.classes) ^ set(evaluation.classes))
         raise LowerdeckError(
-            f"{folder} and {evaluation.folder} must hold the same class folders; only in one of them: "
-            f"{_format_names(differing)}. Make them alike, or put the calibration images into one flat folder."
+            f"{folder} and {evaluation.folder} must have the same class folders; only in one of them: "
+            f"{_format_names(differing)}. Make them equal, or put the calibration images into one flat folder."
         )
     return calibration, evaluation
 
@@ -163,7 +145,7 @@ def _list_images(folder: Path, *, flat_allowed: bool) -> _Listing:
     loose = [entry for entry in entries if not entry.is_dir()]
     if loose and (classes or not flat_allowed):
         raise LowerdeckError(
-            f"{folder} holds files beside or instead of class folders "
+            f"{folder} contains files next to or instead of class folders "
             f"({_format_names(entry.name for entry in loose)}); put every image into a folder named after its class"
         )
     found = [(path, None) for path in loose] + [
@@ -172,8 +154,8 @@ def _list_images(folder: Path, *, flat_allowed: bool) -> _Listing:
     unsupported = [path.relative_to(folder).as_posix() for path, _ in found if path.suffix.lower() not in SUFFIXES]
     if unsupported:
         raise LowerdeckError(
-            f"{folder} holds {len(unsupported)} files that are no images ({_format_names(unsupported)}); allowed are "
-            f"{', '.join(SUFFIXES)}. Move the others out."
+            f"{folder} contains {len(unsupported)} files that are not images ({_format_names(unsupported)}); allowed "
+            f"are {', '.join(SUFFIXES)}. Remove the others."
         )
     empty = [name for label, name in enumerate(classes) if label not in {label for _, label in found}]
     if empty or not found:

@@ -12,12 +12,12 @@ def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibr
     """Raise if a sample is in both splits; samples are compared by the digest of their stored content.
 
     Args:
-        calibration: The split that was used before evaluation.
-        evaluation: The split that accuracy is measured on.
-        purpose: What the first split is used for, in messages.
+        calibration: The split used before evaluation.
+        evaluation: The split on which accuracy is measured.
+        purpose: Purpose of the first split, for messages.
 
     Raises:
-        SampleOverlapError: says how many samples are in both, and where the first few are.
+        SampleOverlapError: with the number of samples in both splits, and the origin of the first ones.
     """
     first_at: dict[str, int] = {}
     for index in range(len(calibration)):
@@ -35,9 +35,8 @@ def check_disjoint(calibration: Split, evaluation: Split, purpose: str = "calibr
     )
     more = f"; and {len(pairs) - NUM_NAMED} more" if len(pairs) > NUM_NAMED else ""
     raise SampleOverlapError(
-        f"{len(pairs)} of {len(evaluation)} evaluation samples also serve {purpose} ({named}{more}). Accuracy would "
-        "be "
-        "measured on data that the quantized program has seen: take them out of one of the two splits."
+        f"{len(pairs)} of {len(evaluation)} evaluation samples are also used for {purpose} ({named}{more}). Accuracy "
+        "would be measured on data that the quantized program has seen: remove them from one of the two splits."
     )
 
 

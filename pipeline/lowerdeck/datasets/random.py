@@ -1,8 +1,7 @@
-"""Random tensors of the model's input shapes: they show that a program builds and runs, but nothing about accuracy."""
+"""Random tensors of the model's input shapes, to test that a program builds and runs, but not its accuracy."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -12,12 +11,12 @@ from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import content, preprocessing, splits
 
 GENERATOR = "normal/1"
-"""Name and version of how tensors follow from a seed; change it with the code, because it is part of build keys."""
+"""Name and version of the generator; it is part of build keys, so change it together with the code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may stand under `dataset.options`."""
+    """Keys of `dataset.options`."""
 
     num_calibration: int = 8
     """Samples for calibration."""
@@ -33,7 +32,7 @@ class Options:
 
 
 def fingerprint(options: Options) -> str:
-    """SHA-256 over the options: no file is read, and the seed belongs to the build's key anyway."""
+    """SHA-256 over the options: no file is read, and the seed is part of the build key anyway."""
     return content.text_digest(f"{GENERATOR} {sorted(asdict(options).items())}")
 
 
@@ -64,29 +63,29 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSplit:
-    """Samples drawn one by one, each with a seed of its own: they do not depend on the order of access."""
+    """Samples drawn on access, each with its own seed, so that the order of access does not matter."""
 
     recipe: str
-    """What the seeds are made of; it differs between splits."""
+    """Text from which the seeds derive; it differs between splits."""
     shapes: tuple[tuple[int, ...], ...]
     """Shape of every input, without batch dimension."""
     num_samples: int
     """Length of the split."""
     num_classes: int | None
-    """Number of different labels, or None for no labels."""
+    """Number of labels; None for samples without labels."""
 
     def __len__(self) -> int:
         return self.num_samples
 
     def __getitem__(self, index: int) -> Sample:
         digest = self.digest(index)
-        # A legacy generator on purpose: numpy promises its stream for all versions, and no other's.
+        # The legacy generator, because numpy guarantees only its stream for all versions.
         generator = np.random.RandomState(np.frombuffer(bytes.fromhex(digest), dtype="<u4"))
         inputs = tuple(generator.standard_normal((1, *shape)).astype(np.float32) for shape in self.shapes)
         label = None if self.num_classes is None else int(generator.randint(self.num_classes))
         return splits.sample(inputs, label, digest)
 
     def digest(self, index: int) -> str:
-        """SHA-256 of the recipe: what is stored of a random sample."""
+        """SHA-256 of the recipe, which stands for the stored content of a random sample."""
         row = splits.row_of(range(self.num_samples), index)
-        return hashlib.sha256(f"{self.recipe} {row} {self.shapes}".encode()).hexdigest()
+        return content.text_digest(f"{self.recipe} {row} {self.shapes}")

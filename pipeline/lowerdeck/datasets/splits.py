@@ -1,19 +1,24 @@
-"""The parts that sources build datasets from: the dataset itself, and splits over arrays in memory."""
+"""Parts of datasets for sources: the dataset itself, splits of arrays in memory, and the preparation of images."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample, Split
-from lowerdeck.datasets import content
+from lowerdeck.datasets import content, preprocessing
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Arrays = tuple[npt.NDArray[np.generic], ...]
+ImagePreparation: TypeAlias = "Callable[[Image.Image], npt.NDArray[np.float32]]"
 
 
 @dataclass(kw_only=True)
@@ -38,9 +43,9 @@ class ArraySplit:
     prepare: Callable[[Arrays], Arrays]
     """One sample's stored arrays, each [1 x ...], to the model's inputs, each [1 x ...]."""
     order: Sequence[int]
-    """Row of each sample, in the order in which they are given."""
+    """Index of a sample -> row."""
     name: str
-    """What the samples are called in messages, e.g. the file's path."""
+    """Name of the samples in messages, e.g. the file's path."""
 
     def __len__(self) -> int:
         return len(self.order)
@@ -61,6 +66,23 @@ class ArraySplit:
         return f"row {row_of(self.order, index)} of {self.name}"
 
 
+def image_preparation(options: preprocessing.ImageOptions, input_shapes: Sequence[Sequence[int]]) -> ImagePreparation:
+    """A function from an image to the model's input, float32 [1 x c x h x w].
+
+    Raises:
+        ConfigurationError: the options do not fit the model.
+    """
+    shape = preprocessing.image_shape(input_shapes)
+    preprocessing.check_channels(options.mean, shape[0])
+    preprocessing.check_crop(options.resize, shape)
+
+    def prepare(image: Image.Image) -> npt.NDArray[np.float32]:
+        pixels = preprocessing.image_pixels(image, shape, options.resize, options.interpolation)
+        return preprocessing.normalised(pixels[np.newaxis], preprocessing.PIXEL_SCALE, options.mean, options.std)
+
+    return prepare
+
+
 def sample(inputs: Arrays, label: int | None, digest: str) -> Sample:
     """A Sample whose tensors own their memory.
 
@@ -69,7 +91,7 @@ def sample(inputs: Arrays, label: int | None, digest: str) -> Sample:
         label: class index or None
         digest: SHA-256 of the stored sample
     """
-    import torch  # here and not above: fingerprints must not import it
+    import torch  # not at the top of the module: fingerprints must not import it
 
     return Sample(inputs=tuple(torch.from_numpy(np.array(array)) for array in inputs), label=label, digest=digest)
 
@@ -78,7 +100,7 @@ def row_of(order: Sequence[int], index: int) -> int:
     """`order[index]`, without Python's negative indices.
 
     Raises:
-        IndexError: the index is outside; this also ends a plain `for` over a split.
+        IndexError: the index is out of range; this also ends a `for` loop over a split.
     """
     if not 0 <= index < len(order):
         raise IndexError(f"sample {index} of a split of {len(order)}")
@@ -88,8 +110,8 @@ def row_of(order: Sequence[int], index: int) -> int:
 def seeded_order(num_samples: int, seed: int) -> tuple[int, ...]:
     """0 ... num_samples-1, shuffled.
 
-    Datasets are often stored class by class, and calibration takes the first n samples: shuffled, any first n are
-    a fair draw. Sorting by a hash gives the same order in every version of every library.
+    Datasets are often stored class by class, and calibration uses the first n samples, which are representative only
+    after shuffling. Sorting by a hash results in the same order with every version of every library.
     """
     return tuple(sorted(range(num_samples), key=lambda row: hashlib.sha256(f"{seed}:{row}".encode()).digest()))
 
@@ -104,7 +126,6 @@ def check_labels(labels: npt.NDArray[np.generic], num_samples: int, num_classes:
     outside = np.flatnonzero((labels < 0) | (labels >= num_classes))  # type: ignore[operator]
     if outside.size:
         raise LowerdeckError(
-            f"{outside.size} labels of {name} lie outside 0 ... {num_classes - 1}, the first is {labels[outside[0]]} "
-            "at "
-            f"row {outside[0]}; correct the labels, or the number of classes"
+            f"{outside.size} labels of {name} are outside 0 ... {num_classes - 1}, the first is {labels[outside[0]]} "
+            f"at row {outside[0]}; correct the labels, or the number of classes"
         )

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.samples import Sample
@@ -22,13 +21,20 @@ from lowerdeck.datasets import content, preprocessing, splits
 from lowerdeck.registry import components
 
 if TYPE_CHECKING:
-    from PIL import Image
+    pass
 
 ARCHIVES = (".gz", ".tgz", ".zip")
-"""What a download leaves beside the data; nothing reads it, so it is not part of the fingerprint."""
+"""Downloaded archives, which remain next to the data; nothing reads them, so they are not part of the fingerprint."""
 
 
-@dataclass(frozen=True, kw_only=True)
+Arguments: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Arguments of a torchvision dataset that select the splits for calibration and for evaluation."""
+_TRAIN_FLAG: Arguments = ({"train": True}, {"train": False})
+_TRAIN_TEST: Arguments = ({"split": "train"}, {"split": "test"})
+_TRAINVAL_TEST: Arguments = ({"split": "trainval"}, {"split": "test"})
+
+
+@dataclass(frozen=True)
 class Entry:
     """How to open the splits of one torchvision dataset, and where its files are."""
 
@@ -38,99 +44,59 @@ class Entry:
     """Patterns below root of all files that are read; each matches at least one file of a complete copy."""
     stored: str
     """Attribute with the stored samples, by index: pixel arrays, paths, or (path, label)."""
-    calibration: Mapping[str, Any] = field(default_factory=lambda: {"train": True})
-    """Arguments that select the split for calibration."""
-    evaluation: Mapping[str, Any] = field(default_factory=lambda: {"train": False})
-    """Arguments that select the split for evaluation."""
+    arguments: Arguments = _TRAIN_FLAG
 
 
-def _by_split(train: str, test: str) -> dict[str, Mapping[str, Any]]:
-    return {"calibration": {"split": train}, "evaluation": {"split": test}}
-
-
-# Left out: what has no labelled test split (Caltech, EuroSAT, SEMEION, FER2013), what torchvision cannot download any
-# more (StanfordCars, ImageNet: choose dataset=image_folder), and PCAM, which needs h5py.
+# Left out: datasets without a labelled test split (Caltech, EuroSAT, SEMEION, FER2013), those that torchvision can no
+# longer download (StanfordCars, ImageNet: choose dataset=image_folder), and PCAM, which needs h5py.
 DATASETS: Mapping[str, Entry] = {
-    # torchvision unpickles CIFAR's files. That is safe only because its constructor compares the MD5 of every one of
-    # them with the published value first and raises on any difference; no other dataset here contains pickles.
-    "CIFAR10": Entry(num_classes=10, files=("cifar-10-batches-py/*",), stored="data"),
-    "CIFAR100": Entry(num_classes=100, files=("cifar-100-python/*",), stored="data"),
-    "Country211": Entry(
-        num_classes=211,
-        files=("country211/train/**/*", "country211/test/**/*"),
-        stored="samples",
-        **_by_split("train", "test"),
-    ),
-    "DTD": Entry(
-        num_classes=47,
-        files=("dtd/dtd/labels/*", "dtd/dtd/images/**/*"),
-        stored="_image_files",
-        **_by_split("train", "test"),
-    ),
+    # torchvision unpickles CIFAR's files. That is safe only because its constructor first compares the MD5 of every
+    # file with the published value and raises on any difference; no other dataset here contains pickles.
+    "CIFAR10": Entry(10, ("cifar-10-batches-py/*",), "data"),
+    "CIFAR100": Entry(100, ("cifar-100-python/*",), "data"),
+    "Country211": Entry(211, ("country211/train/**/*", "country211/test/**/*"), "samples", _TRAIN_TEST),
+    "DTD": Entry(47, ("dtd/dtd/labels/*", "dtd/dtd/images/**/*"), "_image_files", _TRAIN_TEST),
     "EMNIST": Entry(
-        num_classes=47,
-        files=("EMNIST/*/*balanced*",),
-        stored="data",
-        calibration={"split": "balanced", "train": True},
-        evaluation={"split": "balanced", "train": False},
+        47,
+        ("EMNIST/*/*balanced*",),
+        "data",
+        ({"split": "balanced", "train": True}, {"split": "balanced", "train": False}),
     ),
-    "FashionMNIST": Entry(num_classes=10, files=("FashionMNIST/*/*",), stored="data"),
-    "FGVCAircraft": Entry(
-        num_classes=100,
-        files=("fgvc-aircraft-2013b/data/**/*",),
-        stored="_image_files",
-        **_by_split("trainval", "test"),
-    ),
-    "Flowers102": Entry(
-        num_classes=102, files=("flowers-102/**/*",), stored="_image_files", **_by_split("train", "test")
-    ),
-    "Food101": Entry(
-        num_classes=101,
-        files=("food-101/meta/*", "food-101/images/**/*"),
-        stored="_image_files",
-        **_by_split("train", "test"),
-    ),
-    "GTSRB": Entry(num_classes=43, files=("gtsrb/**/*",), stored="_samples", **_by_split("train", "test")),
-    "Imagenette": Entry(num_classes=10, files=("imagenette2/**/*",), stored="_samples", **_by_split("train", "val")),
-    "KMNIST": Entry(num_classes=10, files=("KMNIST/*/*",), stored="data"),
-    "MNIST": Entry(num_classes=10, files=("MNIST/*/*",), stored="data"),
+    "FashionMNIST": Entry(10, ("FashionMNIST/*/*",), "data"),
+    "FGVCAircraft": Entry(100, ("fgvc-aircraft-2013b/data/**/*",), "_image_files", _TRAINVAL_TEST),
+    "Flowers102": Entry(102, ("flowers-102/**/*",), "_image_files", _TRAIN_TEST),
+    "Food101": Entry(101, ("food-101/meta/*", "food-101/images/**/*"), "_image_files", _TRAIN_TEST),
+    "GTSRB": Entry(43, ("gtsrb/**/*",), "_samples", _TRAIN_TEST),
+    "Imagenette": Entry(10, ("imagenette2/**/*",), "_samples", ({"split": "train"}, {"split": "val"})),
+    "KMNIST": Entry(10, ("KMNIST/*/*",), "data"),
+    "MNIST": Entry(10, ("MNIST/*/*",), "data"),
     "OxfordIIITPet": Entry(
-        num_classes=37,
-        files=("oxford-iiit-pet/annotations/*.txt", "oxford-iiit-pet/images/*"),
-        stored="_images",
-        **_by_split("trainval", "test"),
+        37, ("oxford-iiit-pet/annotations/*.txt", "oxford-iiit-pet/images/*"), "_images", _TRAINVAL_TEST
     ),
-    "RenderedSST2": Entry(
-        num_classes=2,
-        files=("rendered-sst2/train/**/*", "rendered-sst2/test/**/*"),
-        stored="_samples",
-        **_by_split("train", "test"),
-    ),
-    "STL10": Entry(num_classes=10, files=("stl10_binary/*",), stored="data", **_by_split("train", "test")),
-    "SVHN": Entry(
-        num_classes=10, files=("train_32x32.mat", "test_32x32.mat"), stored="data", **_by_split("train", "test")
-    ),
-    "USPS": Entry(num_classes=10, files=("usps.bz2", "usps.t.bz2"), stored="data"),
+    "RenderedSST2": Entry(2, ("rendered-sst2/train/**/*", "rendered-sst2/test/**/*"), "_samples", _TRAIN_TEST),
+    "STL10": Entry(10, ("stl10_binary/*",), "data", _TRAIN_TEST),
+    "SVHN": Entry(10, ("train_32x32.mat", "test_32x32.mat"), "data", _TRAIN_TEST),
+    "USPS": Entry(10, ("usps.bz2", "usps.t.bz2"), "data"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(preprocessing.ImageOptions):
-    """What may stand under `dataset.options`."""
+    """Keys of `dataset.options`."""
 
     name: str
-    """Which dataset, as torchvision spells it, e.g. CIFAR10 (EMNIST means its balanced split)."""
+    """Name of the dataset in torchvision, e.g. CIFAR10 (EMNIST means its balanced split)."""
     root: str
-    """Folder that torchvision keeps the data below."""
+    """Folder in which torchvision stores the data."""
     download: bool = False
-    """Whether to download the data where root lacks it."""
+    """Whether to download the data if root does not contain it."""
 
 
 def fingerprint(options: Options) -> str:
     """SHA-256 over the dataset's files.
 
     Raises:
-        ConfigurationError: no dataset of this name.
+        ConfigurationError: the dataset is not supported.
         LowerdeckError: its files are missing, and downloading is off or failed.
     """
     entry = _entry(options.name)
@@ -140,7 +106,7 @@ def fingerprint(options: Options) -> str:
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
-    """The dataset's images, resized and cropped to the model's input, grey or RGB as its channels say.
+    """The dataset's images, resized and cropped to the model's input, in grey or RGB depending on its channels.
 
     Args:
         options: see Options
@@ -148,22 +114,15 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         seed: fixes the order of the samples
 
     Raises:
-        ConfigurationError: no dataset of this name, or options that do not fit the model.
+        ConfigurationError: the dataset is not supported, or the options do not fit the model.
         LowerdeckError: its files are missing or damaged.
     """
     entry = _entry(options.name)
-    shape = preprocessing.image_shape(input_shapes)
-    preprocessing.check_channels(options.mean, shape[0])
-    preprocessing.check_crop(options.resize, shape)
+    prepare = splits.image_preparation(options, input_shapes)
     _ensure_present(options, entry)
-
-    def prepare(image: Image.Image) -> npt.NDArray[np.float32]:
-        pixels = preprocessing.image_pixels(image, shape, options.resize, options.interpolation)
-        return preprocessing.normalised(pixels[np.newaxis], preprocessing.PIXEL_SCALE, options.mean, options.std)
-
     calibration, evaluation = (
         TorchvisionSplit(_open(options, arguments), entry, prepare, seed, f"{options.name} {name}")
-        for name, arguments in (("calibration", entry.calibration), ("evaluation", entry.evaluation))
+        for name, arguments in zip(("calibration", "evaluation"), entry.arguments, strict=True)
     )
     return splits.LoadedDataset(num_classes=entry.num_classes, calibration=calibration, evaluation=evaluation)
 
@@ -171,24 +130,17 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 class TorchvisionSplit:
     """Samples of one split of a torchvision dataset, decoded on access."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        entry: Entry,
-        prepare: Callable[[Image.Image], npt.NDArray[np.float32]],
-        seed: int,
-        name: str,
-    ) -> None:
+    def __init__(self, dataset: Any, entry: Entry, prepare: splits.ImagePreparation, seed: int, name: str) -> None:
         """
         Args:
-            dataset: torchvision's, giving (PIL image, label)
-            entry: what DATASETS says about it
+            dataset: a torchvision dataset of (PIL image, label)
+            entry: its entry in DATASETS
             prepare: image -> float32 [1 x c x h x w]
             seed: fixes the order
             name: for messages
         """
         if not len(dataset):
-            raise LowerdeckError(f"{name} holds no samples; delete its files and download them again")
+            raise LowerdeckError(f"{name} contains no samples; delete its files and download them again")
         self._dataset, self._entry, self._prepare, self._name = dataset, entry, prepare, name
         self._order = splits.seeded_order(len(dataset), seed)
 
@@ -204,13 +156,12 @@ class TorchvisionSplit:
         if not 0 <= int(label) < self._entry.num_classes:
             raise LowerdeckError(
                 f"{self.origin(index)} has label {int(label)}, allowed are 0 ... {self._entry.num_classes - 1}; its "
-                "files "
-                "are not those that torchvision downloads"
+                "files are not those that torchvision downloads"
             )
         return splits.sample((self._prepare(image),), int(label), self.digest(index))
 
     def digest(self, index: int) -> str:
-        """SHA-256 of the image's file, or of its pixels where one file holds them all."""
+        """SHA-256 of the image's file, or of its pixels if one file contains all images."""
         stored = self._stored(index)
         if isinstance(stored, Path):
             return content.file_digest(stored)
@@ -230,15 +181,15 @@ class TorchvisionSplit:
 
 
 def download(name: str, root: str) -> None:
-    """Fetch a dataset's files into `root`, unless they are there already.
+    """Download a dataset's files to `root` unless they exist.
 
     Raises:
-        ConfigurationError: no dataset of this name.
+        ConfigurationError: the dataset is not supported.
         LowerdeckError: the network or the server failed, or files differ from the published checksums.
     """
     entry = _entry(name)
     Path(root).mkdir(parents=True, exist_ok=True)
-    for arguments in (entry.calibration, entry.evaluation):
+    for arguments in entry.arguments:
         _open(Options(name=name, root=root, download=True), {**arguments, "download": True})
 
 
@@ -265,10 +216,9 @@ def _ensure_present(options: Options, entry: Entry) -> None:
     if not options.download:
         raise LowerdeckError(
             f"{options.name} is not in {root} ({', '.join(missing)} missing). Download it with `python -m "
-            "lowerdeck.datasets.torchvision "
-            f"{options.name} {root}`, or set dataset.options.download: true"
+            f"lowerdeck.datasets.torchvision {options.name} {root}`, or set dataset.options.download: true"
         )
-    # In a process of its own: torchvision imports torch, and a fingerprint must not.
+    # In a separate process: torchvision imports torch, which a fingerprint must not.
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-m", "lowerdeck.datasets.torchvision", options.name, options.root],
@@ -302,7 +252,7 @@ def _open(options: Options, arguments: Mapping[str, Any]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Download the dataset that the command line names; 0 on success."""
+    """Download the dataset in `arguments`; return 0 on success."""
     if len(arguments) != 2:
         print(f"usage: python -m lowerdeck.datasets.torchvision NAME ROOT, NAME one of {', '.join(DATASETS)}")
         return 2

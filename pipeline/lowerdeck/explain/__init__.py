@@ -1,1 +1,1 @@
-"""Why nodes are not delegated, how they could be, and what changed between two plans: words, tables and a page."""
+"""Explanations of plans: why nodes are not delegated, how they could be, and what changed between two plans."""

@@ -1,4 +1,4 @@
-"""One node that is not delegated, as rules for hints look at it."""
+"""One node that is not delegated, as the input of rules for hints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A node that stays on the CPU, why, and what is around it."""
+    """A node that stays on the CPU, with its reason and its graph."""
 
     node: PlannedNode
     reason: Reason
@@ -27,31 +27,33 @@ class Case:
 
     @property
     def has_better_device(self) -> bool:
-        """Whether another device of the family takes the node: what Ethos-U's plans call a limit of the target is one
-        that the most capable Ethos-U85 has not."""
+        """Whether another device of the family supports the node.
+
+        A plan of Ethos-U reports a limit of the target only if the most capable Ethos-U85 does not have it.
+        """
         return self.graph.plan.backend == "ethos_u" and self.reason.code == ReasonCode.TARGET_CONSTRAINT
 
     @property
     def activations(self) -> list[PlannedTensor]:
-        """What the node takes that is no constant."""
+        """The inputs of the node except constants."""
         return [tensor for tensor in self.node.inputs if not tensor.is_constant]
 
     @property
     def shape(self) -> list[int]:
-        """Sizes of the first tensor that the node takes; empty where the plan has none."""
+        """Sizes of the node's first input; empty if the plan has none."""
         return list(self.node.inputs[0].shape) if self.node.inputs else []
 
     def value(self, *names: str) -> object:
-        """The value that decided under the first of `names` that there is, None where there is none."""
+        """The reason's value under the first of `names` that exists, else None."""
         return next((self.reason.values[name] for name in names if name in self.reason.values), None)
 
     def number(self, *names: str) -> int | None:
-        """Such a value where it is a whole number."""
+        """`value` if it is a whole number, else None."""
         value = self.value(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def float_region(self) -> list[PlannedNode]:
-        """The node and all others that hang together with it by tensors that are not quantized in between."""
+        """The node and all nodes connected with it without a quantize or dequantize node in between."""
         found, pending = {self.node.name: self.node}, [self.node]
         while pending:
             node = pending.pop()
@@ -64,24 +66,24 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What avoids the refusals of one check, which its source or words tell apart."""
+    """How to avoid the refusals of one check."""
 
     pattern: re.Pattern[str]
-    """Found in `Case.text`."""
+    """Matches the `Case.text` of the check's refusals."""
     remedy: Callable[[Case], str]
-    """The hint; empty where the values do not allow one."""
+    """Returns the hint; empty if the values do not allow one."""
 
 
 def rule(pattern: str, remedy: Callable[[Case], str] | str) -> Rule:
-    """A rule whose hint is `remedy`, or what it gives."""
+    """A rule with `remedy`, or its result, as the hint."""
     return Rule(pattern=re.compile(pattern), remedy=remedy if callable(remedy) else lambda case: remedy)
 
 
 def next_multiple(value: int, by: int) -> int:
-    """The least multiple of `by` that is not below `value`."""
+    """`value` rounded up to a multiple of `by`."""
     return ceil(value / by) * by
 
 
 def format_shape(values: object) -> str:
-    """Sizes as `1x8x32x32`, everything else as it is."""
+    """Sizes as `1x8x32x32`, other values as text."""
     return "x".join(map(str, values)) if isinstance(values, list | tuple) else str(values)

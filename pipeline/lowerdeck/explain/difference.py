@@ -1,4 +1,4 @@
-"""What two delegation plans have in common, and what one delegates that the other does not."""
+"""The differences between two delegation plans."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionChange:
-    """Partitions that share nodes, where they are not the same on both sides."""
+    """Partitions that share nodes but differ between the plans."""
 
     before: tuple[str, ...]
-    """Tags in the plan before; empty where the partition is new."""
+    """Tags in the plan before; empty if the partition is new."""
     after: tuple[str, ...]
-    """Tags in the plan after; empty where the partition is gone."""
+    """Tags in the plan after; empty if the partition is gone."""
     num_before: int
-    """Nodes that compute in those before."""
+    """Number of compute nodes before."""
     num_after: int
-    """Nodes that compute in those after."""
+    """Number of compute nodes after."""
 
     @property
     def kind(self) -> str:
@@ -58,9 +58,9 @@ class PlanDifference:
     pairs: Sequence[Pair]
     """In the order of the plan after."""
     only_before: Sequence[PlannedNode]
-    """Nodes that the program after has not."""
+    """Nodes missing from the program after."""
     only_after: Sequence[PlannedNode]
-    """Nodes that the program before has not."""
+    """Nodes missing from the program before."""
 
     @property
     def gained(self) -> list[Pair]:
@@ -84,7 +84,7 @@ class PlanDifference:
 
     @property
     def partitions(self) -> list[PartitionChange]:
-        """Partitions that are not the same nodes before and after."""
+        """Partitions that consist of other nodes than before."""
         return _partition_changes(self)
 
     @property
@@ -97,9 +97,9 @@ class PlanDifference:
 def difference(before: DelegationPlan, after: DelegationPlan) -> PlanDifference:
     """Compare `after` with `before`.
 
-    Nodes are the same that have the same name, operator and module. Names count the nodes of an operator, so one node
-    more at the start of a program shifts those of the others: what is left is matched by module and operator, in the
-    order of the program, and at last by name and operator where a plan does not know the module.
+    Nodes with the same name, operator and module are the same. Names number the nodes of an operator, so one more node
+    at the start of a program renames the others. The rest is therefore matched by module and operator, in the order of
+    the program, and finally by name and operator if a plan does not know the module.
     """
     left, right = list(before.nodes), list(after.nodes)
     matched: dict[str, PlannedNode] = {}
@@ -123,7 +123,7 @@ def difference(before: DelegationPlan, after: DelegationPlan) -> PlanDifference:
 def _matched(
     left: Iterable[PlannedNode], right: Iterable[PlannedNode], key: Callable[[PlannedNode], Hashable]
 ) -> dict[str, PlannedNode]:
-    """Name of a node of `right` -> the node of `left` with the same key, the first for the first."""
+    """Name of a node of `right` -> the node of `left` with the same key, in order."""
     waiting: dict[Hashable, list[PlannedNode]] = {}
     for node in left:
         waiting.setdefault(key(node), []).append(node)
@@ -140,13 +140,10 @@ def _cause(graph: PlanGraph, node: PlannedNode) -> tuple[str, ...]:
 
 
 def _partition_changes(found: PlanDifference) -> list[PartitionChange]:
-    """Groups of partitions that share nodes, without those that are the same on both sides."""
+    """Groups of partitions that share nodes, except those with the same nodes before and after."""
     same = {pair.after.name: pair.before.name for pair in found.pairs}
-    sides: list[tuple[set[str], set[str]]] = []  # tags before, tags after
-    for tag in found.before.partitions:
-        sides.append(({tag}, set()))
-    for tag in found.after.partitions:
-        sides.append((set(), {tag}))
+    sides: list[tuple[set[str], set[str]]] = [({tag}, set()) for tag in found.before.partitions]  # tags before, after
+    sides += [(set(), {tag}) for tag in found.after.partitions]
     for pair in found.pairs:
         if pair.before.partition is not None and pair.after.partition is not None:
             _join(sides, pair.before.partition, pair.after.partition)
@@ -156,11 +153,9 @@ def _partition_changes(found: PlanDifference) -> list[PartitionChange]:
         new = {node.name for node in found.after.nodes if node.compute and node.partition in after}
         if len(before) == len(after) == 1 and {same.get(name, "") for name in new} == old:
             continue
-        tags = (
-            tuple(tag for tag in found.before.partitions if tag in before),
-            tuple(tag for tag in found.after.partitions if tag in after),
-        )
-        changes.append(PartitionChange(before=tags[0], after=tags[1], num_before=len(old), num_after=len(new)))
+        old_tags = tuple(tag for tag in found.before.partitions if tag in before)
+        new_tags = tuple(tag for tag in found.after.partitions if tag in after)
+        changes.append(PartitionChange(before=old_tags, after=new_tags, num_before=len(old), num_after=len(new)))
     return changes
 
 
@@ -177,8 +172,8 @@ def as_json(found: PlanDifference, against: str) -> dict[str, Any]:
     """The difference as plain containers; docs/plan.md describes them.
 
     Args:
-        found: What `difference` gave.
-        against: What the plan before is, in words.
+        found: Result of `difference`.
+        against: Description of the plan before.
     """
     return {
         "backend": found.after.backend,

@@ -1,4 +1,4 @@
-"""A delegation plan as a graph: which node takes what from which, and nodes by name or glob."""
+"""A delegation plan as a graph: edges between nodes, and nodes by name or glob."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowerdeck.registry import components
 
 
 class PlanGraph:
-    """The nodes of a plan by name, with those that they take from and give to."""
+    """The nodes of a plan by name, with their producers and users."""
 
     def __init__(self, plan: DelegationPlan) -> None:
         self.plan = plan
@@ -29,23 +29,23 @@ class PlanGraph:
 
     @property
     def edges(self) -> list[tuple[str, str]]:
-        """(name of a node, name of a node that takes its result), each pair once, in the order of the plan."""
+        """(name of a node, name of a user of its result), each pair once, in the order of the plan."""
         return [(source, user.name) for source, users in self._users.items() if source in self.nodes for user in users]
 
     def sources(self, node: PlannedNode) -> list[PlannedNode]:
-        """The nodes that compute what `node` takes; inputs and constants of the program are none."""
+        """The nodes that compute the inputs of `node`; inputs and constants of the program are no nodes."""
         names = dict.fromkeys(tensor.source for tensor in node.inputs)
         return [self.nodes[name] for name in names if name in self.nodes]
 
     def users(self, node: PlannedNode) -> list[PlannedNode]:
-        """The nodes that take what `node` gives."""
+        """The nodes that use a result of `node`."""
         return self._users.get(node.name, [])
 
     def named(self, pattern: str) -> list[PlannedNode]:
-        """The nodes whose name is `pattern` or fits it as a glob.
+        """The nodes with the name `pattern`, or with names that match it as a glob.
 
         Raises:
-            LowerdeckError: there is none; lists names that are near.
+            LowerdeckError: no node matches; lists similar names.
         """
         found = [node for node in self.plan.nodes if node.name == pattern or fnmatchcase(node.name, pattern)]
         if found:
@@ -53,18 +53,15 @@ class PlanGraph:
         near = components.similar(pattern.replace("*", ""), self.nodes, cutoff=0.5)
         hint = f"did you mean one of these: {', '.join(near)}?" if near else f"e.g. {', '.join(list(self.nodes)[:5])}"
         raise LowerdeckError(
-            f"the plan has no node {pattern!r} among its {len(self.nodes)}; a name or a glob such as `*conv*` is "
-            f"wanted; {hint}"
+            f"no name among the plan's {len(self.nodes)} nodes matches {pattern!r}, a name or a glob such as `*conv*`; "
+            f"{hint}"
         )
 
     def without_names(self, text: str) -> str:
-        """`text` with operators in place of the names of nodes: what is said of one then equals what is said of others.
+        """`text` with operators in place of nodes' names, to compare messages and hints on different nodes."""
 
-        Args:
-            text: A reason's words, or a hint.
-        """
-        return re.sub(r"[\w.]+", lambda word: self._operator(word[0]), text)
+        def replaced(word: re.Match[str]) -> str:
+            node = self.nodes.get(word[0].rstrip("."))
+            return word[0] if node is None else node.operator
 
-    def _operator(self, word: str) -> str:
-        named = self.nodes.get(word.rstrip("."))
-        return word if named is None else named.operator
+        return re.sub(r"[\w.]+", replaced, text)

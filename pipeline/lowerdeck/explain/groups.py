@@ -1,4 +1,4 @@
-"""What stays on the CPU, grouped by reason: the costliest reasons first."""
+"""Nodes on the CPU, grouped by reason, the costliest reasons first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEANINGS: Mapping[ReasonCode, str] = {
     ReasonCode.PARTITIONING: "left out when partitions were formed",
     ReasonCode.UNKNOWN: "the backend does not say",
 }
-"""What each code says, for people."""
+"""The meaning of each code in messages and pages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,24 +38,24 @@ class Row:
 
     operator: str
     reason: Reason
-    """Of the first of them; the others have the same code, check and values."""
+    """Reason of the first node; the others have the same code, check and values."""
     hint: str
-    """What would make them delegable; empty where nothing is known."""
+    """How to make them delegable; empty if unknown."""
     nodes: Sequence[PlannedNode]
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulate operations of all of them, per inference."""
+        """MACs of all nodes, per inference."""
         return sum(node.macs for node in self.nodes)
 
     @property
     def num_compute(self) -> int:
-        """How many of them compute."""
+        """Number of compute nodes."""
         return sum(node.compute for node in self.nodes)
 
     @property
     def modules(self) -> list[str]:
-        """Where they come from, each path once; the nodes' names where that is unknown."""
+        """Paths of their modules, each once; a node's own name if its module is unknown."""
         return list(dict.fromkeys(node.module or node.name for node in self.nodes))
 
 
@@ -68,36 +68,36 @@ class Group:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulate operations of all of them, per inference."""
+        """MACs of all nodes, per inference."""
         return sum(row.macs for row in self.rows)
 
     @property
     def num_nodes(self) -> int:
-        """How many they are."""
+        """Number of nodes."""
         return sum(len(row.nodes) for row in self.rows)
 
     @property
     def num_compute(self) -> int:
-        """How many of them compute."""
+        """Number of compute nodes."""
         return sum(row.num_compute for row in self.rows)
 
 
 def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
-    """What is not delegated, by reason code: those with most MACs first, then those with most nodes that compute.
+    """The nodes on the CPU by reason code: most MACs first, then most compute nodes.
 
     Args:
-        graph: Of the plan.
-        code: This one alone; None for all.
+        graph: Graph of the plan.
+        code: The only reason code to return; None for all.
     """
     rows: dict[tuple[str, ...], list[PlannedNode]] = {}
     hints: dict[tuple[str, ...], str] = {}
     for node in graph.plan.nodes:
         if node.reason is None or code not in (None, node.reason.code):
             continue
-        said = hint(node, graph)
-        key = _key(graph, node, node.reason, said)
+        text = hint(node, graph)
+        key = _key(graph, node, node.reason, text)
         rows.setdefault(key, []).append(node)
-        hints.setdefault(key, said)
+        hints.setdefault(key, text)
     by_code: dict[ReasonCode, list[Row]] = {}
     for key, nodes in rows.items():
         reason = nodes[0].reason
@@ -110,32 +110,32 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
     return sorted(found, key=lambda group: (-group.macs, -group.num_compute, -group.num_nodes, group.code))
 
 
-def _key(graph: PlanGraph, node: PlannedNode, reason: Reason, said: str) -> tuple[str, ...]:
-    """Equal for nodes that one row can tell of: which nodes are around them does not count, but what kind they are."""
+def _key(graph: PlanGraph, node: PlannedNode, reason: Reason, text: str) -> tuple[str, ...]:
+    """Equal for nodes that one row can describe: of the nodes around them, operators matter and names do not."""
     values = json.dumps(dict(reason.values), sort_keys=True, default=str)
-    parts = (reason.code, node.operator, reason.message, reason.check, values, said)
+    parts = (reason.code, node.operator, reason.message, reason.check, values, text)
     return tuple(map(graph.without_names, parts))
 
 
 def reason_code(name: str) -> ReasonCode:
-    """The reason code that is called `name`.
+    """The reason code `name`.
 
     Raises:
-        LowerdeckError: there is none; lists them all.
+        LowerdeckError: it does not exist; lists all codes.
     """
     try:
         return ReasonCode(name.lower().replace("-", "_"))
     except ValueError:
         listed = "\n".join(f"  {code:<18}{meaning}" for code, meaning in MEANINGS.items())
-        raise LowerdeckError(f"there is no reason code {name!r}; these there are:\n{listed}") from None
+        raise LowerdeckError(f"there is no reason code {name!r}; allowed:\n{listed}") from None
 
 
 def as_json(found: Sequence[Group], total_macs: int) -> list[dict[str, Any]]:
     """The groups as plain containers; docs/plan.md describes them.
 
     Args:
-        found: What `groups` gave.
-        total_macs: Of the whole program, for shares.
+        found: Result of `groups`.
+        total_macs: MACs of the whole program, for shares.
     """
     return [
         {
@@ -164,5 +164,5 @@ def as_json(found: Sequence[Group], total_macs: int) -> list[dict[str, Any]]:
 
 
 def share(part: int, whole: int) -> float:
-    """`part` of `whole`, 0 where the whole is nothing."""
+    """`part / whole`, or 0 if `whole` is 0."""
     return part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""What would make a node delegable, or why nothing has to: by the check that refused it, else by its reason code."""
+"""How to make a node delegable, or why that is unnecessary: by the check that refused it, else by its reason code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
-_RULES: Mapping[str, Sequence[Rule]] = {
-    "ethos_u": ethos_u.RULES,
-    "neutron": neutron.RULES,
-    "xnnpack": xnnpack.RULES,
-}
+_RULES: Mapping[str, Sequence[Rule]] = {"ethos_u": ethos_u.RULES, "neutron": neutron.RULES, "xnnpack": xnnpack.RULES}
 _CODES_WITH_RULES = (
     ReasonCode.CONSTRAINT,
     ReasonCode.TARGET_CONSTRAINT,
@@ -27,7 +23,7 @@ _CODES_WITH_RULES = (
 )
 _COPIES = {"dim_order_ops._to_dim_order_copy.default", "aten._to_copy.default"}
 _HARD_SIGMOID = {"aten.add.Tensor", "aten.clamp.default", "aten.div.Tensor"}
-"""What a hard sigmoid becomes in the edge program."""
+"""Operators of a hard sigmoid in the edge program."""
 _U85 = "build for an Ethos-U85 (`target: ethos_u85_256`), which takes it as it is"
 _SIGMOID = "this is a hard sigmoid, written out: use nn.Sigmoid, which the quantizer and the NPU have"
 _MAX_NAMES = 5
@@ -40,11 +36,11 @@ _CHANNELS = re.compile(r"(?:^|_)channels$")
 
 
 def hint(node: PlannedNode, graph: PlanGraph) -> str:
-    """What would make `node` delegable; empty for one that is delegated, and where nothing is known.
+    """How to make `node` delegable; empty if it is delegated or nothing is known.
 
     Args:
-        node: One of the graph's.
-        graph: Of the whole plan: a hint may concern a neighbour.
+        node: A node of the graph.
+        graph: Graph of the whole plan: a hint may concern a neighbour.
     """
     if node.reason is None:
         return ""
@@ -53,21 +49,15 @@ def hint(node: PlannedNode, graph: PlanGraph) -> str:
         users = ", ".join(dict.fromkeys(user.operator for user in graph.users(node)))
         return f"converts a constant for {users}, and goes when that is replaced; it costs next to nothing"
     if case.reason.code in _CODES_WITH_RULES:
-        said = _by_check(case) or _divisible(case)
-        if said:
-            return f"{said}; or {_U85}" if case.has_better_device else said
+        rules = _RULES.get(graph.plan.backend, ())
+        by_check = next((each.remedy(case) for each in rules if each.pattern.search(case.text)), "")
+        if text := by_check or _divisible(case):
+            return f"{text}; or {_U85}" if case.has_better_device else text
     return _BY_CODE[case.reason.code](case)
 
 
-def _by_check(case: Case) -> str:
-    for each in _RULES.get(case.graph.plan.backend, ()):
-        if each.pattern.search(case.text):
-            return each.remedy(case)
-    return ""
-
-
 def _divisible(case: Case) -> str:
-    """For numbers of channels that have to be multiples of something that the words or values name."""
+    """For numbers of channels that have to be multiples of a number in the message or the values."""
     found = _DIVISOR.search(case.text)
     named = found[1] if found else "groups" if "divisible" in case.text else ""
     by = int(named) if named.isdigit() else case.number(named)
@@ -120,7 +110,7 @@ def _not_quantized(case: Case) -> str:
 
 
 def _float_region_hint(case: Case, region: Sequence[PlannedNode]) -> str:
-    """For a node that computes in floats because those around it do."""
+    """For a node that computes in floats because its neighbours do."""
     if _in_hard_sigmoid(case):
         return _SIGMOID
     lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
@@ -137,7 +127,7 @@ def _float_region_hint(case: Case, region: Sequence[PlannedNode]) -> str:
 
 
 def _join_unique(names: Sequence[str]) -> str:
-    """Each name once, as many as can be read."""
+    """The first of `names`, each once, and the number of the others."""
     unique = list(dict.fromkeys(names))
     return ", ".join(unique[:_MAX_NAMES]) + (f" and {len(unique) - _MAX_NAMES} more" if unique[_MAX_NAMES:] else "")
 
@@ -149,10 +139,10 @@ def _in_hard_sigmoid(case: Case) -> bool:
 
 def _dtype(case: Case) -> str:
     dtypes = ", ".join(dict.fromkeys(tensor.dtype for tensor in case.activations))
-    given = f" in place of {dtypes}" if dtypes else ""
+    given = f" instead of {dtypes}" if dtypes else ""
     if case.graph.plan.backend == "xnnpack":
-        return f"give it a dtype that XNNPACK computes in{given}: float32, or int8 by `quantization: int8`"
-    return f"quantize it, all that it takes and what it gives to int8{given}"
+        return f"use a dtype that XNNPACK computes in{given}: float32, or int8 by `quantization: int8`"
+    return f"quantize it with all of its inputs and outputs to int8{given}"
 
 
 def _shape(case: Case) -> str:
@@ -163,7 +153,7 @@ def _shape(case: Case) -> str:
 def _not_constant(case: Case) -> str:
     computed = [tensor.source for tensor in case.activations[1:]]
     given = f" {computed[0]}" if len(computed) == 1 else ""
-    return f"make its weight or other argument{given} a parameter or buffer in place of computing it"
+    return f"make its weight or other argument{given} a parameter or buffer instead of computing it"
 
 
 def _target_constraint(case: Case) -> str:
@@ -183,7 +173,7 @@ def _neighbour_hint(case: Case) -> str:
         return ""
     if other.reason is None:
         return f"belongs to {other.name}"
-    # A chain of neighbours ends at a node that was refused for itself; a circle would be the backend's mistake.
+    # A chain of neighbours ends at a node with another reason; a cycle would be a bug of the backend.
     seen = {case.node.name, other.name}
     while other.reason and other.reason.code == ReasonCode.NEIGHBOUR and other.reason.node not in seen:
         seen.add(other.reason.node)
@@ -198,7 +188,7 @@ def _boundary(case: Case) -> str:
         at_boundary = not case.graph.sources(case.node) if name == "inputs" else not case.graph.users(case.node)
         if case.node.operator.startswith(operators) and at_boundary:
             return f"nothing to fix; `target.options.quantized_{name}: true` has the program's {name} in integers"
-    return "nothing to mend: the CPU converts numbers at the edge of a partition; fewer partitions need fewer of these"
+    return "nothing to fix: the CPU converts numbers at the edge of a partition; fewer partitions need fewer of these"
 
 
 def _no_op_partition(case: Case) -> str:
@@ -211,7 +201,7 @@ def _partitioning(case: Case) -> str:
     around = [node for node in (*case.graph.sources(case.node), *case.graph.users(case.node)) if node.reason]
     if around:
         return f"make the nodes around it delegable: {', '.join(node.name for node in around[:3])}"
-    return "make the nodes around it delegable, so that a partition can hold them together"
+    return "make the nodes around it delegable, so that one partition can contain them all"
 
 
 _BY_CODE: Mapping[ReasonCode, Callable[[Case], str]] = {

@@ -1,7 +1,7 @@
-"""Where the boxes of a graph stand: layers from top to bottom, few crossings, and long edges led around the boxes.
+"""The layout of a graph: layers from top to bottom with few crossings, and long edges around the boxes.
 
 The layered drawing of Sugiyama, Tagawa and Toda (1981): layers by the longest path, boxes in a layer ordered by the
-mean place of their neighbours, and places by least squares. Deterministic: the same graph gives the same drawing.
+mean place of their neighbours, and places by least squares. The same graph always has the same layout.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _SWEEPS = 6
-"""Times that the order and the places are improved, down and up."""
+"""Passes down and up that improve the order and the places."""
 _PASSING_WIDTH = 0.35
-"""Width of a place at which an edge passes a layer, in boxes."""
+"""Width of an edge that passes a layer, in boxes."""
 
 Edge = tuple[str, str]
 
@@ -25,26 +25,26 @@ class Layout:
     places: Mapping[str, tuple[float, int]]
     """Box -> (place within its layer, layer)."""
     routes: Mapping[Edge, tuple[tuple[float, int], ...]]
-    """Edge -> places that it passes, from start to end."""
+    """Edge -> places along it, from start to end."""
 
     @property
     def width(self) -> float:
-        """Boxes side by side."""
+        """Width of the drawing, in boxes."""
         passed = [x for route in self.routes.values() for x, _ in route]
         return 1 + max([*passed, *(x for x, _ in self.places.values())], default=0.0)
 
     @property
     def num_layers(self) -> int:
-        """Layers from top to bottom."""
+        """Number of layers."""
         return 1 + max((layer for _, layer in self.places.values()), default=-1)
 
 
 def layered(nodes: Sequence[str], edges: Sequence[Edge]) -> Layout:
-    """A drawing of the graph.
+    """The layout of a graph.
 
     Args:
-        nodes: Its boxes, every one after those that it takes from.
-        edges: Pairs of boxes, from a giver to a taker.
+        nodes: Boxes in topological order.
+        edges: Pairs of boxes, (producer, consumer).
     """
     layers = _layers(nodes, edges)
     chains = {edge: _chain(edge, layers) for edge in edges}
@@ -69,7 +69,7 @@ def layered(nodes: Sequence[str], edges: Sequence[Edge]) -> Layout:
 
 
 def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
-    """Box -> layer: below all that it takes from; what takes from nothing stands right above its first taker."""
+    """Box -> layer: below all of its producers; a box without producers is right above its first consumer."""
     producers, consumers = _neighbours(edges, 1), _neighbours(edges, 0)
     layers: dict[str, int] = {}
     for node in nodes:
@@ -81,14 +81,14 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
 
 
 def _chain(edge: Edge, layers: Mapping[str, int]) -> list[str]:
-    """The ends of an edge and between them a name for every layer that it passes."""
+    """The ends of an edge, and between them a name for every layer that it passes."""
     start, end = edge
     passing = [f"{start}\0{end}\0{layer}" for layer in range(layers[start] + 1, layers[end])]
     return [start, *passing, end]
 
 
 def _neighbours(edges: Sequence[Edge], end: int) -> dict[str, list[str]]:
-    """Box -> the boxes at the other end of its edges, where it stands at the `end` of them."""
+    """Box -> the boxes at the other end of those edges that have it at `end`, 0 or 1."""
     found: dict[str, list[str]] = {}
     for edge in edges:
         found.setdefault(edge[end], []).append(edge[1 - end])
@@ -96,7 +96,7 @@ def _neighbours(edges: Sequence[Edge], end: int) -> dict[str, list[str]]:
 
 
 def _order(ranks: list[list[str]], producers: Mapping[str, list[str]], consumers: Mapping[str, list[str]]) -> None:
-    """Sort every layer by the mean place of what its boxes are linked with in the layer before, and then after, it."""
+    """Sort every layer by the mean place of its boxes' neighbours, alternately in the layer before and after it."""
     place = {name: float(index) for names in ranks for index, name in enumerate(names)}
     for _ in range(_SWEEPS):
         for ordered, linked in ((ranks[1:], producers), (ranks[-2::-1], consumers)):
@@ -109,7 +109,7 @@ def _order(ranks: list[list[str]], producers: Mapping[str, list[str]], consumers
 def _places(
     ranks: list[list[str]], producers: Mapping[str, list[str]], consumers: Mapping[str, list[str]], boxes: set[str]
 ) -> dict[str, float]:
-    """Name -> place: as near to those that it is linked with as the others of its layer allow."""
+    """Name -> place, as near to its neighbours as the other boxes of its layer allow."""
     places = {name: float(index) for names in ranks for index, name in enumerate(names)}
     for _ in range(_SWEEPS):
         for ordered, linked in ((ranks, producers), (ranks[::-1], consumers)):
@@ -121,9 +121,10 @@ def _places(
 
 
 def _separate(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """The places nearest to `wanted`, by least squares, at which neighbours of these widths do not overlap.
+    """The places nearest to `wanted`, by least squares, at which boxes of these widths do not overlap.
 
-    Without the widths that lie before each, the places may only not decrease: pool adjacent violators.
+    Minus the widths before it, no place may be below the previous one: an isotonic regression, solved by pooling
+    adjacent violators.
     """
     offsets, reached = [], 0.0
     for index, width in enumerate(widths):

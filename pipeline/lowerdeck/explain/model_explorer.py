@@ -1,8 +1,8 @@
-"""A delegation plan for Google's Model Explorer, in the form that ExecuTorch's visualize_with_clusters stores.
+"""A delegation plan for Google's Model Explorer, in the format of ExecuTorch's visualize_with_clusters.
 
-One graph whose boxes lie in layers `partition NUMBER (TAG)`. ExecuTorch's function needs the package
-ai-edge-model-explorer for writing it, has no place for reasons, and fails where sizes vary; this needs the plan alone.
-ADR 0028 compares the two.
+One graph with its nodes in layers `partition NUMBER (TAG)`. ExecuTorch's function needs the package
+ai-edge-model-explorer, has no field for reasons, and fails on dynamic sizes; this module needs only the plan. ADR 0028
+compares the two.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.hints import hint
 
 _LABEL = "Executorch"
-"""What visualize_with_clusters calls its collection of graphs."""
+"""Name of the collection of graphs in visualize_with_clusters."""
 _CPU_STYLE = {"backgroundColor": "#fff4d9", "borderColor": "#cd3c28", "hoveredBorderColor": "#cd3c28"}
 
 
 def clusters(plan: DelegationPlan) -> dict[str, Any]:
-    """The plan as plain containers, for a `.json` file that Model Explorer opens."""
+    """The plan as plain containers, for a `.json` file for Model Explorer."""
     graph = PlanGraph(plan)
     number_of = {tag: number for number, tag in enumerate(plan.partitions)}
+    # Inputs, parameters, buffers and constants, each once: no node computes them.
+    inputs = {
+        tensor.source: tensor for node in plan.nodes for tensor in node.inputs if tensor.source not in graph.nodes
+    }
     drawn = {
         "id": "graph",
         "collectionLabel": _LABEL,
         **dict.fromkeys(("groupNodeConfigs", "nodeLabelsToHide", "tasksData", "layoutConfigs")),
         "nodes": [
-            *(_input_node(tensor) for tensor in _input_tensors(graph)),
+            *(_input_node(tensor) for tensor in inputs.values()),
             *(_node(graph, node, number_of) for node in plan.nodes),
             {**_empty_node("output", "output"), "incomingEdges": _edges(plan.outputs)},
         ],
@@ -43,17 +47,8 @@ def clusters(plan: DelegationPlan) -> dict[str, Any]:
     return {"label": _LABEL, "graphs": [drawn], "graphsWithLevel": [{"graph": drawn, "level": 0}]}
 
 
-def _input_tensors(graph: PlanGraph) -> list[PlannedTensor]:
-    """What nodes take that no node computes: inputs, parameters, buffers and constants, each once."""
-    given = {
-        tensor.source: tensor for node in graph.plan.nodes for tensor in node.inputs if tensor.source not in graph.nodes
-    }
-    return list(given.values())
-
-
 def _input_node(tensor: PlannedTensor) -> dict[str, Any]:
-    what = "constant" if tensor.is_constant else "input"
-    attributes = _attributes([("is", what)])
+    attributes = _attributes([("is", "constant" if tensor.is_constant else "input")])
     return {**_empty_node(tensor.source, tensor.source), "attrs": attributes, "outputsMetadata": [_metadata(0, tensor)]}
 
 
@@ -86,7 +81,7 @@ def _namespace(tag: str, number_of: dict[str, int]) -> str:
 
 
 def _empty_node(name: str, label: str) -> dict[str, Any]:
-    """All fields of Model Explorer's GraphNode, empty but for the first two."""
+    """All fields of Model Explorer's GraphNode, empty except `id` and `label`."""
     lists: dict[str, Any] = {
         key: [] for key in ("subgraphIds", "attrs", "incomingEdges", "outputsMetadata", "inputsMetadata")
     }

@@ -1,4 +1,4 @@
-"""What `lowerdeck explain` prints: plain lines without colours, as wide as they are, where no terminal reads them."""
+"""The output of `lowerdeck explain`: wrapped and styled in a terminal, else plain lines of any length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowerdeck.explain.groups import MEANINGS, Group, share
 from lowerdeck.explain.hints import hint
 
 _MAX_MODULES = 8
-"""Modules that a row names; --json has all."""
+"""Most modules that a row names; --json lists all."""
 _SHARES = ("delegated_share", "delegated_macs_share", "delegated_parameter_share")
 _METRICS = {
     "delegated_compute_nodes": "delegated compute nodes",
@@ -30,11 +30,11 @@ _METRICS = {
     "crossing_bytes": "bytes that cross",
     "transposes_at_boundary": "transposes at a boundary",
 }
-"""Metrics of `coverage` and what they are called."""
+"""Metrics of `coverage` and their names in the table."""
 
 
 def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> None:
-    """What stays on the CPU by reason code, below one line on the whole plan."""
+    """Print a summary of the plan, then the nodes on the CPU by reason code."""
     plan, metrics = graph.plan, coverage(graph.plan)
     total_macs = sum(node.macs for node in plan.nodes)
     shares = f", {100 * metrics['delegated_macs_share']:.1f} % of the MACs" if total_macs else ""
@@ -63,7 +63,7 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
 
 
 def print_nodes(console: Console, graph: PlanGraph, nodes: Iterable[PlannedNode]) -> None:
-    """All that the plan has on `nodes`, and what is around them."""
+    """Print everything in the plan about `nodes` and their neighbours."""
     for index, node in enumerate(nodes):
         if index:
             console.print()
@@ -90,8 +90,8 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
         yield "", format_reason(node.reason)
         if node.reason.node:
             yield "decided by", node.reason.node
-        if said := hint(node, graph):
-            yield "hint", said
+        if text := hint(node, graph):
+            yield "hint", text
 
 
 def format_tensor(tensor: PlannedTensor, *, named: bool = True) -> str:
@@ -107,25 +107,28 @@ def _place(node: PlannedNode | None) -> str:
 
 
 def print_difference(console: Console, found: PlanDifference, against: str) -> None:
-    """What changed from the plan before, named `against`, to the plan after."""
+    """Print what changed from the plan before, named `against`, to the plan after."""
+    before = {pair.after.name: pair.before for pair in found.pairs}
+
+    def previous_reason(node: PlannedNode) -> str:
+        return f"was {_reason(before[node.name])}"
+
+    def current_reason(node: PlannedNode) -> str:
+        return f"is {_reason(node)}" if node.reason else f"in {node.partition}"
+
+    def both_reasons(node: PlannedNode) -> str:
+        return f"{previous_reason(node)}; {current_reason(node)}"
+
     _line(console, Text(f"before: {against} ({found.before.backend}), {found.before.summary}"))
     _line(console, Text(f"now:    {found.after.backend}, {found.after.summary}"))
     if found.is_empty:
         _line(console, Text("Both delegate the same nodes in the same partitions."))
     _print_metrics(console, found)
-    _print_pairs(
-        console, "gained: delegated now, and not before", found.gained, lambda pair: _previous_reason(pair.before)
-    )
-    _print_pairs(console, "lost: delegated before, and not now", found.lost, lambda pair: _current_reason(pair.after))
-    both = "on the CPU in both, for another reason"
-    _print_pairs(
-        console,
-        both,
-        found.other_reason,
-        lambda pair: f"{_previous_reason(pair.before)}; {_current_reason(pair.after)}",
-    )
-    _print_single(console, "only in the program before", found.only_before)
-    _print_single(console, "only in the program now", found.only_after)
+    _print_listed(console, "gained: delegated now, and not before", _by_macs(found.gained), previous_reason)
+    _print_listed(console, "lost: delegated before, and not now", _by_macs(found.lost), current_reason)
+    _print_listed(console, "on the CPU in both, for another reason", _by_macs(found.other_reason), both_reasons)
+    _print_listed(console, "only in the program before", found.only_before, current_reason)
+    _print_listed(console, "only in the program now", found.only_after, current_reason)
     if found.partitions:
         _heading(console, "partitions", len(found.partitions))
     for change in found.partitions:
@@ -150,45 +153,24 @@ def _print_metrics(console: Console, found: PlanDifference) -> None:
     console.print(table)
 
 
-def _print_pairs(console: Console, title: str, pairs: Sequence[Pair], format_pair: Callable[[Pair], str]) -> None:
-    if not pairs:
-        return
-    computing = [pair for pair in pairs if pair.after.compute]
-    _heading(console, title, len(pairs))
-    for pair in sorted(computing, key=lambda pair: -pair.after.macs):
-        _line(console, Text(_format_node(pair.after)), 2)
-        _line(console, Text(format_pair(pair)), 6)
-    _print_rest(console, len(pairs) - len(computing))
+def _by_macs(pairs: Sequence[Pair]) -> list[PlannedNode]:
+    return sorted((pair.after for pair in pairs), key=lambda node: -node.macs)
 
 
-def _print_single(console: Console, title: str, nodes: Sequence[PlannedNode]) -> None:
+def _print_listed(
+    console: Console, title: str, nodes: Sequence[PlannedNode], describe: Callable[[PlannedNode], str]
+) -> None:
     if not nodes:
         return
     computing = [node for node in nodes if node.compute]
     _heading(console, title, len(nodes))
     for node in computing:
-        _line(console, Text(_format_node(node)), 2)
-        _line(console, Text(_current_reason(node) if node.reason else f"in {node.partition}"), 6)
-    _print_rest(console, len(nodes) - len(computing))
-
-
-def _print_rest(console: Console, number: int) -> None:
-    if number:
+        macs = f", {node.macs:,} MACs" if node.macs else ""
+        _line(console, Text(f"{node.name} ({node.operator}) in {node.module or 'an unknown module'}{macs}"), 2)
+        _line(console, Text(describe(node)), 6)
+    if number := len(nodes) - len(computing):
         what = "1 that only converts or unpacks" if number == 1 else f"{number} that only convert or unpack"
         _line(console, Text(f"and {what}"), 2)
-
-
-def _format_node(node: PlannedNode) -> str:
-    macs = f", {node.macs:,} MACs" if node.macs else ""
-    return f"{node.name} ({node.operator}) in {node.module or 'an unknown module'}{macs}"
-
-
-def _previous_reason(node: PlannedNode) -> str:
-    return f"was {_reason(node)}"
-
-
-def _current_reason(node: PlannedNode) -> str:
-    return f"is {_reason(node)}"
 
 
 def _reason(node: PlannedNode) -> str:
@@ -202,7 +184,7 @@ def _heading(console: Console, title: str, number: int) -> None:
 
 
 def format_reason(reason: Reason) -> str:
-    """The backend's message, the check that gave it, and the values that the message leaves out."""
+    """The backend's message, the check that it comes from, and the values that the message leaves out."""
     left_out = [
         f"{name}={value}"
         for name, value in reason.values.items()
@@ -213,7 +195,7 @@ def format_reason(reason: Reason) -> str:
 
 
 def _mentions(message: str, name: str, value: object) -> bool:
-    """Whether `message` have the value by its name, or all of the texts that it is."""
+    """Whether `message` contains the name, or every text of the value."""
     texts = value if isinstance(value, list) else [value]
     return name in message or all(isinstance(text, str) and text in message for text in texts)
 
@@ -224,14 +206,13 @@ def _counts(nodes: int, macs: int, total_macs: int) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """The first of `names`, and how many more there are."""
-    return ", ".join(names[:_MAX_MODULES]) + (
-        f" and {len(names) - _MAX_MODULES} more" if len(names) > _MAX_MODULES else ""
-    )
+    """The first of `names`, and the number of the others."""
+    more = f" and {len(names) - _MAX_MODULES} more" if len(names) > _MAX_MODULES else ""
+    return ", ".join(names[:_MAX_MODULES]) + more
 
 
 def _line(console: Console, text: Text, indent: int = 0) -> None:
-    """Wrapped below itself in a terminal; as it is everywhere else."""
+    """Print `text`, in a terminal wrapped with its indent."""
     if console.is_terminal:
         console.print(Padding(text, (0, 0, 0, indent), expand=False))
     else:

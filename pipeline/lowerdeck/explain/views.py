@@ -1,21 +1,23 @@
-"""The graph of a plan at several grains: put together by modules, operator by operator, or with every node."""
+"""The graph of a plan at several levels of detail: by modules, by operators, or with every node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lowerdeck.contracts.plan import PlannedNode
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.layout import Edge
 
 _MAX_GROUPS = 80
-"""Boxes that a picture of the whole may have before modules are put together further."""
+"""Most boxes of the view by modules; with more, outer modules are the boxes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """Nodes that are drawn as one."""
+    """Nodes drawn as one box."""
 
     key: str
     title: str
@@ -25,13 +27,13 @@ class Box:
 
     @property
     def partition(self) -> str | None:
-        """Where they run; None for the CPU."""
+        """The partition that they run in; None for the CPU."""
         return self.nodes[0].partition
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Boxes and edges between them, every box after those that it takes from."""
+    """Boxes in topological order, and edges between them."""
 
     name: str
     title: str
@@ -40,22 +42,13 @@ class View:
 
 
 def views(graph: PlanGraph) -> list[View]:
-    """What can be looked at, coarse to fine; a grain that shows the same as the one before it is left out."""
+    """The views of a plan, coarse to fine, without those that have as many boxes as the next finer one."""
     computing = [node for node in graph.plan.nodes if node.compute]
     edges = _edges_between(graph, {node.name for node in computing})
-    every = View(
-        name="all",
-        title="all nodes",
-        boxes=[_single(node) for node in graph.plan.nodes],
-        edges=graph.edges,
-    )
+    every = View(name="all", title="all nodes", boxes=[_single(node) for node in graph.plan.nodes], edges=graph.edges)
     operators = View(name="operators", title="operators", boxes=[_single(node) for node in computing], edges=edges)
     found = [_by_module(computing, edges), operators, every]
-    return [view for view, finer in zip(found, [*found[1:], None], strict=True) if _shows_more(view, finer)]
-
-
-def _shows_more(view: View, finer: View | None) -> bool:
-    return finer is None or 0 < len(view.boxes) < len(finer.boxes)
+    return [view for view, finer in pairwise(found) if 0 < len(view.boxes) < len(finer.boxes)] + [every]
 
 
 def short(operator: str) -> str:
@@ -69,8 +62,8 @@ def _single(node: PlannedNode) -> Box:
 
 
 def _edges_between(graph: PlanGraph, kept: set[str]) -> list[Edge]:
-    """Edges between `kept` nodes, those through others among them."""
-    reached: dict[str, dict[str, None]] = {}  # of a node left out, the kept nodes that it takes from
+    """Edges between `kept` nodes, direct or through other nodes."""
+    reached: dict[str, dict[str, None]] = {}  # node left out -> kept nodes that produce its inputs
     edges: dict[Edge, None] = {}
     for node in graph.plan.nodes:
         producers: dict[str, None] = {}
@@ -84,7 +77,7 @@ def _edges_between(graph: PlanGraph, kept: set[str]) -> list[Edge]:
 
 
 def _by_module(nodes: Sequence[PlannedNode], edges: Sequence[Edge]) -> View:
-    """Modules as boxes, at the finest grain that has few enough of them."""
+    """Modules as boxes, at the finest level of at most `_MAX_GROUPS` boxes."""
     deepest = max((node.module.count(".") + 1 for node in nodes), default=1)
     for depth in range(deepest, 0, -1):
         boxes, between = _grouped(nodes, edges, depth)
@@ -94,10 +87,10 @@ def _by_module(nodes: Sequence[PlannedNode], edges: Sequence[Edge]) -> View:
 
 
 def _grouped(nodes: Sequence[PlannedNode], edges: Sequence[Edge], depth: int) -> tuple[list[Box], list[Edge]]:
-    """Nodes of one module, as far as `depth` names say, that run in one place and hang together.
+    """Group connected nodes that run in one place and whose module paths agree in the first `depth` names.
 
-    Put together so that no circle arises: a node joins the group of a node that it takes from only where all others
-    that it takes from belong to groups of lower level, and edges between groups always lead to a higher level.
+    No cycle can arise: a node joins the group of one of its producers only if all other producers are in groups of a
+    lower level, and edges between groups always lead to a higher level.
     """
     producers: dict[str, list[str]] = {}
     for producer, consumer in edges:
@@ -106,15 +99,14 @@ def _grouped(nodes: Sequence[PlannedNode], edges: Sequence[Edge], depth: int) ->
     members: list[list[PlannedNode]] = []
     levels: list[int] = []
     for node in nodes:
-        before = sorted(
-            {group_of[producer] for producer in producers.get(node.name, ())}, key=lambda group: -levels[group]
-        )
-        highest = before[0] if before else None
-        alone = highest is not None and all(levels[group] < levels[highest] for group in before[1:])
-        if highest is not None and alone and _belongs(node, members[highest][0], depth):
-            group_of[node.name] = highest
-            members[highest].append(node)
-            continue
+        before = {group_of[producer] for producer in producers.get(node.name, ())}
+        highest = [group for group in before if levels[group] == max(levels[other] for other in before)]
+        if len(highest) == 1:
+            first = members[highest[0]][0]
+            if _prefix(node, depth) == _prefix(first, depth) and node.partition == first.partition:
+                group_of[node.name] = highest[0]
+                members[highest[0]].append(node)
+                continue
         group_of[node.name] = len(members)
         members.append([node])
         levels.append(1 + max((levels[group] for group in before), default=-1))
@@ -124,24 +116,12 @@ def _grouped(nodes: Sequence[PlannedNode], edges: Sequence[Edge], depth: int) ->
     return boxes, [edge for edge in between if edge[0] != edge[1]]
 
 
-def _belongs(node: PlannedNode, other: PlannedNode, depth: int) -> bool:
-    return _prefix(node, depth) == _prefix(other, depth) and node.partition == other.partition
-
-
 def _prefix(node: PlannedNode, depth: int) -> str:
     return ".".join(node.module.split(".")[:depth])
 
 
 def _group_box(group: int, nodes: Sequence[PlannedNode], depth: int) -> Box:
     title = _prefix(nodes[0], depth) or short(nodes[0].operator)
-    return Box(
-        key=f"g{group}", title=title, subtitle=_counted(short(node.operator) for node in nodes), nodes=tuple(nodes)
-    )
-
-
-def _counted(names: Iterable[str]) -> str:
-    """E.g. `2 convolution, add`."""
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
+    counts = Counter(short(node.operator) for node in nodes)
+    subtitle = ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
+    return Box(key=f"g{group}", title=title, subtitle=subtitle, nodes=tuple(nodes))

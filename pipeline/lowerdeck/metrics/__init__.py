@@ -1,4 +1,4 @@
-"""Metrics by name: every module here is one, with `compute(outputs)`."""
+"""Metrics by name: every module here is a metric with a function `compute(outputs)`."""
 
 from __future__ import annotations
 

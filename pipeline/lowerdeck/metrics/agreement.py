@@ -1,4 +1,4 @@
-"""Agreement: the share of samples on which a program has the same top-1 class as the program that it was made from."""
+"""Agreement: the share of samples on which a program and the one it derives from have the same top-1 class."""
 
 from __future__ import annotations
 

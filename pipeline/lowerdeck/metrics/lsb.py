@@ -9,7 +9,7 @@ from lowerdeck.evaluation.quantization_error import error_lsb
 def compute(outputs: Outputs) -> dict[str, float]:
     """`output_lsb`; `delegated_error_max_lsb`, `delegated_error_mean_lsb`, `delegated_exact_share` over all outputs.
 
-    Empty where the output is not quantized, or the delegated program was not executed: there is nothing to count.
+    Empty if the output is not quantized or the delegated program was not executed.
     """
     if outputs.output_lsb is None or "delegated" not in outputs.logits:
         return {}

@@ -1,4 +1,4 @@
-"""Top-1 accuracy: the share of samples whose largest output is the one of their label."""
+"""Top-1 accuracy: the share of samples for which the output of the label's class is the largest."""
 
 from __future__ import annotations
 

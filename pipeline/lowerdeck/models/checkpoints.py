@@ -1,4 +1,4 @@
-"""Weights from files: which formats are accepted, and how they come into a model. Nothing here can execute a pickle."""
+"""Loads weights from files of accepted formats, without executing pickles."""
 
 from __future__ import annotations
 
@@ -16,29 +16,27 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 WRAPPERS = ("module.", "_orig_mod.")
-"""Prefixes that DataParallel and torch.compile put in front of every name."""
+"""Prefixes that DataParallel and torch.compile add to every name."""
 NUM_NAMED = 3
 
 
 def is_path(weights: str) -> bool:
-    """Whether `weights` means a file (it has a separator or a checkpoint's suffix) and not a name of torchvision."""
+    """Whether `weights`, with a separator or a checkpoint's suffix, is a file and not one of torchvision's names."""
     return "/" in weights or "\\" in weights or weights.endswith(SUFFIXES)
 
 
 def check_file(weights: str) -> None:
-    """Raise ConfigurationError unless `weights` is an existing file of an accepted format; it is not opened."""
+    """Raise ConfigurationError unless `weights` is an existing file with an accepted suffix; does not open it."""
     path = Path(weights)
     if path.suffix not in SUFFIXES:
         raise ConfigurationError(
             f"model.weights is {weights}, with suffix {path.suffix!r}; allowed are {', '.join(SUFFIXES)}. Save them "
-            "with "
-            "safetensors.torch.save_file(model.state_dict(), path)."
+            "with safetensors.torch.save_file(model.state_dict(), path)."
         )
     if not path.is_file():
         raise ConfigurationError(
-            f"model.weights is {weights}, which does not exist; correct the path (it is relative to the folder the "
-            "command "
-            "runs in), or set it to null for random weights"
+            f"model.weights is {weights}, which does not exist; correct the path (it is relative to the working folder "
+            "of the command), or set it to null for random weights"
         )
 
 
@@ -47,23 +45,23 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
 
     Args:
         model: any module; its parameters and buffers are overwritten
-        weights: path of a state dict, which may stand under `state_dict` or `model` in the file
-        ignored_prefixes: entries of the file whose names begin with one of these are left out
+        weights: path of a state dict, which may be nested under `state_dict` or `model` in the file
+        ignored_prefixes: prefixes of names in the file to ignore
 
     Raises:
         ConfigurationError: names or shapes differ from the model's.
-        LowerdeckError: the file is missing or damaged, or holds more than tensors.
+        LowerdeckError: the file is missing or damaged, or contains more than tensors.
     """
     check_file(weights)
     metadata, state = _without_wrappers(read(weights), model)
     ignored = tuple(ignored_prefixes)
     state = {name: value for name, value in state.items() if not (ignored and name.startswith(ignored))}
     own = model.state_dict()
-    # Checkpoints of old releases lack these counters; inference does not use them.
+    # Checkpoints of old releases lack these counters, which inference does not use.
     counters = {name: value for name, value in own.items() if name.endswith(".num_batches_tracked")}
     complete = OrderedDict({**counters, **state})
-    # Modules read the version of their layout here (torchvision's MNASNet refuses to load without); safetensors has no
-    # place for it, so such a file counts as written by this version.
+    # Modules read the version of their layout here, and torchvision's MNASNet requires it. safetensors cannot store it,
+    # so such a file is treated as one of the current version.
     complete._metadata = metadata or getattr(own, "_metadata")  # type: ignore[attr-defined]  # noqa: B009
     misshaped = [
         f"{name} is {list(value.shape)} in the file and {list(own[name].shape)} in the model"
@@ -71,7 +69,7 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         if name in own and value.shape != own[name].shape
     ]
     try:
-        # Not strict here, so that modules can rename what older versions called differently; checked right below.
+        # Not strict, because modules may rename entries of older versions; the result is checked below.
         result = model.load_state_dict(complete, strict=False)
     except RuntimeError as error:
         misshaped = misshaped or [" ".join(str(error).split())]
@@ -96,9 +94,8 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
         loaded = torch.load(weights, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise LowerdeckError(
-            f"{weights} holds more than tensors, or is damaged{_refused_name(error)}. Whole pickled models are not "
-            "loaded, "
-            "because a pickle can run any code; save model.state_dict() instead."
+            f"{weights} contains more than tensors, or is damaged{_refused_name(error)}. Whole pickled models are not "
+            "loaded, because a pickle can run any code; save model.state_dict() instead."
         ) from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise LowerdeckError(f"{weights} cannot be read as weights: {_first_line(error)}") from error
@@ -108,14 +105,14 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
             break
     if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise LowerdeckError(
-            f"{weights} holds {_description(loaded)}; allowed is a state dict (tensors by name), which may stand under "
-            "`state_dict` or `model`"
+            f"{weights} contains {_description(loaded)}; allowed is a state dict (tensors by name), which may be "
+            "nested under `state_dict` or `model`"
         )
     return loaded
 
 
 def _refused_name(error: pickle.UnpicklingError) -> str:
-    """What torch refused in the pickle. The rest of its message advises switching the protection off."""
+    """The name in the pickle that torch refused. The rest of its message advises turning the protection off."""
     found = re.search(r"GLOBAL (\S+)", str(error))
     return f" (it refers to {found.group(1)})" if found else ""
 

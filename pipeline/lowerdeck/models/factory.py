@@ -1,6 +1,6 @@
-"""Models of your own: a class or function that returns an nn.Module, named by its import path.
+"""Your own models: a class or function that returns an nn.Module, named by its import path.
 
-`lowerdeck.models.` and the packages under `plugins` in params.yaml may be named (import_paths.py).
+Allowed are paths in `lowerdeck.models.` and in the packages under `plugins` in params.yaml (import_paths.py).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _EXAMPLE = "lowerdeck.models.networks.resnet8:ResNet8"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may stand under `model.options`."""
+    """Keys of `model.options`."""
 
     factory: str
     """Import path `package.module:attribute` of a class or function that returns an nn.Module."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments for it."""
+    """Keyword arguments of the factory."""
 
 
 def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None:
     """Raise ConfigurationError for a value that `build` would refuse.
 
-    The factory's source text is read. Only where that does not settle the matter (an attribute imported from elsewhere,
-    a decorated function) is the module imported, with its dependencies.
+    Reads the factory's source text. The module and its dependencies are imported only if that is not enough, e.g. for
+    a decorated function or an attribute imported from elsewhere.
 
     Args:
         options: see Options
         weights: null, or the path of a checkpoint
-        plugins: packages whose modules may be named, from params.yaml
+        plugins: packages with permitted modules, from params.yaml
     """
     import_paths.split_import_path(options.factory, _KEY, _EXAMPLE)
     import_paths.check_permitted(options.factory, _KEY, OWN_PACKAGE, plugins)
@@ -77,8 +77,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise ConfigurationError(
             f"{options.factory} returned a {type(model).__name__}; it must return a torch.nn.Module. Name a class "
-            "derived "
-            "from it, or a function that returns an instance."
+            "derived from it, or a function that returns an instance."
         )
     if weights is not None:
         checkpoints.load_into(model, weights)
@@ -91,7 +90,7 @@ def _check_kwargs(options: Options, accepted: signatures.Parameters | None) -> N
     unknown = [] if accepted.any_keyword else [name for name in options.kwargs if name not in accepted.keywords]
     if unknown:
         raise ConfigurationError(
-            f"model.options.kwargs has {', '.join(unknown)}, which {options.factory} does not take; it takes "
+            f"model.options.kwargs has {', '.join(unknown)}, which {options.factory} does not accept; it accepts "
             f"{', '.join(accepted.keywords) or 'no arguments'}.{components.did_you_mean(unknown[0], accepted.keywords)}"
         )
     missing = [name for name in accepted.required if name not in options.kwargs]

@@ -1,7 +1,7 @@
-"""Every image classification architecture of torchvision, by its name there.
+"""Every image classification architecture of torchvision, by torchvision's name.
 
 Weights are null (random, from the caller's torch.manual_seed), the path of a checkpoint, or one of torchvision's names
-(`DEFAULT`, `IMAGENET1K_V1`), which it downloads once into torch's cache.
+(`DEFAULT`, `IMAGENET1K_V1`), which are downloaded once into torch's cache.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 NUM_IMAGENET_CLASSES = 1000
 """Number of classes of all weights that torchvision publishes for classification."""
 AUXILIARY_HEADS: Mapping[str, tuple[str, ...]] = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
-"""Parts that only training uses, by architecture; the model that is built has none of them."""
+"""Architecture -> parts that only training uses, which are left out."""
 HEADLESS_WEIGHTS = ("IMAGENET1K_FEATURES",)
-"""Weights of torchvision without the last layers: they are for detection."""
+"""Weights of torchvision without the last layers, for detection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may stand under `model.options`."""
+    """Keys of `model.options`."""
 
     architecture: str
-    """Name of the architecture, as torchvision.models spells it, e.g. mobilenet_v2."""
+    """Name of the architecture in torchvision.models, e.g. mobilenet_v2."""
     num_classes: int | None = None
     """Outputs of the last layer; null for ImageNet's 1000."""
 
@@ -48,12 +48,12 @@ class Options:
 
 
 def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None:
-    """Raise ConfigurationError for a value that `build` would refuse; torchvision is not imported.
+    """Raise ConfigurationError for a value that `build` would refuse, without importing torchvision.
 
     Args:
         options: see Options
         weights: null, a path, or one of torchvision's names
-        plugins: not used here
+        plugins: unused
     """
     known = architectures()
     if options.architecture not in known:
@@ -76,9 +76,8 @@ def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None
     if options.num_classes not in (None, NUM_IMAGENET_CLASSES):
         raise ConfigurationError(
             f"model.options.num_classes is {options.num_classes}, but torchvision's weights {weights} have "
-            f"{NUM_IMAGENET_CLASSES} classes; leave num_classes out, or set model.weights to null or to a checkpoint "
-            "of "
-            "your own"
+            f"{NUM_IMAGENET_CLASSES} classes; leave num_classes out, or set model.weights to null or to your own "
+            "checkpoint"
         )
 
 
@@ -87,10 +86,10 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
 
     Args:
         options: see Options
-        weights: null, a path, or a name of torchvision's
+        weights: null, a path, or one of torchvision's names
 
     Raises:
-        ConfigurationError: what `check` refuses, or a checkpoint that does not fit.
+        ConfigurationError: `check` refuses a value, or a checkpoint does not fit.
         LowerdeckError: torchvision's weights could not be downloaded.
     """
     check(options, weights, ())
@@ -100,7 +99,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     arguments: dict[str, Any] = {"num_classes": options.num_classes or NUM_IMAGENET_CLASSES}
     if weights is None or checkpoints.is_path(weights):
         if heads:
-            # Set explicitly, or both architectures warn that this default will change.
+            # Explicit, because both architectures warn that this default will change.
             arguments |= {"aux_logits": False, "init_weights": True}
         model: torch.nn.Module = models.get_model(name, weights=None, **arguments)
         if weights is not None:
@@ -111,18 +110,16 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             model = models.get_model(name, weights=weights, progress=sys.stderr.isatty(), **arguments)
     except pickle.UnpicklingError as error:
         raise LowerdeckError(
-            f"torchvision's weights {weights} for {name} hold more than tensors, or are damaged: delete them from "
-            "torch's "
-            "cache (~/.cache/torch/hub/checkpoints, or below TORCH_HOME) to download them again"
+            f"torchvision's weights {weights} for {name} contain more than tensors, or are damaged: delete them from "
+            "torch's cache (~/.cache/torch/hub/checkpoints, or below TORCH_HOME) to download them again"
         ) from error
     except (OSError, RuntimeError, ValueError) as error:  # URLError is an OSError, a wrong hash a RuntimeError
         raise LowerdeckError(
             f"torchvision's weights {weights} for {name} could not be downloaded or read: "
-            f"{' '.join(str(error).split())}. "
-            "Check the network, or set model.weights to the path of a downloaded checkpoint."
+            f"{' '.join(str(error).split())}. Check the network, or set model.weights to a downloaded checkpoint."
         ) from error
     if heads:
-        # With these weights, inception_v3 insists on being built with its auxiliary head.
+        # With these weights, inception_v3 requires its auxiliary head.
         for attribute, value in {"aux_logits": False, **{head.rstrip("."): None for head in heads}}.items():
             setattr(model, attribute, value)
     return model.eval()
@@ -130,10 +127,10 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
 
 @cache
 def architectures() -> Mapping[str, tuple[str, ...]]:
-    """Names of torchvision's own weights by classification architecture, sorted; read from torchvision's source.
+    """Classification architecture -> names of torchvision's weights, sorted; read from torchvision's source.
 
-    Importing torchvision takes 3 s, reading the names a fraction of one. tests/models compares the result with what
-    torchvision itself lists.
+    Importing torchvision takes 3 s, reading the names much less than 1 s. tests/models compares the result with
+    torchvision's own list.
 
     Raises:
         ConfigurationError: torchvision is not installed.
@@ -150,9 +147,10 @@ def _builders_below(folder: Path, module: str) -> dict[str, tuple[str, ...]]:
     """`_builders` of a module and of all modules that it re-exports by `from .name import *`.
 
     torchvision.models re-exports its classification modules this way, and mobilenet its versions; segmentation,
-    detection and the rest are packages and imported by name.
+    detection and others are packages imported by name.
     """
-    tree = _parse(folder / f"{module}.py")
+    path = folder / f"{module}.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
     found = _builders(tree)
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*" and statement.module:
@@ -161,7 +159,7 @@ def _builders_below(folder: Path, module: str) -> dict[str, tuple[str, ...]]:
 
 
 def _builders(module: ast.Module) -> dict[str, tuple[str, ...]]:
-    """Functions of one of torchvision's modules that are decorated as architectures, with their weights' names."""
+    """Functions of a module that are decorated as architectures, with the names of their weights."""
     members = {
         node.name: tuple(
             target.id
@@ -194,13 +192,9 @@ def _identifiers_of_weights_annotation(function: ast.FunctionDef) -> Iterator[st
             yield from (node.id for node in ast.walk(argument.annotation) if isinstance(node, ast.Name))
 
 
-def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
-
-
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """torchvision loads its downloads with a plain torch.load, which executes pickles; this forbids it."""
+    """Make torch.load, as torchvision calls it for downloads, refuse to execute pickles."""
     variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(variable)
     os.environ[variable] = "1"

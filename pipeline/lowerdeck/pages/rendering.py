@@ -1,4 +1,4 @@
-"""Renders pages from templates/, styles/ and scripts/; text that is no Markup is escaped."""
+"""Renders pages from templates/, styles/ and scripts/, and escapes all text except Markup."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ _FILES = resources.files("lowerdeck.pages")
 
 
 def render(page: str, **values: Any) -> str:
-    """One HTML file that loads nothing; the same values give the same text.
+    """A self-contained HTML file, equal for equal values.
 
     Args:
-        page: Names templates/{page}.html.j2 and, where they exist, styles/{page}.css and scripts/{page}.js.
-        values: What the template shows.
+        page: Name of templates/{page}.html.j2 and, if they exist, of styles/{page}.css and scripts/{page}.js.
+        values: Values for the template.
 
     Raises:
-        jinja2.UndefinedError: the template shows a value that is not given.
+        jinja2.UndefinedError: a value of the template is missing.
     """
-    style, script = _text(f"styles/{page}.css"), _text(f"scripts/{page}.js")
-    style = _text("styles/base.css") + style
+    style, script = _text("styles/base.css") + _text(f"styles/{page}.css"), _text(f"scripts/{page}.js")
     return _environment().get_template(f"{page}.html.j2").render(values, style=style, script=script) + "\n"
 
 
@@ -44,11 +43,11 @@ def _environment() -> jinja2.Environment:
 
 
 def _text(name: str) -> Markup:
-    """A style sheet or script, empty where there is none; a part of the program, hence not escaped."""
+    """A style sheet or script of the package, which needs no escaping; empty if it does not exist."""
     file = _FILES / name
     return Markup(file.read_text(encoding="utf-8") if file.is_file() else "")  # noqa: S704
 
 
 def _csp_digest(script: str) -> str:
-    """How a content security policy names a script that may run."""
+    """The source expression of a content security policy that allows `script`."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"

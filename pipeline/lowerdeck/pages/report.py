@@ -1,11 +1,11 @@
-"""The report of a build as one HTML file: no script, nothing loaded from anywhere, light and dark."""
+"""The report of a build as one self-contained HTML file without scripts, in light and dark."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowerdeck.artifacts.evaluation_results import Confusion
@@ -14,18 +14,20 @@ from lowerdeck.pages.rendering import render as render_page
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
 from lowerdeck.report.quantization import HEADER, tensor_rows
+from lowerdeck.tracking.content import flat
 
 MAX_MATRIX_CLASSES = 40
-"""With more classes the most frequent mistakes are listed in place of the matrix."""
+"""Most classes with a matrix; with more, the most frequent mistakes are listed instead."""
 NUM_MISTAKES = 30
 MAX_ROWS = 40
-"""Rows of classes and of layers that are not folded away."""
+"""Most rows of classes and of layers that are shown unfolded."""
 NO_REASON = "no reason given"
 
 
 def render(build: Build) -> str:
     """The page for `build`."""
     mistakes = _mistakes(build.confusion) if build.confusion else None
+    configuration = flat(dataclasses.asdict(build.config))
     return render_page(
         "report",
         title=f"{build.config.model.name} on {build.config.target.name}",
@@ -44,13 +46,13 @@ def render(build: Build) -> str:
         tensor_header=HEADER,
         tensors=[row.cells() for row in tensor_rows(build.tensors, build.layers)] if build.tensors else [],
         lineage=build.lineage,
-        configuration=[(key, json.dumps(value, ensure_ascii=False)) for key, value in _flat(build.config)],
+        configuration=[(key, json.dumps(value, ensure_ascii=False)) for key, value in configuration],
         **_plan(build.plan),
     )
 
 
 def _metrics(build: Build) -> list[tuple[str, str]]:
-    """The metrics below the tiles, by name; what a tile shows is left out."""
+    """The metrics below the tiles, by name, without those of the tiles."""
     rows = summary.rows(build.config, build.metrics, build.manifest)
     rows += summary.estimates(build.metrics, build.manifest["converter"]["flavor"])
     rows += [*summary.comparisons(build.metrics), ("executed by", str(build.metrics.get("executed_by", "unknown")))]
@@ -59,7 +61,7 @@ def _metrics(build: Build) -> list[tuple[str, str]]:
 
 
 def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The metrics that are looked for first, each as (name, what is set large, what is set small below it)."""
+    """The most important metrics, as (name, large text, small text)."""
     tiles = []
     for program in ("float", "quantized", "delegated"):
         large, of, small = summary.accuracy(measured, program).partition(" of ")
@@ -72,21 +74,20 @@ def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _mistakes(confusion: Confusion) -> Counter[tuple[str, str]] | None:
-    """How often which class was taken for which other one; None where the matrix has room."""
+    """(actual, predicted) class -> number of mistakes; None if the matrix is shown."""
     if len(confusion.labels) <= MAX_MATRIX_CLASSES:
         return None
-    return Counter(
-        {
-            (actual, predicted): confusion.counts[row][column]
-            for row, actual in enumerate(confusion.labels)
-            for column, predicted in enumerate(confusion.labels)
-            if row != column and confusion.counts[row][column]
-        }
-    )
+    mistakes = {
+        (actual, predicted): count
+        for actual, counts in zip(confusion.labels, confusion.counts, strict=True)
+        for predicted, count in zip(confusion.labels, counts, strict=True)
+        if actual != predicted and count
+    }
+    return Counter(mistakes)
 
 
 def _classes(build: Build) -> list[tuple[str | int, ...]]:
-    """Accuracy by class, the classes first that the most real program recognizes worst."""
+    """Accuracy by class, worst first by the last program, which is the closest to the device."""
     ordered = sorted(build.classes, key=lambda entry: list(entry.accuracies.values())[-1][0])
     return [
         (
@@ -109,9 +110,7 @@ def _plan(plan: DelegationPlan) -> dict[str, Any]:
             (name, count, delegated[name], count - delegated[name]) for name, count in operators.most_common()
         ],
         "by_partition": _by_partition(plan),
-        "nodes": [
-            (node.name, node.operator, *_where(node), f"{node.macs:,}" if node.macs else "") for node in computing
-        ],
+        "nodes": [_node(node) for node in computing],
     }
 
 
@@ -123,9 +122,9 @@ def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
     return [(reason, operator, len(where), ", ".join(where)) for (reason, operator), where in ordered]
 
 
-def _where(node: PlannedNode) -> tuple[str, str, str]:
-    """Where it runs, and which part and line of the model it comes from."""
-    return node.partition or f"CPU: {node.reason or NO_REASON}", node.module, node.source
+def _node(node: PlannedNode) -> tuple[str, ...]:
+    where = node.partition or f"CPU: {node.reason or NO_REASON}"
+    return node.name, node.operator, where, node.module, node.source, f"{node.macs:,}" if node.macs else ""
 
 
 def _by_partition(plan: DelegationPlan) -> list[tuple[str, int, str, str]]:
@@ -136,13 +135,3 @@ def _by_partition(plan: DelegationPlan) -> list[tuple[str, int, str, str]]:
         listed = ", ".join(f"{count} x {operator}" for operator, count in operators.most_common())
         rows.append((partition, len(nodes), f"{sum(node.macs for node in nodes):,}", listed))
     return rows
-
-
-def _flat(config: Any) -> Iterable[tuple[str, Any]]:
-    pending: list[tuple[str, Any]] = list(dataclasses.asdict(config).items())
-    while pending:
-        key, value = pending.pop(0)
-        if isinstance(value, dict) and value:
-            pending[:0] = [(f"{key}.{name}", inner) for name, inner in value.items()]
-        else:
-            yield key, value

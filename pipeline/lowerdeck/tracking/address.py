@@ -1,4 +1,4 @@
-"""Which MLflow database or server a build is recorded in."""
+"""Addresses of the MLflow database or server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SQLITE = "sqlite:///"
 
 
 def tracking_uri(config: TrackingConfig) -> str:
-    """The database or server to use; a local database has its absolute path.
+    """The database or server to use, with the absolute path of a local database.
 
-    MLFLOW_TRACKING_URI takes precedence over the configuration. Relative paths start at the project's folder.
+    MLFLOW_TRACKING_URI takes precedence over the configuration. Paths are relative to the project's folder.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or config.uri
     path, question_mark, query = uri.removeprefix(_SQLITE).partition("?")
@@ -27,9 +27,9 @@ def tracking_uri(config: TrackingConfig) -> str:
 
 
 def artifact_location(config: TrackingConfig) -> str | None:
-    """Where a new experiment of a local database stores its files, None for MLflow's default.
+    """Where a new experiment of a local database stores its files; None for MLflow's default.
 
-    Absolute, because MLflow resolves a relative one in the folder where each command is started.
+    Absolute, because MLflow resolves relative paths in the working folder of each command.
     """
     location = config.artifact_location
     if location is None or "://" in location:
@@ -38,13 +38,13 @@ def artifact_location(config: TrackingConfig) -> str | None:
 
 
 def database_file(uri: str) -> Path | None:
-    """The file of a local sqlite database, None for any other uri."""
+    """The file of a local SQLite database; None for any other `uri`."""
     path = uri.removeprefix(_SQLITE).partition("?")[0]
     return Path(path) if uri.startswith(_SQLITE) and path else None
 
 
 def is_server(uri: str) -> bool:
-    """Whether `uri` is that of an MLflow server rather than of a database."""
+    """Whether `uri` names an MLflow server rather than a database."""
     return urlsplit(uri).scheme in ("http", "https")
 
 
@@ -60,16 +60,16 @@ def unavailable_message(uri: str, reason: str) -> str:
     kind = "server" if is_server(uri) else "database"
     return (
         f"the MLflow {kind} {redact_credentials(uri)} (from {source}) cannot be used: {textwrap.shorten(reason, 300)}\n"
-        f"Everything built so far is kept. Start the {kind} or fix its address, and the next `dvc repro` runs only "
+        f"Everything built so far remains. Start the {kind} or fix its address, and the next `dvc repro` runs only "
         "this stage; `tracking: none` in params.yaml turns tracking off."
     )
 
 
 def _project_folder() -> Path:
-    """The folder at which relative paths start.
+    """The folder that relative paths refer to.
 
-    `dvc exp run --queue` and `--temp` build in a copy below .dvc/tmp/exps that is deleted afterwards, and sweeps in
-    sweeps/ID/work: what is recorded there belongs to the project that was copied.
+    `dvc exp run --queue` and `--temp` build in temporary copies below .dvc/tmp/exps, and sweeps in sweeps/ID/work.
+    Their records belong to the copied project.
     """
     here = Path.cwd()
     for folder in here.parents:

@@ -1,4 +1,4 @@
-"""A comparison as an MLflow run: it is not a build, and is found again by the builds that it compares."""
+"""A comparison as an MLflow run, identified by the builds that it compares."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 COMPARISON = "comparison"
 KEY_TAG = "lowerdeck.comparison_key"
-"""The tag by which the run of the same comparison is found again."""
+"""The tag that identifies the run of a comparison."""
 
 
 def log_comparison(
     config: TrackingConfig, *, name: str, labels: Sequence[str], objectives: str, files: Mapping[str, str]
 ) -> str:
-    """Put a comparison's files into its run, which is created where there is none yet.
+    """Put a comparison's files into its run, which is created if it does not exist.
 
     Args:
         config: Where builds are recorded.
-        name: Of the run.
-        labels: Of the compared builds: run ids and revisions.
-        objectives: Those of the comparison.
+        name: Name of the run.
+        labels: Run ids and revisions of the compared builds.
+        objectives: Objectives of the comparison.
         files: Name -> content.
 
     Returns:

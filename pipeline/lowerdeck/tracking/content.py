@@ -25,18 +25,19 @@ MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
 MAX_KEY_CHARACTERS = 250
 MAX_DIGEST_CHARACTERS = 36
+_SPLITS = ("calibration", "evaluation")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Everything in a run except its files, with keys and values that MLflow accepts."""
+    """A run without its files, with keys and values that MLflow accepts."""
 
     run_name: str
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
     datasets: Mapping[str, Mapping[str, str]]
-    """By context (`calibration`, `evaluation`) the fields of MLflow's Dataset."""
+    """Context (`calibration`, `evaluation`) -> fields of MLflow's Dataset."""
 
 
 def content(config: Config, lineage: Mapping[str, Any]) -> Content:
@@ -50,25 +51,26 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
     configuration = dataclasses.asdict(config)
     del configuration["tracking"]
     params, cut = flat_params(configuration)
-    flat = dict(_flat(measured))
-    tags = {key: str(value) for key, value in flat.items() if not summary.is_number(value)}
-    tags |= _tags(config, measured, manifest) | _sample_tags(lineage)
+    results = dict(flat(measured))
+    tags = {key: str(value) for key, value in results.items() if not summary.is_number(value)}
+    tags |= _tags(config, measured, manifest)
+    tags |= {f"dataset.{split}.sha256": lineage["links"][0][split]["sha256"] for split in _SPLITS}
     tags[UPSTREAM_KEY_TAG] = lineage["upstream_key"]
     if cut:
         tags["params.cut"] = f"shortened to {MAX_PARAM_CHARACTERS} characters, config.yaml is whole: {', '.join(cut)}"
     return Content(
         run_name=" ".join((config.model.name, config.target.name, config.quantization.name, config.flavor.name)),
         params=params,
-        metrics={_key(key): float(value) for key, value in flat.items() if summary.is_number(value)},
+        metrics={_key(key): float(value) for key, value in results.items() if summary.is_number(value)},
         tags={_key(key): value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
         datasets=_datasets(config, lineage),
     )
 
 
 def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """A flat configuration as a run's parameters, and the keys of values that are too long for MLflow."""
+    """`configuration` as the flat parameters of a run, and the keys of values that are too long for MLflow."""
     params, cut = {}, []
-    for dotted, value in _flat(configuration):
+    for dotted, value in flat(configuration):
         key, text = _key(dotted), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if len(text) > MAX_PARAM_CHARACTERS:
             cut.append(key)
@@ -76,17 +78,17 @@ def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[
     return params, cut
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Pairs (dotted key, value); lists and empty mappings are values."""
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) pairs, where lists and empty mappings are values."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def _key(dotted: str) -> str:
-    """`dotted` without characters that MLflow does not accept in a key; keys stay distinct."""
+    """`dotted` without characters that MLflow refuses in a key; keys stay distinct."""
     key = re.sub(r"[^A-Za-z0-9_. -]", "_", dotted)
     if key == dotted and len(key) <= MAX_KEY_CHARACTERS:
         return key
@@ -132,21 +134,23 @@ def _gates(config: Config, measured: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _git_tags() -> dict[str, str]:
-    """Commit and whether anything differs from it; `none` outside a git repository."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-        except OSError:  # git is not installed
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "--verify", "HEAD")
-    # dvc.lock and build/ are what a build writes, not what it is made from: they change before this stage runs.
-    changes = git("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude)build")
+    """The commit and whether anything differs from it; `none` outside a git repository."""
+    commit = git_output("rev-parse", "--verify", "HEAD")
+    # dvc.lock and build/ are outputs of a build, not inputs: they change before this stage runs.
+    changes = git_output("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude)build")
     if commit is None or changes is None:
         return {"git.commit": "none", "git.dirty": "none"}
-    return {"git.commit": commit, "git.dirty": str(bool(changes)).lower(), "mlflow.source.git.commit": commit}
+    commit, is_dirty = commit.strip(), bool(changes.strip())
+    return {"git.commit": commit, "git.dirty": str(is_dirty).lower(), "mlflow.source.git.commit": commit}
+
+
+def git_output(*arguments: str) -> str | None:
+    """The standard output of git, or None if it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 def _note(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
@@ -157,11 +161,6 @@ def _note(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
     for what, value in summary.rows(config, measured, manifest):
         lines.append(f"| {what} | {value.replace('|', chr(92) + '|')} |")
     return "\n".join(lines)
-
-
-def _sample_tags(lineage: Mapping[str, Any]) -> dict[str, str]:
-    dataset = lineage["links"][0]
-    return {f"dataset.{split}.sha256": dataset[split]["sha256"] for split in ("calibration", "evaluation")}
 
 
 def _datasets(config: Config, lineage: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -175,5 +174,5 @@ def _datasets(config: Config, lineage: Mapping[str, Any]) -> dict[str, dict[str,
             "source": json.dumps(source, sort_keys=True),
             "profile": json.dumps({"num_rows": dataset[split]["num_samples"], "sha256": dataset[split]["sha256"]}),
         }
-        for split in ("calibration", "evaluation")
+        for split in _SPLITS
     }

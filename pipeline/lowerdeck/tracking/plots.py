@@ -1,4 +1,4 @@
-"""Plots for MLflow: PNG files in bytes that depend on the metrics alone."""
+"""Plots for MLflow: PNG files whose bytes depend only on the metrics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_ANNOTATED = 20
-"""With more classes than this the numbers would overlap."""
+"""Most classes with numbers in the matrix; with more, they would overlap."""
 _MAX_BARS = 60
 
 
 def confusion_png(confusion: Confusion, title: str) -> bytes:
-    """The confusion matrix as a picture, rows shaded by their share of the actual class."""
+    """The confusion matrix as a picture, shaded by shares of the actual class."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6), layout="constrained")
@@ -40,7 +40,7 @@ def confusion_png(confusion: Confusion, title: str) -> bytes:
 
 
 def layers_png(layers: Sequence[LayerMetrics]) -> bytes:
-    """The signal to noise ratio of layers as bars, the worst on top; of many layers only the worst."""
+    """The SQNR of at most `_MAX_BARS` layers as bars, the worst on top."""
     from matplotlib.figure import Figure
 
     shown = layers[:_MAX_BARS]
@@ -56,6 +56,6 @@ def layers_png(layers: Sequence[LayerMetrics]) -> bytes:
 
 def _png(figure: Figure) -> bytes:
     content = io.BytesIO()
-    # pyplot would look for a display. The version of matplotlib is left out, so that bytes depend on the metrics alone.
+    # Without pyplot, which looks for a display, and without matplotlib's version, on which the bytes would depend.
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()

@@ -1,4 +1,4 @@
-"""Finds out within seconds whether an MLflow database or server answers; MLflow itself keeps trying for minutes."""
+"""Checks within seconds whether an MLflow database or server responds; MLflow itself retries for minutes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEFAULT_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 def probe(uri: str) -> None:
-    """Return where `uri` answers.
+    """Check that `uri` responds.
 
     Raises:
         LowerdeckError: it does not; raised within five seconds.
@@ -33,10 +33,10 @@ def probe(uri: str) -> None:
                 _ask_server(uri)
             else:
                 _connect(uri)
-        except (OSError, sqlite3.Error) as error:  # those of requests are OSErrors
+        except (OSError, sqlite3.Error) as error:  # exceptions of requests are OSErrors
             failures.append(_reason(error))
 
-    # In a daemon thread, because looking up a host name and a slowly arriving answer ignore the timeout.
+    # In a daemon thread, because name resolution and slow responses ignore the timeout.
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S + 2)
@@ -58,7 +58,7 @@ def _ask_server(uri: str) -> None:
     try:
         answer = requests.get(f"{uri.rstrip('/')}/health", timeout=TIMEOUT_S, allow_redirects=False)
     except requests.exceptions.SSLError:
-        return  # it is there, and MLflow has its own settings for certificates
+        return  # the server exists, and MLflow has its own settings for certificates
     if answer.status_code >= 500:
         raise OSError(f"it answers with HTTP status {answer.status_code}")
 
@@ -71,7 +71,7 @@ def _connect(uri: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What is wrong in a few words: HTTP libraries nest errors in layers that each repeat the inner one."""
+    """The innermost message: HTTP libraries nest errors, and each repeats the inner one."""
     while True:
         inner = getattr(error, "reason", None) or next(iter(error.args), None)
         if not isinstance(inner, BaseException):

@@ -1,7 +1,7 @@
 """A registered program, executed on the host: MLflow runs this file when it loads one (models from code).
 
-It is stored beside the program in the registered model, with a copy of the package `lowerdeck`, so that a process needs
-nothing of the project to load it. Nothing is pickled.
+The registered model contains this file and the whole package `lowerdeck`, so that loading needs nothing else of the
+project. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class RegisteredProgram(PythonModel):
-    """A `.pte` with its manifest and host twins, as `lowerdeck run` executes it."""
+    """A `.pte` with its manifest and host twins, executed as by `lowerdeck run`."""
 
     _program: HostProgram
     _inputs: list[str]
@@ -53,32 +53,33 @@ class RegisteredProgram(PythonModel):
         """Execute the program once.
 
         Args:
-            context: Not used here.
-            model_input: Arrays by the names of inputs, in their order, or one for a program with a single input; with
-                the element types and shapes of the signature.
-            params: There are none.
+            context: Unused.
+            model_input: Arrays with the element types and shapes of the signature: by input name, in order, or a single
+                one for a program with one input.
+            params: Unused.
 
         Returns:
-            Outputs by name, unconverted: integers where the program was built to return integers.
+            Outputs by name, unconverted: integers if the program was built to return integers.
 
         Raises:
             LowerdeckError: the arrays do not fit the program.
         """
         import torch
 
-        # Copies: the program may keep what it is given, and a caller's array may be read-only.
+        # Copies, because the program may keep its inputs, and a caller's array may be read-only.
         tensors = [torch.from_numpy(np.array(array)) for array in self._in_order(model_input)]
-        answers = self._program(*tensors)
-        return {name: np.asarray(answer) for name, answer in zip(self._outputs, answers, strict=True)}
+        outputs = self._program(*tensors)
+        return {name: np.asarray(output) for name, output in zip(self._outputs, outputs, strict=True)}
 
-    def _in_order(self, given: Array | Sequence[Array] | Mapping[str, Array]) -> Sequence[Array]:
-        if isinstance(given, Mapping):
-            if set(given) != set(self._inputs):
+    def _in_order(self, inputs: Array | Sequence[Array] | Mapping[str, Array]) -> Sequence[Array]:
+        if isinstance(inputs, Mapping):
+            if set(inputs) != set(self._inputs):
                 raise LowerdeckError(
-                    f"the program takes {', '.join(self._inputs)}; given were {', '.join(map(str, given)) or 'none'}"
+                    f"the inputs of the program are {', '.join(self._inputs)}; received: "
+                    f"{', '.join(map(str, inputs)) or 'none'}"
                 )
-            return [given[name] for name in self._inputs]
-        return given if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]
+            return [inputs[name] for name in self._inputs]
+        return inputs if isinstance(inputs, (list, tuple)) else [inputs]  # type: ignore[list-item]
 
 
 mlflow.models.set_model(RegisteredProgram())

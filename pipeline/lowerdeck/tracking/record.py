@@ -1,4 +1,4 @@
-"""One MLflow run for a build: created the first time, updated every other time."""
+"""The MLflow run of a build: created the first time, then updated."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 WRITTEN_TAG = "lowerdeck.written"
-"""Metrics and tags that this stage wrote: what users add to a run by hand is kept."""
+"""Lists the metrics and tags that this stage wrote, to preserve those that users add by hand."""
 _MAX_PER_BATCH = 100
-"""Parameters, tags or metrics per call: MLflow accepts no more at once."""
+"""Most parameters, tags or metrics that MLflow accepts per call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +43,15 @@ class RecordResult:
 
 
 def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] | None = None) -> RecordResult:
-    """Record the build in build/ in the run of its key; a point of a sweep has its own run, which names the sweep.
+    """Record the build in build/ in the run of its key; a point of a sweep has a run of its own.
 
-    A run that could not be completed is marked as failed, and the next call completes it. A run whose build fails its
-    gates is marked as failed too; its tag `gates.failed` says why.
+    A run that could not be completed is marked as failed, and the next call completes it. A build that fails its gates
+    also marks its run as failed; the tag `gates.failed` lists the reasons.
 
     Args:
         config: Resolved configuration.
-        lineage: As `lineage.trace` gives it.
-        pages: Texts by file name that are added to the files of the build.
+        lineage: Result of `lineage.trace`.
+        pages: Additional files of the run, text by name.
 
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
@@ -68,7 +68,7 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
 
 @contextmanager
 def _set_final_status(client: MlflowClient, run: Run, status: str) -> Iterator[None]:
-    """Give the run `status` when the block succeeds, else mark it as failed."""
+    """Set the run to `status` when the block succeeds, else to failed."""
     from mlflow.exceptions import MlflowException
 
     run_id = run.info.run_id
@@ -76,54 +76,50 @@ def _set_final_status(client: MlflowClient, run: Run, status: str) -> Iterator[N
     try:
         yield
     except BaseException:
-        with suppress(MlflowException, OSError):  # report the first failure; the server may be gone by now
+        with suppress(MlflowException, OSError):  # the first failure matters; the server may be gone by now
             client.set_terminated(run_id, "FAILED")
         raise
     client.set_terminated(run_id, status)
 
 
 def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
-    """Update parameters, metrics, tags and datasets of `run`; what is already there is kept."""
+    """Update metrics and tags of `run`, and add its parameters and datasets."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
-    run_id, before = run.info.run_id, _previously_written(run)
+    run_id = run.info.run_id
+    before: Mapping[str, list[str]] = json.loads(run.data.tags.get(WRITTEN_TAG, "{}"))
     client.update_run(run_id, name=wanted.run_name)
     params = [Param(key, value) for key, value in wanted.params.items() if key not in run.data.params]
-    for start in range(0, len(params), _MAX_PER_BATCH):
-        client.log_batch(run_id, params=params[start : start + _MAX_PER_BATCH])
-    metrics = _metric_changes(client, run, wanted.metrics, before["metrics"])
-    for start in range(0, len(metrics), _MAX_PER_BATCH):
-        client.log_batch(run_id, metrics=metrics[start : start + _MAX_PER_BATCH])
-    client.log_inputs(
-        run_id,
-        datasets=[
-            DatasetInput(Dataset(**fields), [InputTag("mlflow.data.context", context)])
-            for context, fields in wanted.datasets.items()
-        ],
-    )
+    for batch in _batches(params):
+        client.log_batch(run_id, params=batch)
+    for batch in _batches(_metric_changes(client, run, wanted.metrics, before.get("metrics", []))):
+        client.log_batch(run_id, metrics=batch)
+    datasets = [
+        DatasetInput(Dataset(**fields), [InputTag("mlflow.data.context", context)])
+        for context, fields in wanted.datasets.items()
+    ]
+    client.log_inputs(run_id, datasets=datasets)
     written = json.dumps({"metrics": sorted(wanted.metrics), "tags": sorted(wanted.tags)})
-    # Last, so that an update that fails before leaves the list of the last completed one.
+    # Last, because an update that fails must leave the list of the last completed update.
     tags = [RunTag(key, value) for key, value in wanted.tags.items()]
     tags += [RunTag(WRITTEN_TAG, written)] if len(written) <= MAX_TAG_CHARACTERS else []
-    for start in range(0, len(tags), _MAX_PER_BATCH):
-        client.log_batch(run_id, tags=tags[start : start + _MAX_PER_BATCH])
-    for key in before["tags"]:
+    for batch in _batches(tags):
+        client.log_batch(run_id, tags=batch)
+    for key in before.get("tags", []):
         if key not in wanted.tags and key in run.data.tags:
             client.delete_tag(run_id, key)
 
 
-def _previously_written(run: Run) -> dict[str, list[str]]:
-    """Keys of the metrics and tags that this stage wrote into `run` earlier."""
-    before: dict[str, list[str]] = json.loads(run.data.tags.get(WRITTEN_TAG, "{}"))
-    return {"metrics": before.get("metrics", []), "tags": before.get("tags", [])}
+def _batches(entities: list[Any]) -> Iterator[list[Any]]:
+    for start in range(0, len(entities), _MAX_PER_BATCH):
+        yield entities[start : start + _MAX_PER_BATCH]
 
 
 def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float], written: list[str]) -> list[Metric]:
     """The metrics to log so that the latest value of each is the wanted one.
 
-    MLflow keeps every value, and the latest is the one with the highest step, timestamp and then value: a changed value
-    gets a later timestamp. A metric cannot be taken back: one that is no longer measured
-    becomes NaN.
+    MLflow stores every value; the latest has the highest step, then timestamp, then value. So a changed value gets a
+    later timestamp. A metric cannot be deleted: one that is no longer measured becomes NaN.
     """
     from mlflow.entities import Metric
 
@@ -140,12 +136,11 @@ def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float],
 
 
 def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pages: Mapping[str, str]) -> None:
-    """Put the files of the build into the run; files of the same name are replaced."""
+    """Put the files of the build into the run and replace those of the same name."""
     at_the_top = (paths.CONFIG, paths.PROGRAM, paths.MANIFEST, paths.PLAN, paths.METRICS)
     tables = (paths.CONFUSION, paths.CLASSES, paths.LAYERS)
     files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
-    files.append((paths.QUANTIZATION_REPORT, "quantization"))
-    files.append((paths.FIRMWARE_ZIP, None))
+    files += [(paths.QUANTIZATION_REPORT, "quantization"), (paths.FIRMWARE_ZIP, None)]
     for folder in (paths.TWINS, paths.REPORTS, paths.DATA_FILES):
         found = (path for path in sorted(folder.rglob("*")) if path.is_file())
         files += [(path, path.parent.relative_to(paths.CONVERTED).as_posix()) for path in found]

@@ -1,4 +1,4 @@
-"""A build as its MLflow run has it: configuration, metrics and lineage, read back and checked."""
+"""A build read back from its MLflow run, and checked: configuration, metrics and lineage."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class RecordedBuild:
 
 
 def tracking_config() -> TrackingConfig:
-    """Where the builds of this project are recorded: as build/config.yaml says, or params.yaml before the first build.
+    """The tracking section of build/config.yaml, or of params.yaml before the first build.
 
     Raises:
-        ConfigurationError: neither can be read.
+        ConfigurationError: the file cannot be read.
     """
     return (read_config(paths.CONFIG) if paths.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
 
@@ -63,7 +63,7 @@ def find_run(tracking: TrackingConfig, selector: str) -> RecordedRun:
         selector: As for `find_runs`.
 
     Raises:
-        LowerdeckError: it names none, or several; lists them.
+        LowerdeckError: it names no run, or several; lists them.
     """
     found = find_runs(tracking, selector=selector)
     if len(found) == 1:
@@ -81,19 +81,21 @@ def _described(run: RecordedRun) -> str:
 
 
 def read(tracking: TrackingConfig, run: RecordedRun) -> RecordedBuild:
-    """What `run` recorded.
+    """The build of `run`.
 
     Raises:
-        LowerdeckError: the run has no complete build, or one of a version of the project with another configuration.
+        LowerdeckError: it is incomplete, or a version of the project with other configuration keys recorded it.
     """
     lineage = read_json(tracking, run, paths.LINEAGE.name)
     text = read_artifact(tracking, run.run_id, paths.CONFIG.name).decode()
     try:
         config = config_of(text)
     except ConfigurationError as error:
+        commit = run.tags.get("git.commit", "none")
+        version = "" if commit == "none" else f", that of commit {commit[:12]}"
         raise LowerdeckError(
-            f"run {run.run_id[:12]} was configured for another version of the project"
-            f"{_commit(run)}, and its configuration is not valid here:\n{error}"
+            f"run {run.run_id[:12]} was configured for another version of the project{version}, and its configuration "
+            f"is not valid here:\n{error}"
         ) from None
     return RecordedBuild(run=run, config=config, lineage=lineage)
 
@@ -102,14 +104,9 @@ def read_json(tracking: TrackingConfig, run: RecordedRun, name: str) -> Any:
     """The JSON file `name` of a run.
 
     Raises:
-        LowerdeckError: there is none.
+        LowerdeckError: it is missing or damaged.
     """
     try:
         return json.loads(read_artifact(tracking, run.run_id, name))
     except ValueError as error:
         raise LowerdeckError(f"{name} of run {run.run_id[:12]} is damaged: {error}") from None
-
-
-def _commit(run: RecordedRun) -> str:
-    commit = run.tags.get("git.commit", "none")
-    return "" if commit == "none" else f", that of commit {commit[:12]}"

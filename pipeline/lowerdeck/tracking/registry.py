@@ -1,4 +1,4 @@
-"""Puts a build's program into MLflow's model registry, as a model that executes the `.pte` on the host."""
+"""Registers a build's program in MLflow's model registry, as a model that executes the `.pte` on the host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Registered:
 
     version: str
     new: bool
-    """Whether it is new; a build is registered once under one name."""
+    """False if the build was already registered under the name."""
 
 
 def register(config: TrackingConfig, name: str, run_id: str, build_key: str, alias: str | None = None) -> Registered:
@@ -43,10 +43,10 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
 
     Args:
         config: Where builds are recorded.
-        name: Name of the registered model, which is created where there is none yet.
-        run_id: The run that recorded the program: the version refers to it, and its artifacts hold the model.
+        name: Name of the registered model, which is created if it does not exist.
+        run_id: The run that recorded the program: the version refers to it, and its artifacts contain the model.
         build_key: Key of that build.
-        alias: Another name of the version, e.g. `candidate`; any other version loses that alias.
+        alias: Another name of the version, e.g. `candidate`, which any other version loses.
 
     Raises:
         LowerdeckError: MLflow cannot be reached or refuses the name or the alias, or the program cannot be registered.
@@ -54,7 +54,8 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
     manifest = read_json(paths.MANIFEST)
     with opened(config) as store:
         with lock(store.uri):
-            version = _existing_version(store, name, build_key)
+            versions = store.client.search_model_versions(_name_filter(name))
+            version = next((known for known in versions if known.tags.get(BUILD_KEY_TAG) == build_key), None)
             new = version is None
             if version is None:
                 version = _new_version(store, name, run_id, build_key, manifest)
@@ -63,13 +64,10 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
     return Registered(version=str(version.version), new=new)
 
 
-def _existing_version(store: Store, name: str, build_key: str) -> ModelVersion | None:
-    """The version of this build, None where it is not registered under `name`."""
+def _name_filter(name: str) -> str:
+    """An MLflow filter for the registered model `name`."""
     quoted = name.replace("'", "''")
-    for version in store.client.search_model_versions(f"name = '{quoted}'"):
-        if version.tags.get(BUILD_KEY_TAG) == build_key:
-            return version
-    return None
+    return f"name = '{quoted}'"
 
 
 def _new_version(store: Store, name: str, run_id: str, build_key: str, manifest: Mapping[str, Any]) -> ModelVersion:
@@ -79,7 +77,7 @@ def _new_version(store: Store, name: str, run_id: str, build_key: str, manifest:
         save(folder, run_id, manifest)
         with extended_upload_timeout():
             store.client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
-    if not store.client.search_registered_models(f"name = '{name.replace(chr(39), chr(39) * 2)}'"):
+    if not store.client.search_registered_models(_name_filter(name)):
         store.client.create_registered_model(name)
     return store.client.create_model_version(
         name,
@@ -91,11 +89,11 @@ def _new_version(store: Store, name: str, run_id: str, build_key: str, manifest:
 
 
 def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
-    """Write the program in build/convert as a model that mlflow.pyfunc.load_model loads.
+    """Write the program in build/convert as a model for mlflow.pyfunc.load_model.
 
     Args:
         folder: Folder to create.
-        run_id: The run that recorded it.
+        run_id: The run that recorded the program.
         manifest: The program's manifest.
 
     Raises:
@@ -104,24 +102,18 @@ def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
     import mlflow.pyfunc
     from mlflow.models import Model
 
-    package = Path(__file__).parents[1]
-    files = {
-        "program": paths.PROGRAM,
-        "manifest": paths.MANIFEST,
-        "twins": paths.TWINS,
-        "data": paths.DATA_FILES,
-    }
+    files = {"program": paths.PROGRAM, "manifest": paths.MANIFEST, "twins": paths.TWINS, "data": paths.DATA_FILES}
     for path in files.values():
         if not path.exists():
             raise LowerdeckError(f"{path} is missing; `dvc repro convert` makes it")
     described = signature(manifest)
-    with warnings.catch_warnings(action="ignore"):  # MLflow wants an example, to infer the signature from
+    with warnings.catch_warnings(action="ignore"):  # MLflow asks for an example to infer the signature from
         mlflow.pyfunc.save_model(
             path=str(folder),
             mlflow_model=Model(artifact_path=MODEL_FOLDER, run_id=run_id),
             python_model=str(Path(__file__).with_name("pyfunc.py")),
             artifacts={name: str(path.resolve()) for name, path in files.items()},
-            code_paths=[str(package)],
+            code_paths=[str(Path(__file__).parents[1])],
             signature=described,
             pip_requirements=requirements(manifest),
             metadata={"program_sha256": manifest["program"]["sha256"], "caveat": manifest["converter"]["caveat"]},
@@ -129,7 +121,7 @@ def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
 
 
 def requirements(manifest: Mapping[str, Any]) -> list[str]:
-    """The packages needed to execute the program of `manifest`, at the versions that are installed here."""
+    """The packages that execute the program of `manifest`, at the versions installed here."""
     names = set(_ALWAYS_REQUIRED).union(*(_REQUIRED_BY_DELEGATE.get(name, ()) for name in manifest["delegates"]))
-    # The part after `+` says how a package was built; no package index has it under that name.
+    # Package indexes do not know the part after `+`, the variant of a build.
     return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in sorted(names)]

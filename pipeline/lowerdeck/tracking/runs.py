@@ -1,4 +1,4 @@
-"""Recorded builds, found by id, name, sweep or MLflow filter, each with the content of its run."""
+"""Searches recorded builds by id, name, sweep or MLflow filter."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
 KIND_TAG = "lowerdeck.kind"
-"""Tag that says what a run contains if it is not a build."""
+"""Tag of runs that are not builds, with their kind."""
 SWEEP_ID_TAG, SWEEP_NAME_TAG = "sweep.id", "sweep.name"
 MIN_PREFIX = 4
-"""Least number of characters that count as the beginning of an id."""
+"""Least number of characters of an abbreviated id."""
 _MAX_PER_PAGE = 250
-"""Page size; MLflow allows at most 1,000. Only one page of its objects is in memory at a time."""
+"""Page size, at most 1,000 in MLflow. Only one page of MLflow's objects is in memory at a time."""
 _MAX_LISTED = 8
 _COMPARES = re.compile(r"[=<>]|\b(I?LIKE|IN|IS)\b")
-"""Characters that an MLflow filter has, and the name of a run or sweep does not."""
+"""Matches MLflow filters but no names of runs or sweeps."""
 _ID_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run of MLflow, as far as builds need it."""
+    """The run of a build."""
 
     run_id: str
     name: str
     status: str
     """MLflow's status: FINISHED, FAILED, RUNNING, KILLED or SCHEDULED."""
     start_time_ms: int
-    """Since 1970, UTC."""
+    """Milliseconds since 1970, UTC."""
     params: Mapping[str, str]
     """The configuration, flat."""
     metrics: Mapping[str, float]
-    """The latest value of each; NaN where it is no longer measured."""
+    """The latest value of each; NaN if it is no longer measured."""
     tags: Mapping[str, str]
     artifact_uri: str = ""
     """Location of its files."""
@@ -59,11 +59,11 @@ def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedR
 
     Args:
         config: Where builds are recorded.
-        selector: A run's id or name, a sweep's id or name, the beginning of an id (at least four characters) that no
-            other has, or an MLflow filter such as `metrics.quantized_accuracy > 0.9`. None for all builds.
+        selector: Id or name of a run or a sweep, the unique start of an id (at least four characters), or an MLflow
+            filter such as `metrics.quantized_accuracy > 0.9`. None for all builds.
 
     Returns:
-        At least one run where there is a selector. A name may be that of several runs: all of them.
+        At least one run if there is a selector; all runs of a name.
 
     Raises:
         LowerdeckError: nothing was recorded, nothing matches, a prefix matches several ids, or MLflow refuses.
@@ -75,13 +75,13 @@ def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedR
 
 
 def sweeps_named(selector: str, runs: Sequence[RecordedRun]) -> list[str]:
-    """The ids of sweeps that `selector` names as a whole, of the `runs` that were found for it."""
+    """The ids of the sweeps that `selector` names, out of the `runs` found for it."""
     found = {run.tags[SWEEP_ID_TAG]: run.tags.get(SWEEP_NAME_TAG) for run in runs if SWEEP_ID_TAG in run.tags}
     return [sweep for sweep, name in found.items() if name == selector or sweep.startswith(selector)]
 
 
 def latest_sweep(config: TrackingConfig) -> str | None:
-    """The id of the sweep with the most recent point, None where no sweep was recorded.
+    """The id of the sweep with the most recent point; None if no sweep was recorded.
 
     Raises:
         LowerdeckError: nothing was recorded, or MLflow refuses.
@@ -104,37 +104,36 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
     Raises:
         LowerdeckError: the run has no such file; lists those with similar names.
     """
-    with opened(config) as store:
-        folder = path.rpartition("/")[0]
-        files = {info.path for info in store.client.list_artifacts(run_id, folder or None) if not info.is_dir}
+    with opened(config) as store, extended_upload_timeout():
+        files = _files_next_to(store, run_id, path)
         if path not in files:
-            raise LowerdeckError(_no_file(run_id, path, files))
-        with tempfile.TemporaryDirectory() as temporary, extended_upload_timeout():
-            return Path(store.client.download_artifacts(run_id, path, temporary)).read_bytes()
+            near, listed = components.did_you_mean(path, files, cutoff=0.5), ", ".join(sorted(files)) or "none there"
+            raise LowerdeckError(f"the run {run_id} has no file {path!r}.{near} It has: {listed}")
+        return _download(store, run_id, path)
 
 
 def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) -> dict[str, bytes]:
-    """The content of the same file of several runs, by run; runs that have none are left out.
+    """The content of the same file of several runs, by run; runs without the file are left out.
 
     Raises:
         LowerdeckError: MLflow refuses.
     """
     if not run_ids:
         return {}
-    found = {}
-    with opened(config) as store, tempfile.TemporaryDirectory() as temporary, extended_upload_timeout():
-        folder = path.rpartition("/")[0]
-        for run_id in run_ids:
-            if any(info.path == path for info in store.client.list_artifacts(run_id, folder or None)):
-                place = Path(temporary, run_id)
-                place.mkdir()
-                found[run_id] = Path(store.client.download_artifacts(run_id, path, str(place))).read_bytes()
-    return found
+    with opened(config) as store, extended_upload_timeout():
+        having = [run_id for run_id in run_ids if path in _files_next_to(store, run_id, path)]
+        return {run_id: _download(store, run_id, path) for run_id in having}
 
 
-def _no_file(run_id: str, path: str, files: set[str]) -> str:
-    near = components.did_you_mean(path, files, cutoff=0.5)
-    return f"the run {run_id} has no file {path!r}.{near} It has: {', '.join(sorted(files)) or 'none there'}"
+def _files_next_to(store: Store, run_id: str, path: str) -> set[str]:
+    """Paths of a run's files in the folder of `path`."""
+    folder = path.rpartition("/")[0] or None
+    return {info.path for info in store.client.list_artifacts(run_id, folder) if not info.is_dir}
+
+
+def _download(store: Store, run_id: str, path: str) -> bytes:
+    with tempfile.TemporaryDirectory() as temporary:
+        return Path(store.client.download_artifacts(run_id, path, temporary)).read_bytes()
 
 
 @contextmanager
@@ -170,12 +169,12 @@ def _filtered(store: Store, experiment_id: str, selector: str, experiment: str) 
             "    e.g. \"metrics.quantized_accuracy > 0.9 AND tags.target = 'xnnpack_cpu'\""
         ) from error
     if not found:
-        raise LowerdeckError(f"no build in the experiment {experiment!r} fits the filter {selector!r}")
+        raise LowerdeckError(f"no build in the experiment {experiment!r} matches the filter {selector!r}")
     return found
 
 
 def _by_id(store: Store, experiment_id: str, prefix: str) -> list[RecordedRun]:
-    """The run, or the runs of the sweep, whose id is or begins with `prefix`.
+    """The run, or the points of the sweep, with an id that starts with `prefix`.
 
     Raises:
         LowerdeckError: several runs or sweeps have such an id.
@@ -188,7 +187,9 @@ def _by_id(store: Store, experiment_id: str, prefix: str) -> list[RecordedRun]:
     if len(runs) + len(sweeps) > 1:
         fits = [f"run {run.run_id} ({run.name})" for run in runs] + [f"sweep {sweep}" for sweep in sorted(sweeps)]
         listed = "\n  ".join(fits[:_MAX_LISTED])
-        raise LowerdeckError(f"{prefix!r} begins the ids of {len(fits)} runs or sweeps; give more of it:\n  {listed}")
+        raise LowerdeckError(
+            f"the ids of {len(fits)} runs or sweeps start with {prefix!r}; use more of it:\n  {listed}"
+        )
     return runs or points
 
 
@@ -204,20 +205,18 @@ def _not_found_message(store: Store, experiment_id: str, selector: str, experime
     lines += [f"    sweeps: {', '.join(sweeps[:_MAX_LISTED])}"] if sweeps else []
     lines += [f"    runs: {', '.join(sorted(names)[:_MAX_LISTED])}"] if names else []
     lines.append(
-        f"    allowed: the name or id of a run or sweep, the beginning of an id ({MIN_PREFIX} characters or more), or "
-        'a filter such as "metrics.quantized_accuracy > 0.9"'
+        f"    allowed: the name or id of a run or sweep, the start of an id ({MIN_PREFIX} characters or more), or a "
+        'filter such as "metrics.quantized_accuracy > 0.9"'
     )
     return "\n".join(lines)
 
 
 def _search(store: Store, experiment_id: str, filter_string: str = "") -> list[RecordedRun]:
-    """Builds that MLflow finds, page by page; other kinds of runs are left out."""
+    """Builds that MLflow finds, page by page, without other kinds of runs."""
     found: list[RecordedRun] = []
     token: str | None = None
     while True:
-        # A page is some ten thousand objects that all live until it is read: collecting garbage among them takes twice
-        # as
-        # long as reading them.
+        # A page consists of some ten thousand live objects: garbage collection takes twice as long as reading them.
         with _without_garbage_collection():
             page = store.client.search_runs(
                 [experiment_id],

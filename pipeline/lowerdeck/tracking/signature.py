@@ -16,7 +16,7 @@ ANY_SIZE = -1
 
 
 def names(tensors: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
-    """Names of inputs or outputs: as in the manifest, or `KIND_0`, `KIND_1` ... where two have the same name.
+    """Names of inputs or outputs: those of the manifest, or `KIND_0`, `KIND_1` ... if two are equal.
 
     Args:
         tensors: `inputs` or `outputs` of a manifest.
@@ -27,18 +27,18 @@ def names(tensors: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
 
 
 def signature(manifest: Mapping[str, Any]) -> ModelSignature:
-    """Element types and shapes of a program's tensors; -1 in all dimensions of one whose size may vary.
+    """Element types and shapes of a program's tensors; dynamic ones have -1 in all dimensions.
 
-    A single input has no name, so that an array can be passed for it; several are passed by name.
+    A single input has no name, because it may be passed as an array; several are passed by name.
 
     Raises:
-        LowerdeckError: a tensor is of an element type that NumPy lacks, or the program has no inputs or no outputs.
+        LowerdeckError: NumPy lacks the element type of a tensor, or the program has no inputs or no outputs.
     """
     from mlflow.models import ModelSignature
 
     for kind in ("inputs", "outputs"):
         if not manifest[kind]:
-            raise LowerdeckError(f"the program has no {kind}; MLflow registers models that have some")
+            raise LowerdeckError(f"the program has no {kind}; MLflow registers only models with inputs and outputs")
     return ModelSignature(
         inputs=_schema(manifest["inputs"], "input", unnamed=len(manifest["inputs"]) == 1),
         outputs=_schema(manifest["outputs"], "output", unnamed=False),
@@ -61,7 +61,7 @@ def _schema(tensors: Sequence[Mapping[str, Any]], kind: str, *, unnamed: bool) -
 
 
 def _dtype(name: str) -> np.dtype[Any] | None:
-    """NumPy's element type, None where it has none: other packages add theirs, which another process may lack."""
+    """NumPy's own element type, else None: types that other packages add may be missing in another process."""
     import numpy as np
 
     try:

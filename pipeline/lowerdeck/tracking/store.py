@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
 BUILD_KEY_TAG = "lowerdeck.build_key"
-"""The tag by which the run of a build is found again."""
+"""The tag that identifies the run of a build."""
 SWEEP_TAGS = ("sweep.id", "sweep.overrides")
-"""The tags by which the run of a point of a sweep is found again."""
+"""The tags that identify the run of a point of a sweep."""
 LOCK_TIMEOUT_S = 60.0
 
-# Less output, and limits of seconds: with MLflow's defaults a call to a server that stops answering takes four minutes.
-# Settings of the user are kept.
+# Less output, and timeouts of seconds: with MLflow's defaults, a call to a server that stops responding takes four
+# minutes. Variables that the user has set take precedence.
 _ENVIRONMENT = {
     **TRACKING.environment,
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -49,7 +49,7 @@ _UPLOAD_TIMEOUT_S = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """A tracking database or server that answers."""
+    """A tracking database or server that responds."""
 
     client: MlflowClient
     uri: str
@@ -57,10 +57,10 @@ class Store:
 
 @contextmanager
 def opened(config: TrackingConfig) -> Iterator[Store]:
-    """The store that `config` and the environment name, created where it is a local database that does not exist yet.
+    """The store of `config` and the environment; a local database is created if it does not exist.
 
     Raises:
-        LowerdeckError: it cannot be reached or refuses; this holds for what MLflow raises inside the block, too.
+        LowerdeckError: the store cannot be reached or refuses, here or in a call of MLflow inside the block.
     """
     uri = tracking_uri(config)
     for name, value in _ENVIRONMENT.items():
@@ -71,7 +71,7 @@ def opened(config: TrackingConfig) -> Iterator[Store]:
     from mlflow.tracking import MlflowClient
 
     try:
-        with lock(uri):  # two processes at once on a new database both create its tables, and one fails
+        with lock(uri):  # of two processes that create the tables of a new database at once, one would fail
             client = MlflowClient(tracking_uri=uri)
         yield Store(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
@@ -79,9 +79,9 @@ def opened(config: TrackingConfig) -> Iterator[Store]:
 
 
 def database_identity(config: TrackingConfig) -> str:
-    """Identifies a local database even if another replaces it after removal; a server by its address.
+    """The address of a server, or the path and creation time of a local database, which may be replaced by another.
 
-    A local database that does not exist yet is made. An existing one is read without MLflow, whose import takes
+    A local database is created if it does not exist. An existing one is read without importing MLflow, which takes
     seconds.
     """
     uri = tracking_uri(config)
@@ -99,7 +99,7 @@ def database_identity(config: TrackingConfig) -> str:
 
 @contextmanager
 def extended_upload_timeout() -> Iterator[None]:
-    """Give a server the time that large files need; the short limits are for calls that should return at once."""
+    """Raise the server's timeout, which suits short calls, for large files."""
     name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
     before = os.environ[name]
     if before == _ENVIRONMENT[name]:
@@ -111,10 +111,10 @@ def extended_upload_timeout() -> Iterator[None]:
 
 
 def find_experiment(store: Store, name: str) -> Experiment | None:
-    """The experiment `name`, None where there is none yet.
+    """The experiment `name`; None if it does not exist.
 
     Raises:
-        LowerdeckError: it was deleted, so it can neither be used nor created again.
+        LowerdeckError: it was deleted, and can neither be used nor created again.
     """
     experiment = store.client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "active":
@@ -127,7 +127,7 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
 
 
 def find_or_create_experiment(store: Store, config: TrackingConfig) -> str:
-    """The id of the configured experiment; the caller holds the lock.
+    """The id of the configured experiment; the caller has to hold the lock.
 
     Raises:
         LowerdeckError: the experiment was deleted.
@@ -144,16 +144,15 @@ def find_or_create_run(
 ) -> tuple[Run, bool]:
     """The run of the build `key`, and whether it is new; MLFLOW_RUN_ID is ignored.
 
-    Two processes with the same key get the same run: looking and creating happen under one lock.
+    Searching and creating happen under one lock, so that two processes with the same key get the same run.
 
     Args:
-        store: Where to look.
-        config: Names the experiment.
+        store: Where to search.
+        config: Contains the name of the experiment.
         key: Build key.
-        name: Of a new run.
-        sweep_tags: Tags of a point of a sweep, empty for a build. A point has its own run, even where a build or
-        another
-            sweep made the same, so that all points of a sweep are found.
+        name: Name of a new run.
+        sweep_tags: Tags of a point of a sweep, empty for a build. A point has a run of its own, even if a build or
+            another sweep has the same key, so that all points of a sweep can be found.
     """
     with lock(store.uri):
         experiment_id = find_or_create_experiment(store, config)
@@ -168,7 +167,7 @@ def find_or_create_run(
 
 @contextmanager
 def lock(uri: str) -> Iterator[None]:
-    """Lock out other processes: all that share a database file; for a server, those of this user on this machine."""
+    """Exclude other processes that use the same database file, or, for a server, those of this user and machine."""
     from filelock import FileLock, Timeout
 
     database = database_file(uri)
@@ -178,15 +177,12 @@ def lock(uri: str) -> Iterator[None]:
     else:
         user = os.getuid() if hasattr(os, "getuid") else "user"
         path = Path(tempfile.gettempdir()) / f"lowerdeck-{user}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
-    lock = FileLock(path, timeout=LOCK_TIMEOUT_S)
     try:
-        lock.acquire()
+        acquired = FileLock(path).acquire(timeout=LOCK_TIMEOUT_S)
     except Timeout:
         raise LowerdeckError(
             f"another process has locked {path} for {LOCK_TIMEOUT_S:.0f} s; when it has ended, `dvc repro` records "
             "this build"
         ) from None
-    try:
+    with acquired:
         yield
-    finally:
-        lock.release()

@@ -1,4 +1,4 @@
-"""MLflow's web pages on the builds of the configured experiment."""
+"""MLflow's web pages for the builds of the configured experiment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from lowerdeck.tracking.store import find_experiment, opened
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
-# One worker and no job runner: the pages are ready in seconds, with a sixth of the memory.
+# Without a job runner (and with one worker) the pages are ready in seconds and use a sixth of the memory.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 _VIEW = "?workflowType=machine_learning"
 """Opens the table of runs; MLflow would open the pages for language models."""
-RECORDING_ADVICE = (
-    "`dvc repro` builds and records; where the build is there already, `dvc repro --force --single-item track` records"
-)
+RECORDING_ADVICE = "`dvc repro` builds and records; `dvc repro --force --single-item track` records an existing build"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +30,26 @@ class Location:
 
     @property
     def has_server(self) -> bool:
-        """Whether the pages are served already."""
+        """Whether a server already serves the pages."""
         return is_server(self.uri)
 
     def address(self, host: str, port: int) -> str:
-        """Address of the experiment's page; `host` and `port` apply where there is no server yet."""
+        """Address of the experiment's page; `host` and `port` apply if there is no server."""
         base = self.uri.rstrip("/") if self.has_server else f"http://{host}:{port}"
         return f"{base}/#/experiments/{self.experiment_id}/runs{_VIEW}"
 
     @property
     def run_pages(self) -> str | None:
-        """Prefix of the addresses of runs, up to their ids; None where no server has such pages."""
-        return (
-            f"{redact_credentials(self.uri).rstrip('/')}/#/experiments/{self.experiment_id}/runs/"
-            if self.has_server
-            else None
-        )
+        """Addresses of runs up to their ids; None without a server."""
+        base = redact_credentials(self.uri).rstrip("/")
+        return f"{base}/#/experiments/{self.experiment_id}/runs/" if self.has_server else None
 
 
 def locate(config: TrackingConfig) -> Location:
     """Where the builds of the configured experiment are recorded.
 
     Raises:
-        LowerdeckError: nothing was recorded there yet, or it cannot be reached.
+        LowerdeckError: nothing was recorded there yet, or the database or server cannot be reached.
     """
     uri = tracking_uri(config)
     advice = RECORDING_ADVICE
@@ -74,8 +69,8 @@ def locate(config: TrackingConfig) -> Location:
 
 
 def serve(location: Location, host: str, port: int) -> NoReturn:
-    """Replace this process with MLflow's web server, which ends with Ctrl-C."""
+    """Replace this process with MLflow's web server, which Ctrl-C ends."""
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", location.uri, "--workers", "1"]
     command += ["--host", host, "--port", str(port)]
-    # Replaced rather than started as a child, so that whatever ends this command ends the server.
+    # Not a child process: whatever ends this command also has to end the server.
     os.execve(command[0], command, os.environ | _ENVIRONMENT)  # noqa: S606

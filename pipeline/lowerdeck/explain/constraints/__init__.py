@@ -1,1 +1,1 @@
-"""What avoids the refusals of single checks, one module per backend; the checks are those of ExecuTorch 1.5.1."""
+"""How to avoid the refusals of single checks of ExecuTorch 1.5.1, one module per backend."""

@@ -1,4 +1,4 @@
-"""Ethos-U: the checks of executorch/backends/arm/operator_support and the partitioner's own."""
+"""Ethos-U: checks of executorch/backends/arm/operator_support and of the partitioner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _batch(case: Case) -> str:
 
 def _rank(case: Case) -> str:
     given = f" of {format_shape(case.shape)}" if case.shape else ""
-    return f"merge or split dimensions{given} by a reshape, so that no tensor here has more than the rank it names"
+    return f"merge or split dimensions{given} by a reshape, so that no tensor here exceeds the rank in the message"
 
 
 def _pool_shape(case: Case) -> str:
@@ -29,10 +29,7 @@ RULES = (
     rule(r"needs kernel_y < 256", "pool twice with smaller kernels"),
     rule(r"needs to have kernel_y<=64", "use a kernel of at most 64 rows and 4096 elements"),
     rule(r"kernel_z==1|stride_z<=1", "replace the 3-D convolution by 2-D ones"),
-    rule(
-        r"stride, pad and dilation",
-        "use strides of at most 3, or none of padding and dilation with larger ones",
-    ),
+    rule(r"stride, pad and dilation", "use strides of at most 3, or none of padding and dilation with larger ones"),
     rule(r"Unsupported stride of", "transpose with a stride of 1 or 2 in both directions"),
     rule(r"with dilation .* needs stride", "pool with a stride of 1 and keep every other value by slicing"),
     rule(r"Transpose convolutions with dilation", "transpose with a dilation of 1"),
@@ -41,10 +38,10 @@ RULES = (
     rule(r"output padding", "leave output_padding out and pad the result"),
     rule(r"2x, 4x, or 8x", "scale height and width by the same 2, 4 or 8"),
     rule(r"Max supported rank", _rank),
-    rule(r"int64", "cast the integers to int32 in the model, where they arise"),
-    rule(r"Mixed floating-point", "bring all inputs to one dtype before"),
-    rule(r"indices output", "use the maxima alone: the NPU does not give their indices"),
-    rule(r"explicit reduction dimension|keepdim=True", "give argmax a dimension, and no keepdim"),
+    rule(r"int64", "cast the integers to int32 where the model creates them"),
+    rule(r"Mixed floating-point", "convert all inputs to one dtype before"),
+    rule(r"indices output", "use the maxima alone: the NPU does not return their indices"),
+    rule(r"explicit reduction dimension|keepdim=True", "call argmax with a dimension and without keepdim"),
     rule(r"[Ss]ymbolic|unresolved tensor shapes|must be static", "export with fixed sizes: model.dynamic_shapes: []"),
     rule(r"control flow", "take the branch or loop out of the model: this device executes none"),
 )

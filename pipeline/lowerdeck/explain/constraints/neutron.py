@@ -1,11 +1,11 @@
-"""Neutron: the checks of executorch/backends/nxp/backend/ir/converter/node_converters/ops_converters."""
+"""Neutron: checks of executorch/backends/nxp/backend/ir/converter/node_converters/ops_converters."""
 
 from __future__ import annotations
 
 from lowerdeck.explain.case import Case, format_shape, next_multiple, rule
 
 _MAX_WEIGHTS = 65535
-"""Kernel height x width x input channels, rounded up to the MACs of one unit, that a convolution may have."""
+"""Most kernel height x width x input channels of a convolution, rounded up to the MACs of one unit."""
 _LARGEST_SIDE = 4096
 _SOFTMAX_CHANNELS, _SOFTMAX_SPATIAL, _SOFTMAX_ELEMENTS = 2040, 4096, 524288
 
@@ -28,7 +28,7 @@ def _fewer_input_channels(case: Case) -> str:
 def _upsample(case: Case) -> str:
     given = next((value for value in (case.value("h_scale"), case.value("w_scale")) if isinstance(value, float)), None)
     by = "" if given is None else f", not by {given:g}"
-    return f"scale height and width by 1, 2, 4 or 8{by}; pad or crop the result where the sizes do not come out even"
+    return f"scale height and width by 1, 2, 4 or 8{by}; pad or crop the result if the sizes do not match"
 
 
 def _broadcast(case: Case) -> str:
@@ -64,12 +64,12 @@ def _whole_factor(case: Case) -> str:
 
 _SAME_SCALE = (
     "its inputs and its output have to share one scale and zero point: quantize the layers around it alike "
-    "(quantization.rules and keep_float), and replace what stands between it and them"
+    "(quantization.rules and keep_float), and replace the operators between it and them"
 )
 
 RULES = (
     rule(r"_round_ceil|kernel_h \* kernel_w", _fewer_input_channels),
-    rule(r"groups > 1", "use groups=1, or upsample by nearest neighbour and convolve in place of transposing"),
+    rule(r"groups > 1", "use groups=1, or upsample by nearest neighbour and convolve instead of transposing"),
     rule(r"group_conv_convertible_as_depthwise", "use groups=1, or upsample by nearest neighbour and convolve"),
     rule(
         r"stride_[hw] > kernel_[hw]",
@@ -79,19 +79,17 @@ RULES = (
         ),
     ),
     rule(
-        r"stride_[hw] > 2",
-        "use strides of at most 2: two transposed convolutions in a row, or upsample and convolve",
+        r"stride_[hw] > 2", "use strides of at most 2: two transposed convolutions in a row, or upsample and convolve"
     ),
-    rule(r"padding_[hw] >= kernel_[hw]", "pad less than the kernel's size, and crop the result in place of more"),
+    rule(
+        r"padding_[hw] >= kernel_[hw]", "pad less than the kernel's size, and crop the result instead of padding more"
+    ),
     rule(r"_broadcast_condition|num_elements", _broadcast),
     rule(r"_has_shared_q_params|_shares_quantization_parameters|_io_quant_is_same|io_quant_consistent", _SAME_SCALE),
     rule(r"MaxPool.*dilation|dilation != \(1, 1\)", _dilation),
     rule(r"non_default_dilation|TransposeConv2D does not support dilation", "transpose with a dilation of 1"),
     rule(r"out_padding", "leave output_padding out: only transposed convolutions may have it"),
-    rule(
-        r"ceil_mode",
-        "set ceil_mode=False, and pad the input so that the windows come out even",
-    ),
+    rule(r"ceil_mode", "set ceil_mode=False, and pad the input so that the windows come out even"),
     rule(r"count_include_pad", "set count_include_pad=True, or pad the input by itself and pool without padding"),
     rule(r"divisor_override", "leave divisor_override out and multiply the result"),
     rule(
@@ -112,8 +110,8 @@ RULES = (
     rule(r"h_scale|w_scale|supported_scales", _upsample),
     rule(r"mode != ['\"]reflect", "pad with constants, or reflect"),
     rule(r"input_[12]_zp", "quantize both operands symmetrically, so that their zero points are 0"),
-    rule(r"n\.args\[1\] == 1", "use the maxima alone: the NPU does not give their indices"),
-    rule(r"isinf\(b\)", "give the clamp a finite bound: without one it does nothing and can go"),
+    rule(r"n\.args\[1\] == 1", "use the maxima alone: the NPU does not return their indices"),
+    rule(r"isinf\(b\)", "use a finite bound for the clamp: without one it does nothing and can be removed"),
     rule(r"tensor_rank\(y\) >= 8", "reshape to fewer than 8 dimensions"),
     rule(r"start >= end", "slice at least one element"),
 )
@@ -124,4 +122,4 @@ REPLACEMENTS = {
     "aten.max.dim": ("torch.amax (if the indices are not needed)", "aten.amax.default"),
     "aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "aten.slice_copy.Tensor"),
 }
-"""Operator that has no converter -> what to write in its place, and the operator that this becomes."""
+"""Operator without converter -> replacement in the model, and its operator in the edge program."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowerdeck.explain.case import Case, format_shape, rule
 
-_DEPTHWISE = "give the weight as a parameter or buffer, not as something computed"
+_DEPTHWISE = "make the weight a parameter or buffer instead of computing it"
 
 
 def _last_dim(case: Case) -> str:
@@ -45,22 +45,20 @@ RULES = (
     rule(r"keepdim=True", "take the mean with keepdim=True and flatten afterwards, or use nn.AdaptiveAvgPool2d(1)"),
     rule(r"mean.dim does not support dtype", "leave dtype out of the mean"),
     rule(r"only support power == 2|only support int powers", "write the power as products: x * x * x for x ** 3"),
-    rule(r"negative padding", "crop by slicing in place of negative padding"),
+    rule(r"negative padding", "crop by slicing instead of negative padding"),
     rule(r"GELU does not support fp16", "keep this module in float32, or use another activation such as Hardswish"),
     rule(r"unsqueeze_copy only", "add the dimension at the end: unsqueeze(-1)"),
-    rule(r"requires matching input and output quantization", "quantize what it takes and what it gives alike"),
+    rule(r"requires matching input and output quantization", "quantize its inputs and its output alike"),
     rule(
         r"BatchNorm cannot be",
         "put the batch norm directly behind a convolution that nothing else reads, so that they become one",
     ),
     rule(r"Prelu weight|weight to be a static|bias to be a static", _DEPTHWISE),
     rule(r"not enabled precision", "add the precision to `target.options.config_precisions`, or set it to null"),
-    rule(r"mixed input dtypes", "bring all inputs to one dtype before"),
+    rule(r"mixed input dtypes", "convert all inputs to one dtype before"),
     rule(r"Unsupported user of max.dim", "use the maxima alone, or the indices alone by argmax"),
     rule(r"Only a single inferred dimension", "reshape so that at most one size is -1"),
 )
 
-REPLACEMENTS = {
-    "aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "slice_copy.Tensor"),
-}
-"""Operator that has no config -> what to write in its place, and the operator that this becomes."""
+REPLACEMENTS = {"aten.split_with_sizes_copy.default": ("slices such as x[:, :8] and x[:, 8:]", "slice_copy.Tensor")}
+"""Operator without config -> replacement in the model, and its operator in the edge program."""

@@ -1,9 +1,9 @@
-"""The page to decide from: one HTML file that loads nothing; without its script everything is still there to read."""
+"""The page of a comparison as one self-contained HTML file, complete even without its script."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from urllib.request import url2pathname
 
 from lowerdeck.comparison import choice, numbers
 from lowerdeck.comparison.builds import ComparedBuild, State
-from lowerdeck.comparison.columns import ALIASES, Column, Kind, resolve_columns
+from lowerdeck.comparison.columns import Column, Kind, resolve_columns
 from lowerdeck.comparison.comparison import Comparison
 from lowerdeck.comparison.marks import Mark
 from lowerdeck.comparison.parameters import Parameter
@@ -25,7 +25,7 @@ from lowerdeck.pages.comparison.tables import SIGNS, builds_table, effects_table
 MAX_COLORS = 7
 MAX_PLOTS = 8
 MAX_CHOICES = 40
-"""Values of a parameter that can be chosen from; one with more is found by typing."""
+"""Most values of a parameter that the page offers as choices; others are found by typing."""
 _PLOTTED_AGAINST = ("coverage", "time", "size", "memory")
 
 
@@ -33,9 +33,9 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
     """The page.
 
     Args:
-        comparison: What it shows.
-        title: What was compared.
-        folder: Where the page is going to lie: local files are linked from there. None links to servers only.
+        comparison: The comparison to show.
+        title: Description of what was compared.
+        folder: Folder of the page, for relative links to local files; None links to servers only.
     """
     by, look = _look(comparison)
     builds, parameters = comparison.builds, comparison.parameters
@@ -67,7 +67,8 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         left_out=[(build.label, str(build.state), build.reason, build.name) for build in unfinished],
         same_metrics=[
             (numbers.title(column), f"{numbers.number(column, column.value(builds[0]))} {numbers.unit(column)}")
-            for column in _common_value(comparison)
+            for column in comparison.columns
+            if len(builds) > 1 and not comparison.varies(column) and column.kind is not Kind.MEASURED
         ],
         follows=[(parameter.key, ", ".join(parameter.follows)) for parameter in parameters if parameter.follows],
         shared=sorted(comparison.shared.items()),
@@ -75,7 +76,7 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
 
 
 def _look(comparison: Comparison) -> tuple[Parameter | None, Look]:
-    """The parameter that colours stand for, and how builds look."""
+    """The parameter shown as colours, and the look of the builds."""
     few = [parameter for parameter in comparison.parameters if len(set(parameter.values)) <= MAX_COLORS]
     by = next((parameter for parameter in few if parameter.key == "target"), few[0] if few else None)
     values = sorted(set(by.values)) if by else []
@@ -85,7 +86,7 @@ def _look(comparison: Comparison) -> tuple[Parameter | None, Look]:
 
 
 def _legend(comparison: Comparison) -> list[tuple[str, str]]:
-    """How marks look, as (CSS class, what it stands for)."""
+    """(CSS class, meaning) of the marks."""
     entries = [("optimal", str(Standing.OPTIMAL)), ("", "other builds")]
     if Standing.WITHIN_NOISE in comparison.standings.values():
         entries.insert(1, ("within_noise", str(Standing.WITHIN_NOISE)))
@@ -109,12 +110,8 @@ def _plots(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
 
 
 def _varying(alias: str, comparison: Comparison) -> list[Column]:
-    """The columns of the first metric that a word is short for and in which builds differ."""
-    for metric in ALIASES[alias]:
-        columns = [column for column in comparison.columns if column.metric == metric and comparison.varies(column)]
-        if columns:
-            return columns
-    return []
+    """The columns of the first metric of `alias` in which builds differ."""
+    return resolve_columns(alias, [column for column in comparison.columns if comparison.varies(column)])
 
 
 def _parallel(comparison: Comparison, look: Look) -> dict[str, Any] | None:
@@ -132,10 +129,3 @@ def _links_of(build: ComparedBuild, folder: Path | None) -> Iterator[tuple[str, 
         elif folder is not None and parts.scheme in ("", "file"):
             path = url2pathname(parts.path) if parts.scheme else address
             yield name, Path(os.path.relpath(path, folder)).as_posix()
-
-
-def _common_value(comparison: Comparison) -> Sequence[Column]:
-    same = [
-        column for column in comparison.columns if not comparison.varies(column) and column.kind is not Kind.MEASURED
-    ]
-    return same if len(comparison.builds) > 1 else []

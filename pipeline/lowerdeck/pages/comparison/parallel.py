@@ -1,4 +1,4 @@
-"""Parallel coordinates: each build a line across its parameters and metrics."""
+"""Parallel coordinates: each build is a line across its parameters and metrics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lowerdeck.pages.comparison.plots import MANY, Look, labelled_ticks
 
 MAX_AXES = 12
 MAX_LABELS = 14
-"""Values of a parameter that are written beside its axis; of more, every so many."""
+"""Most labels of a parameter's axis; of more values, only every nth has a label."""
 _STEP, _HEIGHT, _TOP, _BOTTOM, _LEFT, _RIGHT = 150, 380, 58, 24, 30, 150
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scale:
-    """One axis: where each build crosses it, None where it has no value, and what is written beside it."""
+    """One axis with its labels, and where each build crosses it (None without a value)."""
 
     title: str
     subtitle: str
@@ -31,7 +31,7 @@ class _Scale:
 def parallel(
     builds: Sequence[ComparedBuild], parameters: Sequence[Parameter], columns: Sequence[Column], look: Look
 ) -> dict[str, Any]:
-    """Axes for parameters and then for metrics; more than fit are left out, parameters first to stay."""
+    """Axes for parameters, then for metrics, as many as fit; at least four axes are reserved for metrics."""
     scales = [_of_parameter(parameter) for parameter in parameters[: MAX_AXES - min(len(columns), 4)]]
     scales += [_of_column(column, builds) for column in columns[: MAX_AXES - len(scales)]]
     # Pareto-optimal builds are drawn last, on top of the others.
@@ -96,12 +96,12 @@ def _natural(value: str) -> tuple[bool, float, str]:
 
 
 def _at(share: float) -> float:
-    """Share 1, the better end of metrics, is at the top."""
+    """The vertical position of `share`, with 1, the better end of metrics, at the top."""
     return _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
 
 
 def _path(crossings: Sequence[float | None]) -> str:
-    """From axis to axis, interrupted where the build has no value."""
+    """The path from axis to axis, with gaps where the build has no value."""
     path, joined = "", False
     for number, crossing in enumerate(crossings):
         if crossing is not None:

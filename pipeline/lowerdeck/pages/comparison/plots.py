@@ -1,4 +1,4 @@
-"""Where the plots of a comparison have their axes, marks and lines; the template makes SVG of it."""
+"""Positions of axes, marks and lines in the plots of a comparison, for the SVG in the template."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.pareto import Standing
 
 MAX_INTERVALS = 60
-"""With more builds, only Pareto-optimal ones have their interval drawn."""
+"""Most builds with intervals; with more, only Pareto-optimal builds have theirs."""
 MANY = 150
-"""With more builds, marks are smaller and lines fainter."""
+"""Most builds at full size; with more, marks are smaller and lines fainter."""
 _WIDTH, _HEIGHT = 440, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 48
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 INELIGIBLE = "unfit"
-"""CSS class of builds that may not be chosen."""
+"""CSS class of ineligible builds."""
 _MARGIN = 0.06
-"""Share of an axis that is left free at either end."""
+"""Share of an axis that is empty at either end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class Look:
     """How builds are distinguished in all plots."""
 
     rows: Mapping[str, int]
-    """Number of the row that a build has in the page's table, by label."""
+    """Label -> row number in the page's table."""
     colors: Mapping[str, int]
-    """Number of its colour, by label."""
+    """Label -> colour number."""
     standings: Mapping[str, Standing]
 
     def style(self, build: ComparedBuild) -> str:
-        """The CSS class of its marks and lines."""
+        """The CSS class of a build's marks and lines."""
         standing = self.standings.get(build.label)
         if standing is not None:
             return standing.name.lower()
@@ -45,7 +45,7 @@ class Look:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers within `low` ... `high`, about `count` of them."""
+    """About `count` round numbers from `low` to `high`."""
     if not low < high:
         return [low]
     raw = (high - low) / count
@@ -56,7 +56,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -> dict[str, Any]:
-    """The builds that have both metrics, as one plot with the frontier of these two."""
+    """A plot of the builds with both metrics, and their Pareto frontier."""
     have = [build for build in builds if x.value(build) is not None and y.value(build) is not None]
     many = len(have) > MAX_INTERVALS
     bars = {build.label: y.interval(build) for build in have if not many or build.label in look.standings}
@@ -94,7 +94,7 @@ class _Axis:
         low, high = min(values), max(values)
         margin = _MARGIN * (high - low) or abs(high) * _MARGIN or 1.0
         low, high = low - margin, high + margin
-        if column.is_fraction:  # no accuracy below 0 or above 100 % is to be seen
+        if column.is_fraction:  # not much below 0 or above 100 %
             low, high = max(low, -_MARGIN / 4), min(high, 1 + _MARGIN / 4)
         return cls(column=column, low=low, high=high, start=start, end=end)
 
@@ -107,16 +107,13 @@ class _Axis:
 
     @property
     def title(self) -> str:
-        unit = numbers.unit(self.column)
-        text = numbers.title(self.column, with_source=False) + (
-            f", {'KiB' if unit == 'bytes' else unit}" if unit else ""
-        )
-        better = {"max": "more is better", "min": "less is better", None: ""}[self.column.direction]
-        return f"{text} ({better})" if better else text
+        unit = numbers.unit(self.column).replace("bytes", "KiB")
+        better = {"max": " (more is better)", "min": " (less is better)", None: ""}[self.column.direction]
+        return numbers.title(self.column, with_source=False) + (f", {unit}" if unit else "") + better
 
 
 def labelled_ticks(column: Column, low: float, high: float) -> list[tuple[float, str]]:
-    """Values to write beside an axis, with what is written: round in the unit that is shown, whole for counts."""
+    """Values and labels of an axis, round in the displayed unit and whole for counts."""
     scale = 0.01 if column.is_fraction else 1024.0 if numbers.unit(column) == "bytes" else 1.0
     found = ticks(low / scale, high / scale)
     if scale == 1 and numbers.is_count(column):
@@ -139,7 +136,7 @@ def _value(column: Column, build: ComparedBuild) -> float:
 def _frontier(
     builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis
 ) -> list[tuple[float, float]]:
-    """The builds that no other beats in these two metrics, from right to left; steps join them."""
+    """The corners of the Pareto frontier in these two metrics, from right to left."""
     if x.direction is None or y.direction is None:
         return []
     x_sign, y_sign = (1 if column.direction == "max" else -1 for column in (x, y))
@@ -156,7 +153,7 @@ def _frontier(
 def _marks(
     builds: Sequence[ComparedBuild], x: Column, y: Column, across: _Axis, up: _Axis, look: Look
 ) -> list[dict[str, Any]]:
-    """Pareto-optimal ones on top; builds at one place are one mark for each colour, ring in ring."""
+    """Marks, Pareto-optimal ones on top; builds at one place share a mark per colour, as concentric rings."""
     places: dict[tuple[str, str], list[ComparedBuild]] = {}
     for build in builds:
         place = f"{across.at(_value(x, build)):.1f}", f"{up.at(_value(y, build)):.1f}"
@@ -183,7 +180,7 @@ def _marks(
 
 
 def _tooltip(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
-    """What a mark stands for."""
+    """The labels and values of the builds at a mark."""
     names = ", ".join(build.label for build in builds[:6])
     more = f" and {len(builds) - 6} more" if len(builds) > 6 else ""
     values = (f"{numbers.number(column, column.value(builds[0]))} {numbers.unit(column)}".strip() for column in (x, y))

@@ -1,4 +1,4 @@
-"""Tables of the page, as values: builds, their metrics by flavor, and what each option changed."""
+"""Values of the page's tables: builds, their metrics by flavor, and the effects of options."""
 
 from __future__ import annotations
 
@@ -18,35 +18,32 @@ from lowerdeck.pages.comparison.plots import Look
 
 SIGNS = {Mark.BEST: "★", Mark.TIED: "≈"}
 MAX_OPEN_ROWS = 40
-"""Longer tables beside that of all builds are folded away."""
+"""Most rows of an unfolded table, except for the table of all builds."""
 MAX_EFFECTS = 200
 
 
 def builds_table(comparison: Comparison, look: Look, links: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:
-    """All builds; the script sorts it by a click on a heading, and narrows it down."""
-    content = _table(
-        comparison, look, comparison.builds, comparison.parameters, shown_columns(comparison), comparison.marks
-    )
-    for row, build in zip(content["rows"], comparison.builds, strict=True):
+    """All builds, for the script to sort and filter."""
+    builds, columns = comparison.builds, shown_columns(comparison)
+    content = _table(comparison, look, builds, comparison.parameters, columns, comparison.marks)
+    for row, build in zip(content["rows"], builds, strict=True):
         row["style"] = look.style(build) if build.is_eligible else ""
         row["links"] = links[build.label]
     return content | {"has_files": any(links.values())}
 
 
 def flavor_tables(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
-    """For each compiler the metrics that only it gives, ranked among its own builds."""
+    """For each compiler, the metrics that only it reports, ranked among its own builds."""
     tables = []
     for compiler in sorted({build.compiler for build in comparison.builds}):
         mine = [build for build in comparison.builds if build.compiler == compiler]
         fit = [build for build in mine if build.is_eligible]
+        available = [column for column in comparison.columns if any(column.value(build) is not None for build in mine)]
         columns = [
             column
-            for column in comparison.columns
-            if (
-                column in comparison.objective_columns
-                or (column.source == compiler and column.kind is not Kind.MEASURED)
-            )
-            and any(column.value(build) is not None for build in mine)
+            for column in available
+            if column in comparison.objective_columns
+            or (column.source == compiler and column.kind is not Kind.MEASURED)
         ]
         found = {column: marks(column, fit, {}) if column.kind is not Kind.MEASURED else {} for column in columns}
         counted = "1 build" if len(mine) == 1 else f"{len(mine)} builds"
@@ -58,7 +55,7 @@ def flavor_tables(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
 
 
 def effects_tables(comparison: Comparison) -> list[dict[str, Any]]:
-    """For each parameter the changes of the metrics, from pairs of builds that differ in it alone."""
+    """For each parameter, the changes of the metrics between builds that differ only in it."""
     chosen = [column for column in shown_columns(comparison) if column.direction is not None]
     by_parameter: dict[str, list[Effect]] = {}
     for effect in comparison.effects[:MAX_EFFECTS]:
@@ -66,14 +63,9 @@ def effects_tables(comparison: Comparison) -> list[dict[str, Any]]:
     tables = []
     for parameter, group in by_parameter.items():
         columns = [column for column in chosen if any(column in effect.changes for effect in group)]
+        changes = [[_change(column, effect.changes.get(column)) for column in columns] for effect in group]
         rows = [
-            (
-                effect.before,
-                effect.after,
-                effect.num_pairs,
-                [_change(column, effect.changes.get(column)) for column in columns],
-            )
-            for effect in group
+            (effect.before, effect.after, effect.num_pairs, cells) for effect, cells in zip(group, changes, strict=True)
         ]
         heads = [_column_head(comparison, column) for column in columns]
         tables.append({"parameter": parameter, "columns": heads, "rows": rows})

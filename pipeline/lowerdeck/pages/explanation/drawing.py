@@ -1,4 +1,4 @@
-"""Where a drawing of a plan has its boxes and edges, and what they say; the template makes SVG of it."""
+"""Positions and texts of the boxes and edges in a drawing of a plan, for the SVG in the template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lowerdeck.explain.layout import Layout, layered
 from lowerdeck.explain.views import Box, View
 
 BOX_WIDTH, BOX_HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 184, 42, 20, 24, 16
-"""Pixels of a box, between boxes, and around all."""
+"""Pixels of a box, between boxes, and around the drawing."""
 _TITLE, _SUBTITLE = 20, 31
 """Characters that fit into a box's first and second line."""
 _HUES = (210, 145, 275, 35, 185, 320, 95, 245)
@@ -25,8 +25,8 @@ def draw(view: View, index_of: Mapping[str, int], number_of: Mapping[str, int]) 
     """The drawing, in pixels.
 
     Args:
-        view: What to draw.
-        index_of: Name of a node -> its place in the data of the page.
+        view: The view to draw.
+        index_of: Name of a node -> its index in the data of the page.
         number_of: Tag of a partition -> its number.
     """
     layout = layered([box.key for box in view.boxes], view.edges)
@@ -58,7 +58,7 @@ def _top(layer: int) -> int:
 
 
 def _path(route: Sequence[tuple[float, int]]) -> str:
-    """From the foot of one box to the head of the other, straight through the layers that it passes."""
+    """From the bottom of one box to the top of the other, straight through the layers in between."""
     middles = [_left(place) + BOX_WIDTH / 2 for place, _ in route]
     path = f"M{_number(middles[0])} {_top(route[0][1]) + BOX_HEIGHT}"
     for index in range(1, len(route)):
@@ -71,7 +71,7 @@ def _path(route: Sequence[tuple[float, int]]) -> str:
 
 
 def _box(box: Box, layout: Layout, index_of: Mapping[str, int], number_of: Mapping[str, int]) -> dict[str, Any]:
-    """Coloured by partition; a box on the CPU has a broken outline and its reason."""
+    """A box, coloured by partition, or with a dashed outline and its reasons on the CPU."""
     place, layer = layout.places[box.key]
     number = None if box.partition is None else number_of[box.partition]
     on_cpu = "box cpu" if any(node.compute for node in box.nodes) else "box cpu moves"
@@ -92,7 +92,7 @@ def _box(box: Box, layout: Layout, index_of: Mapping[str, int], number_of: Mappi
 
 
 def _truncate(text: str, most: int) -> str:
-    """As many characters as there is room for: a path keeps its end, other texts keep their start."""
+    """At most `most` characters: the end of a path, the start of other texts."""
     if len(text) <= most:
         return text
     return f"{text[: most - 1]}…" if " " in text else f"…{text[1 - most :]}"

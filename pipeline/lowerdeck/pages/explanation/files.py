@@ -1,4 +1,4 @@
-"""The plan as files for people: the page, and the graph for Model Explorer."""
+"""The files that explain a plan: the page, and the graph for Model Explorer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lowerdeck.pages.explanation import page
 
 
 def render(plan: DelegationPlan, config: Config | None) -> dict[str, str]:
-    """Both for a build's plan, text by file name; the same plan and configuration give the same texts.
+    """File name -> text, equal for equal arguments.
 
     Args:
-        plan: Of the build.
-        config: Its resolved configuration, for the names of model and target; None where there is none.
+        plan: The plan of a build.
+        config: Its resolved configuration, for the names of model and target; may be None.
     """
     title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
     return {

@@ -1,6 +1,6 @@
-"""A delegation plan as one HTML file: its graph, every node with all that is known of it, and why some stay on the CPU.
+"""A delegation plan as one HTML file: its graph, all details of every node, and why some stay on the CPU.
 
-Nothing is loaded from anywhere, the one script is named by its digest, and no text of a model becomes markup.
+The page is self-contained, allows its only script by digest, and escapes all text of a model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 
 
 def render(plan: DelegationPlan, title: str) -> str:
-    """The page for `plan`; the same plan and title give the same bytes.
-
-    Args:
-        plan: To show.
-        title: E.g. model and target.
-    """
+    """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes."""
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
     number_of = {tag: number for number, tag in enumerate(plan.partitions, start=1)}
     return rendering.render(
@@ -44,20 +39,14 @@ def render(plan: DelegationPlan, title: str) -> str:
 def _tiles(plan: DelegationPlan) -> list[tuple[str, str, str]]:
     metrics = coverage(plan)
     macs, parameters = int(metrics["total_macs"]), int(metrics["total_parameters"])
+    nodes = f"{metrics['delegated_compute_nodes']:,} of {metrics['compute_nodes']:,}"
+    crossing = f"{metrics['crossing_bytes']:,} bytes per inference, {metrics['transposes_at_boundary']} transposes"
     return [
-        (
-            "delegated compute nodes",
-            f"{metrics['delegated_compute_nodes']:,} of {metrics['compute_nodes']:,}",
-            f"{100 * metrics['delegated_share']:.1f} %",
-        ),
+        ("delegated compute nodes", nodes, f"{100 * metrics['delegated_share']:.1f} %"),
         ("delegated MACs", f"{100 * metrics['delegated_macs_share']:.1f} %", f"of {macs:,}"),
         ("delegated parameters", f"{100 * metrics['delegated_parameter_share']:.1f} %", f"of {parameters:,}"),
         ("partitions", f"{metrics['partitions']:,}", plan.backend),
-        (
-            "boundary crossings",
-            f"{metrics['crossings']:,}",
-            f"{metrics['crossing_bytes']:,} bytes per inference, {metrics['transposes_at_boundary']} transposes",
-        ),
+        ("boundary crossings", f"{metrics['crossings']:,}", crossing),
     ]
 
 
@@ -79,7 +68,7 @@ def _legend(plan: DelegationPlan, index_of: Mapping[str, int], number_of: Mappin
 
 
 def _reasons(group: Group, index_of: Mapping[str, int], total_macs: int) -> dict[str, Any]:
-    """The table of one reason code, without MACs where the group has none."""
+    """The table of one reason code, with MACs if the group has any."""
     header: tuple[str, ...] = ("", "operator", "nodes", "where", "why")
     if group.macs:
         header = (*header[:3], "MACs", "share", *header[3:])
