@@ -85,6 +85,10 @@ def test_a_module_says_what_it_is(name: str) -> None:
     assert described.splitlines()[0].endswith((".", ":", "`", "?", ")"))
 
 
+def test_no_module_has_the_name_of_one_in_the_standard_library() -> None:
+    assert {Path(name).stem for name in MODULES} & sys.stdlib_module_names == set()
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_text_names_a_path_of_one_machine(name: str) -> None:
     assert MACHINE_PATH.findall(source(name)) == []

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from lowerdeck.comparison import choice, effects, exports, numbers, paired, sources
+from lowerdeck.comparison import choice, effects, exports, formatting, paired, sources
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of
 from lowerdeck.comparison.comparison import compare
@@ -266,11 +266,14 @@ def test_ticks_are_round_in_the_unit_that_is_shown() -> None:
 
 def test_numbers() -> None:
     share = Column(metric="delegated_accuracy", kind=Kind.MEASURED, source="f" * 64)
-    assert numbers.number(share, 0.98765) == "98.77"
-    assert numbers.title(share) == "delegated accuracy samples ffffffff"
-    assert numbers.interval(share, (0.5, 0.75), signed=True) == "+50.0 to +75.0"
+    assert formatting.number(share, 0.98765) == "98.77"
+    assert formatting.title(share) == "delegated accuracy samples ffffffff"
+    assert formatting.interval(share, (0.5, 0.75), signed=True) == "+50.0 to +75.0"
     cycles = Column(metric="estimated_npu_cycles", kind=Kind.ESTIMATED, source="vela 5")
-    assert (numbers.title(cycles), numbers.number(cycles, 1234567.0)) == ("NPU cycles (estimate) vela 5", "1,234,567")
+    assert (formatting.title(cycles), formatting.number(cycles, 1234567.0)) == (
+        "NPU cycles (estimate) vela 5",
+        "1,234,567",
+    )
 
 
 def test_spreadsheets_do_not_take_names_for_formulas() -> None:

@@ -562,7 +562,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "keyword that the factory lacks": (
         override("model.options.kwargs.num_clases", 3),
-        ("model.options.kwargs: ", "num_clases", "it takes num_classes, in_channels", "Did you mean num_classes?"),
+        ("model.options.kwargs: ", "num_clases", "it accepts num_classes, in_channels", "Did you mean num_classes?"),
     ),
     "architecture": (
         {"model": "mobilenet_v2"} | override("model.options.architecture", "mobilenet_v22"),

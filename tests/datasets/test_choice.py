@@ -6,7 +6,7 @@ import pytest
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.datasets import random
+from lowerdeck.datasets import random_inputs
 from lowerdeck.datasets.choice import Choice, choose
 from lowerdeck.datasets.splits import LoadedDataset
 
@@ -25,7 +25,7 @@ class Sorted:
 
 
 def unlabelled() -> LoadedDataset:
-    return random.load(random.Options(num_classes=None), [[1, 3, 4, 4]], seed=0)
+    return random_inputs.load(random_inputs.Options(num_classes=None), [[1, 3, 4, 4]], seed=0)
 
 
 def test_the_first_ones_are_at_the_start() -> None:

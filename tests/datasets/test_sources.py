@@ -72,7 +72,7 @@ MAKERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "arrays": make_arrays,
     "digits": make_digits,
     "image_folder": make_image_folder,
-    "random": make_random,
+    "random_inputs": make_random,
     "torchvision": make_mnist,
 }
 
@@ -111,7 +111,7 @@ def test_source_fits_the_protocol(name: str) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_samples(name: str, made: dict[str, dict[str, Any]]) -> None:
     dataset = datasets.source(name).load(validated(name, made[name]), SHAPES, seed=3)
-    assert dataset.structural is (name == "random")
+    assert dataset.structural is (name == "random_inputs")
     for split in (dataset.calibration, dataset.evaluation):
         assert len(split) > 0
         samples = list(iter(split))
@@ -153,7 +153,7 @@ def test_seed_chooses_the_order_or_the_draw(name: str, made: dict[str, dict[str,
         split = source.load(options, SHAPES, seed=seed).evaluation
         orders.append([split.digest(index) for index in range(len(split))])
     assert orders[0] != orders[1]
-    assert (set(orders[0]) == set(orders[1])) is (name != "random")
+    assert (set(orders[0]) == set(orders[1])) is (name != "random_inputs")
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -163,7 +163,7 @@ def test_fingerprint_is_stable(name: str, made: dict[str, dict[str, Any]]) -> No
     assert len(bytes.fromhex(source.fingerprint(options))) == 32
 
 
-@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random", "digits"}))
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random_inputs", "digits"}))
 def test_fingerprint_follows_content_not_place(name: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -177,14 +177,14 @@ def test_fingerprint_follows_content_not_place(name: str, tmp_path: Path) -> Non
     assert source.fingerprint(there) != before
 
 
-@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"arrays", "random"}))
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"arrays", "random_inputs"}))
 @pytest.mark.parametrize("shapes", [[[1, 3, 32]], [[1, 2, 32, 32]], [[1, 3, 32, 32]] * 2, [[4, 3, 32, 32]], []])
 def test_models_that_take_no_single_image(name: str, shapes: list[list[int]], made: dict[str, dict[str, Any]]) -> None:
     with pytest.raises(ConfigurationError, match=r"model.input_shapes is"):
         datasets.source(name).load(validated(name, made[name]), shapes, seed=0)
 
 
-@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random"}))
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random_inputs"}))
 def test_normalisation_options(name: str, made: dict[str, dict[str, Any]]) -> None:
     source = datasets.source(name)
     plain = source.load(validated(name, made[name]), SHAPES, seed=0).evaluation[0].inputs[0]
@@ -215,7 +215,7 @@ def test_conf_fits_its_source(path: Path) -> None:
 def test_unknown_option_is_refused_by_strict_validation(made: dict[str, dict[str, Any]]) -> None:
     """Guards `validated` itself: were it lenient, the tests that use it would prove nothing."""
     with pytest.raises(ValueError, match=r"extra|unexpected"):
-        validated("random", {"num_calibratoin": 3})
+        validated("random_inputs", {"num_calibratoin": 3})
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -67,7 +67,7 @@ def test_a_build_does_not_depend_on_what_the_configuration_does_not_choose(
     assert f"lowerdeck.backends.{backend}.backend" in reached
     assert not [name for name in reached if name.startswith(f"lowerdeck.backends.{other}.")]
     assert "lowerdeck.models.networks.resnet8" in reached
-    assert not {"lowerdeck.models.torchvision", "lowerdeck.datasets.random", "lowerdeck.metrics.sqnr"} & reached
+    assert not {"lowerdeck.models.torchvision", "lowerdeck.datasets.random_inputs", "lowerdeck.metrics.sqnr"} & reached
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lowerdeck.comparison import numbers
+from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, Direction, Kind
 from lowerdeck.comparison.comparison import Comparison
@@ -34,9 +34,9 @@ def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]
     if leader is None:
         return
     marked = comparison.marks[column]
-    metric_title = numbers.title(column, with_source=False)
-    value = f"{numbers.number(column, column.value(leader))} {numbers.unit(column)}"
-    ends = numbers.interval(column, column.interval(leader))
+    metric_title = formatting.title(column, with_source=False)
+    value = f"{formatting.number(column, column.value(leader))} {formatting.unit(column)}"
+    ends = formatting.interval(column, column.interval(leader))
     if not marked:
         alike = have
         yield (
@@ -51,8 +51,8 @@ def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]
         yield f"{len(alike)} builds cannot be distinguished from the best {metric_title}, {value} (95 %: {ends})."
     for other in comparison.objective_columns:
         if other is not column and (winners := _leaders(other, alike)):
-            amount = f"{numbers.number(other, other.value(winners[0]))} {numbers.unit(other)}".strip()
-            title = numbers.title(other, with_source=other.kind is not Kind.MEASURED)
+            amount = f"{formatting.number(other, other.value(winners[0]))} {formatting.unit(other)}".strip()
+            title = formatting.title(other, with_source=other.kind is not Kind.MEASURED)
             who = f"{winners[0].label} has" if len(winners) == 1 else f"{len(winners)} have"
             yield f"Among these, {who} the {_extreme(other.direction)} {title}, {amount}."
 
@@ -68,7 +68,7 @@ def _leaders(column: Column, builds: Sequence[ComparedBuild]) -> list[ComparedBu
 
 def _objective_text(comparison: Comparison, objective: Objective) -> str:
     column = next(column for column in comparison.columns if column.metric == objective.metric)
-    return f"the {_extreme(objective.direction)} {numbers.title(column, with_source=False)}"
+    return f"the {_extreme(objective.direction)} {formatting.title(column, with_source=False)}"
 
 
 def _extreme(direction: Direction | None) -> str:

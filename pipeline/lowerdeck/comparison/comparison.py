@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lowerdeck.comparison import numbers
+from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of, source_of
 from lowerdeck.comparison.effects import Effect, effects
@@ -49,7 +49,7 @@ class Comparison:
     def source_label(self, column: Column) -> str:
         """The source of a column as far as it matters: samples only if there are several sets of them."""
         several = len({other.source for other in self.columns if other.kind is Kind.MEASURED}) > 1
-        return numbers.source(column) if several or column.kind is not Kind.MEASURED else ""
+        return formatting.source(column) if several or column.kind is not Kind.MEASURED else ""
 
     def varies(self, column: Column) -> bool:
         """Whether values of a column differ, or some builds have none."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lowerdeck.comparison import numbers
+from lowerdeck.comparison import formatting
 from lowerdeck.comparison.columns import Column, Kind
 from lowerdeck.comparison.comparison import Comparison
 from lowerdeck.comparison.effects import Effect
@@ -104,12 +104,12 @@ def _metric_columns(comparison: Comparison, count: int, metrics: Sequence[str]) 
     for column in shown_columns(comparison, metrics):
         cells = []
         for build in comparison.builds[:count]:
-            text = numbers.number(column, column.value(build))
-            if (ends := numbers.interval(column, column.interval(build))) and column.value(build) is not None:
+            text = formatting.number(column, column.value(build))
+            if (ends := formatting.interval(column, column.interval(build))) and column.value(build) is not None:
                 text += f" ({ends})"
             mark = comparison.marks[column].get(build.label)
             cells.append(Text(f"{text} {MARKS[mark] if mark else ' '}", style="green" if mark else ""))
-        title, unit = numbers.title(column, with_source=False), numbers.unit(column)
+        title, unit = formatting.title(column, with_source=False), formatting.unit(column)
         heading = f"{title}\n{comparison.source_label(column)} {unit}".replace("\n ", "\n")
         yield _Shown(heading=heading, cells=cells, is_number=True)
 
@@ -175,10 +175,10 @@ def format_effect(comparison: Comparison, effect: Effect) -> str:
         change = effect.changes.get(column)
         if change is None:
             continue
-        text = f"{numbers.title(column, with_source=False)} {numbers.number(column, change.mean, signed=True)}"
+        text = f"{formatting.title(column, with_source=False)} {formatting.number(column, change.mean, signed=True)}"
         if change.has_interval:
-            text += f" ({numbers.interval(column, (change.low, change.high), signed=True)})"
-        text += f" {numbers.unit(column)}".rstrip()
+            text += f" ({formatting.interval(column, (change.low, change.high), signed=True)})"
+        text += f" {formatting.unit(column)}".rstrip()
         if change.has_interval and not change.num_distinct:
             text += ", within noise"
         parts.append(text)

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 from importlib.util import resolve_name
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from lowerdeck.comparison import choice, numbers
+from lowerdeck.comparison import choice, formatting
 from lowerdeck.comparison.builds import ComparedBuild, State
 from lowerdeck.comparison.columns import Column, Kind, resolve_columns
 from lowerdeck.comparison.comparison import Comparison
@@ -66,7 +66,10 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         never_alone=[parameter.key for parameter in parameters if parameter.key not in alone],
         left_out=[(build.label, str(build.state), build.reason, build.name) for build in unfinished],
         same_metrics=[
-            (numbers.title(column), f"{numbers.number(column, column.value(builds[0]))} {numbers.unit(column)}")
+            (
+                formatting.title(column),
+                f"{formatting.number(column, column.value(builds[0]))} {formatting.unit(column)}",
+            )
             for column in comparison.columns
             if len(builds) > 1 and not comparison.varies(column) and column.kind is not Kind.MEASURED
         ],
@@ -101,7 +104,7 @@ def _plots(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
         for x in (column for name in _PLOTTED_AGAINST for column in _varying(name, comparison)):
             have = [build for build in comparison.builds if x.value(build) is not None and y.value(build) is not None]
             if len(have) > 1 and len({x.value(build) for build in have}) > 1:
-                caption = numbers.title(y, with_source=False) + " against " + numbers.title(x)
+                caption = formatting.title(y, with_source=False) + " against " + formatting.title(x)
                 source = comparison.source_label(y)
                 caption += f", {source}" if source else ""
                 kinds = f"{y.kind}" if x.kind is y.kind else f"{y.kind}; {x.kind}"

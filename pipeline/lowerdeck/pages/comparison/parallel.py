@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck.comparison import numbers
+from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.parameters import Parameter
@@ -81,8 +81,8 @@ def _of_column(column: Column, builds: Sequence[ComparedBuild]) -> _Scale:
 
     crossings = [None if (value := column.value(build)) is None else at(value) for build in builds]
     labels = [(at(value), text) for value, text in labelled_ticks(column, low, high)]
-    unit = numbers.unit(column)
-    axis_title = numbers.title(column, with_source=False)
+    unit = formatting.unit(column)
+    axis_title = formatting.title(column, with_source=False)
     shown_unit = "KiB" if unit == "bytes" else unit
     subtitle = ", ".join(part for part in (shown_unit, column.source if "(" in axis_title else "") if part)
     return _Scale(title=axis_title, subtitle=subtitle, crossings=crossings, labels=labels)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck.comparison import numbers
+from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.pareto import Standing
@@ -64,7 +64,7 @@ def scatter(builds: Sequence[ComparedBuild], x: Column, y: Column, look: Look) -
     across = _Axis.of(x, [_value(x, build) for build in have], _LEFT, _WIDTH - _RIGHT)
     up = _Axis.of(y, ys, _HEIGHT - _BOTTOM, _TOP)
     return {
-        "label": f"{numbers.title(y)} against {numbers.title(x)}",
+        "label": f"{formatting.title(y)} against {formatting.title(x)}",
         "width": _WIDTH,
         "height": _HEIGHT,
         "across": across,
@@ -107,16 +107,16 @@ class _Axis:
 
     @property
     def title(self) -> str:
-        unit = numbers.unit(self.column).replace("bytes", "KiB")
+        unit = formatting.unit(self.column).replace("bytes", "KiB")
         better = {"max": " (more is better)", "min": " (less is better)", None: ""}[self.column.direction]
-        return numbers.title(self.column, with_source=False) + (f", {unit}" if unit else "") + better
+        return formatting.title(self.column, with_source=False) + (f", {unit}" if unit else "") + better
 
 
 def labelled_ticks(column: Column, low: float, high: float) -> list[tuple[float, str]]:
     """Values and labels of an axis, round in the displayed unit and whole for counts."""
-    scale = 0.01 if column.is_fraction else 1024.0 if numbers.unit(column) == "bytes" else 1.0
+    scale = 0.01 if column.is_fraction else 1024.0 if formatting.unit(column) == "bytes" else 1.0
     found = ticks(low / scale, high / scale)
-    if scale == 1 and numbers.is_count(column):
+    if scale == 1 and formatting.is_count(column):
         found = sorted({float(round(value)) for value in found if low <= round(value) * scale <= high})
     step = min((after - before for before, after in itertools.pairwise(found)), default=abs(found[0]) if found else 1.0)
     size, suffix = next(
@@ -183,5 +183,7 @@ def _tooltip(builds: Sequence[ComparedBuild], x: Column, y: Column) -> str:
     """The labels and values of the builds at a mark."""
     names = ", ".join(build.label for build in builds[:6])
     more = f" and {len(builds) - 6} more" if len(builds) > 6 else ""
-    values = (f"{numbers.number(column, column.value(builds[0]))} {numbers.unit(column)}".strip() for column in (x, y))
+    values = (
+        f"{formatting.number(column, column.value(builds[0]))} {formatting.unit(column)}".strip() for column in (x, y)
+    )
     return f"{names}{more}: {', '.join(values)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lowerdeck.comparison import numbers
+from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, Kind
 from lowerdeck.comparison.comparison import Comparison
@@ -95,8 +95,8 @@ def _table(
 
 def _column_head(comparison: Comparison, column: Column) -> dict[str, Any]:
     return {
-        "title": numbers.title(column, with_source=False),
-        "subtitle": ", ".join(part for part in (comparison.source_label(column), numbers.unit(column)) if part),
+        "title": formatting.title(column, with_source=False),
+        "subtitle": ", ".join(part for part in (comparison.source_label(column), formatting.unit(column)) if part),
         "kind": column.kind,
         "is_objective": column in comparison.objective_columns,
     }
@@ -121,8 +121,8 @@ def _number(column: Column, build: ComparedBuild, mark: Mark | None) -> dict[str
         return {"value": None, "why": build.texts.get(column.metric, "")}
     return {
         "value": value,
-        "text": numbers.number(column, value),
-        "interval": numbers.interval(column, column.interval(build)),
+        "text": formatting.number(column, value),
+        "interval": formatting.interval(column, column.interval(build)),
         "mark": mark,
     }
 
@@ -138,7 +138,7 @@ def _change(column: Column, change: MetricChange | None) -> dict[str, Any] | Non
         sign, style = ("▲", "better") if better else ("▼", "worse")
     ends = ""
     if change.has_interval:
-        ends = numbers.interval(column, (change.low, change.high), signed=True)
+        ends = formatting.interval(column, (change.low, change.high), signed=True)
     elif change.low != change.high:
-        ends = " to ".join(numbers.number(column, end, signed=True) for end in (change.low, change.high))
-    return {"sign": sign, "style": style, "text": numbers.number(column, change.mean, signed=True), "range": ends}
+        ends = " to ".join(formatting.number(column, end, signed=True) for end in (change.low, change.high))
+    return {"sign": sign, "style": style, "text": formatting.number(column, change.mean, signed=True), "range": ends}

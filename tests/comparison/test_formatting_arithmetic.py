@@ -1,10 +1,10 @@
-"""lowerdeck.comparison.numbers: titles, units and digits."""
+"""lowerdeck.comparison.formatting: titles, units and digits."""
 
 from __future__ import annotations
 
 import pytest
 
-from lowerdeck.comparison.numbers import interval, is_count, number, source, title, unit
+from lowerdeck.comparison.formatting import interval, is_count, number, source, title, unit
 from tests.comparison.builds_by_hand import column
 
 

@@ -1,4 +1,4 @@
-"""lowerdeck.datasets.random: reproducible, structural, and different wherever it has to be."""
+"""lowerdeck.datasets.random_inputs: reproducible, structural, and different wherever it has to be."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.datasets import random
+from lowerdeck.datasets import random_inputs
 from lowerdeck.datasets.splits import LoadedDataset
 
 SHAPES = [[1, 3, 4, 4], [1, 2]]
 
 
 def load(seed: int = 0, **options: Any) -> LoadedDataset:
-    return random.load(random.Options(**options), SHAPES, seed)
+    return random_inputs.load(random_inputs.Options(**options), SHAPES, seed)
 
 
 def test_shapes_lengths_and_labels() -> None:
@@ -50,12 +50,13 @@ def test_every_sample_differs_between_seeds_splits_and_indices() -> None:
 
 
 def test_fingerprint_follows_the_options() -> None:
-    assert random.fingerprint(random.Options()) == random.fingerprint(random.Options(num_calibration=8))
-    assert random.fingerprint(random.Options()) != random.fingerprint(random.Options(num_calibration=9))
+    default = random_inputs.fingerprint(random_inputs.Options())
+    assert default == random_inputs.fingerprint(random_inputs.Options(num_calibration=8))
+    assert default != random_inputs.fingerprint(random_inputs.Options(num_calibration=9))
 
 
 def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"num_evaluation is 0; it must be at least 1"):
-        random.Options(num_evaluation=0)
+        random_inputs.Options(num_evaluation=0)
     with pytest.raises(ConfigurationError, match=r"begin with a batch dimension of 1"):
-        random.load(random.Options(), [[2, 3]], 0)
+        random_inputs.load(random_inputs.Options(), [[2, 3]], 0)
