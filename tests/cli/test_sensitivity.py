@@ -146,7 +146,9 @@ def test_what_cannot_be_reached_is_said_and_not_written(
 ) -> None:
     search: Callable[..., sensitivity.OptOut] = sensitivity.search_float_layers
     monkeypatch.setattr(
-        sensitivity, "reach", lambda trials, layers, wanted, report: search(trials, layers, 2.0, report)
+        sensitivity,
+        "search_float_layers",
+        lambda trials, layers, wanted, report: search(trials, layers, 2.0, report),
     )
     assert main(["sensitivity", "--reach", "1.0", "--write"]) == 1
     message = capsys.readouterr().err

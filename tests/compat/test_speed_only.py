@@ -90,7 +90,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         spared = lowered_program(exported())
     graphs = ((path.read_bytes(), plain_bytes), (fast_stored, fast))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(hydra_multirun, "_composed_already", nullcontext)
+        patched.setattr(Replacement, "active", nullcontext)
         plain_points = sweep(tmp_path_factory.mktemp("plain"))
     return {
         "pytorch.COPY_PROVENANCE": graphs,

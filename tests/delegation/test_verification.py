@@ -67,7 +67,7 @@ def lowered_mixed(mixed: Partitioned) -> GraphModule:
 
 def test_a_backend_that_leaves_what_it_tagged_is_found_out(mixed: Partitioned, tmp_path: Path) -> None:
     with pytest.raises(LowerdeckError) as caught:
-        convert(manager(mixed), mixed.plan, Forgetful(device=Device()), tmp_path)
+        convert(manager(mixed), mixed.plan, Forgetful(device=Device(), options=Options()), tmp_path)
     message = str(caught.value)
     assert message.startswith("xnnpack lowered the program differently than planned: ")
     assert (

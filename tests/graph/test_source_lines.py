@@ -49,7 +49,7 @@ def test_what_has_no_line_says_none() -> None:
 def test_a_file_of_the_project_is_named_alike_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The points of a sweep are built in folders that do not hold the code."""
     path = f"{REPOSITORY}/pipeline/lowerdeck/models/networks/resnet8.py"
-    assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"
+    assert relative_path(path) == "lowerdeck/models/networks/resnet8.py"
     monkeypatch.chdir(tmp_path)
-    assert relative_path(path) == "pipeline/lowerdeck/models/networks/resnet8.py"
+    assert relative_path(path) == "lowerdeck/models/networks/resnet8.py"
     assert relative_path("/elsewhere/net.py") == "net.py"

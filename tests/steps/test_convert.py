@@ -57,7 +57,6 @@ def test_the_names_of_partitions_do_not_matter(lowered: Callable[[str], Lowered]
     assert converted.program == build.converted.program
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class WithBadFlag(EthosU):
     """Hands Vela a flag that it lacks."""
 

@@ -52,7 +52,8 @@ class Recorded:
     program_sha256: str
 
     def promote(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.project.run(sys.executable, "-m", "lowerdeck.cli", "promote", *arguments)
+        own_code = str(self.project.root / "pipeline")
+        return self.project.run(sys.executable, "-m", "lowerdeck.cli", "promote", *arguments, PYTHONPATH=own_code)
 
     def promote_here(self, *arguments: str) -> int:
         """The same in this process, which is quicker where neither code is edited nor anything built."""
