@@ -70,6 +70,19 @@ def _imports_steps(module: ModuleType) -> bool:
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def share_work(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lower many small networks as `lowerdeck operators` does, except where that very speed-up is tested."""
+    module: ModuleType = request.module
+    if "compat" in request.path.parts or not _imports_steps(module):
+        yield
+        return
+    from lowerdeck.operators.shared import shared_work
+
+    with shared_work():
+        yield
+
+
 @dataclass(frozen=True)
 class Lowered:
     """What the steps made of the small network for one target; files lie below `folder` as in a build."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lowerdeck.fingerprints.closures import Sources, closure, code_digest, stage_closures, stage_code
+from lowerdeck.fingerprints.digests import file_digest
 from tests.project import REPOSITORY, SOURCE_FOLDERS
 
 BACKENDS = {"neutron": "ethos_u", "ethos_u": "xnnpack", "xnnpack": "neutron"}
@@ -40,23 +41,49 @@ def names(config: Mapping[str, Any], workspace: Path) -> dict[str, set[str]]:
     return {stage: set(modules) for stage, modules in stage_closures(config, Sources.of_workspace(workspace)).items()}
 
 
-@pytest.mark.parametrize(
-    "backend", ["neutron", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ethos_u", "xnnpack"))]
-)
+def edited(path: Path, config: Mapping[str, Any], workspace: Path) -> dict[str, str]:
+    """The digests of stages after a remark at the end of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content + b"# an edit\n")
+    try:
+        return stage_code(config, workspace)
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_an_edit_of_any_module_changes_exactly_the_stages_that_can_reach_it(workspace: Path, backend: str) -> None:
+    """Every module is edited; where the closures cannot change, their digests alone are computed again."""
     config = config_for(backend)
-    before, reaching = stage_code(config, workspace), names(config, workspace)
-    assert set(before) == set(reaching)
+    before, closures = stage_code(config, workspace), stage_closures(config, Sources.of_workspace(workspace))
+    digests = {file: file_digest(file) for modules in closures.values() for file in modules.values()}
+    assert before == {stage: code_digest(modules, digests.__getitem__) for stage, modules in closures.items()}
     package = workspace / "pipeline" / "lowerdeck"
     for path in sorted(package.rglob("*.py")):
         module = ".".join(("lowerdeck", *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
-        content = path.read_bytes()
-        path.write_bytes(content + b"# an edit\n")
-        after = stage_code(config, workspace)
-        path.write_bytes(content)
+        after = {
+            stage: code_digest(modules, (digests | {path: "edited"}).__getitem__) for stage, modules in closures.items()
+        }
         changed = {stage for stage in before if before[stage] != after[stage]}
-        assert changed == {stage for stage, modules in reaching.items() if module in modules}, module
+        assert changed == {stage for stage, modules in closures.items() if module in modules}, module
+    for path in (package / "graph" / "nodes.py", package / "backends" / backend / "backend.py"):
+        after = edited(path, config, workspace)
+        assert {stage for stage in before if before[stage] != after[stage]} == {
+            stage for stage, modules in closures.items() if path in modules.values()
+        }
     assert stage_code(config, workspace) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_file_of_any_module_counts(workspace: Path, backend: str) -> None:
+    """The same with every file really edited, and closures found again after each edit."""
+    config = config_for(backend)
+    before, closures = stage_code(config, workspace), stage_closures(config, Sources.of_workspace(workspace))
+    for path in sorted((workspace / "pipeline" / "lowerdeck").rglob("*.py")):
+        after = edited(path, config, workspace)
+        changed = {stage for stage in before if before[stage] != after[stage]}
+        assert changed == {stage for stage, modules in closures.items() if path in modules.values()}, path
 
 
 @pytest.mark.parametrize(("backend", "other"), sorted(BACKENDS.items()))
