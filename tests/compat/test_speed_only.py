@@ -95,6 +95,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
     return {
         "pytorch.COPY_PROVENANCE": graphs,
         "pytorch.RECOMPILE": graphs,
+        "pytorch.KERNEL_ANNOTATIONS": graphs,
         "pytorch.SERIALIZER_TYPING": (stored(plain_program), stored(pt2.load(path))),
         "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": (plain_bytes, shared),
         "xnnpack.ANNOTATORS": (plain_quantized, shared_quantized),

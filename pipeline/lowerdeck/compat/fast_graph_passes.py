@@ -13,10 +13,11 @@ from lowerdeck.compat import pytorch
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """Skip three things in graph passes that take time and change nothing.
+    """Skip four things in graph passes that take time and change nothing.
 
     - Nodes share their provenance tree, which every pass would copy.
     - Graph modules generate their code when they are called or when the context ends, not after every pass.
+    - Annotations of functions that register kernels are not evaluated.
     - The garbage collector is paused: graphs live until the end, so it would traverse them in vain.
 
     Contexts may be nested.
@@ -28,11 +29,25 @@ def fast_graph_passes() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with pytorch.COPY_PROVENANCE.active(lambda source, memo: source), _code_on_demand():
+        with (
+            pytorch.COPY_PROVENANCE.active(lambda source, memo: source),
+            pytorch.KERNEL_ANNOTATIONS.active(_Unevaluated()),
+            _code_on_demand(),
+        ):
             yield
     finally:
         if was_enabled:
             gc.enable()
+
+
+class _Unevaluated:
+    """Replaces `Callable` in annotations, and in `isinstance`."""
+
+    def __getitem__(self, parameters: Any) -> _Unevaluated:
+        return self
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return callable(instance)
 
 
 class _Forward:

@@ -23,6 +23,12 @@ SERIALIZER_TYPING = Replacement(
     reason="torch.export.load evaluates the type hints of the same classes thousands of times: half of its time.",
     for_speed_only=True,
 )
+KERNEL_ANNOTATIONS = Replacement(
+    target="torch._ops:Callable",
+    reason="Every decomposition registers kernels of six hundred operators, and each registration evaluates "
+    "annotations such as `Callable[_P, _T]`: a quarter of the time of partitioning a small program.",
+    for_speed_only=True,
+)
 MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     target="torch._export.utils:_materialize_cpp_cia_ops",
     reason="torch.export queries the dispatcher for all composite operators, a second per lowering; the result changes "
