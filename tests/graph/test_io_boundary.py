@@ -183,7 +183,7 @@ def test_an_image_is_quantized_by_the_manifest(integer: Integer, tmp_path: Path)
     floats = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255 - 0.5) / 0.25
     (expected,) = open_program(folder / paths.PROGRAM)(to_program(floats, converted.inputs[0]).contiguous())
     assert np.array_equal(np.load(tmp_path / "out" / "x.png" / "output_0.npy"), expected.numpy())
-    with pytest.raises(LowerdeckError, match="no manifest says"):
+    with pytest.raises(LowerdeckError, match="needs a manifest"):
         run_program(folder / paths.PROGRAM, [tmp_path / "x.png"], beside=False)
 
 
