@@ -4,8 +4,8 @@ VENV ?= .venv
 # The environment's tools come first for everything that DVC starts.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-# Two processes, each with whole test files; a process takes up to 2 GB.
-PARALLEL ?= --numprocesses 2 --dist loadfile
+# Two processes, each with whole test files in the order of tests/conftest.py; a process takes up to 2 GB.
+PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.installed
 DEV_READY := $(VENV)/.installed-dev
 

@@ -46,16 +46,21 @@ LOWERING_MODULES = (
 )
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `lowering` what takes models through steps or works in a copy of the project; `make test-fast` omits it.
 
     A test does so that asks for one of the shared fixtures, or whose file imports steps, itself or through helpers.
+    Files with such tests come first, those with copies of the project before the others: processes that share the files
+    then end at the same time.
     """
+    first: dict[Path, int] = {}
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         module = item.getparent(pytest.Module)
         if fixtures & LOWERING_FIXTURES or (module is not None and _imports_steps(module.obj)):
             item.add_marker(pytest.mark.lowering)
+            first[item.path] = min(first.get(item.path, 0), -2 if "prepared_project" in fixtures else -1)
+    items.sort(key=lambda item: first.get(item.path, 0))
 
 
 @cache
