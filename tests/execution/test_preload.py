@@ -50,7 +50,7 @@ class Host:
 
     def serve(self, idle_s: float = 60) -> subprocess.Popen[str]:
         server = self._start([SERVER, str(idle_s)], {})
-        wait_for(lambda: self._answers() or server.poll() is not None)
+        wait_for(lambda: self.answers() or server.poll() is not None)
         return server
 
     def client(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -67,7 +67,7 @@ class Host:
     def sockets(self) -> list[Path]:
         return list(self.folder().glob("*.sock"))
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         for address in self.sockets():
             with socket.socket(socket.AF_UNIX) as connection:
                 if connection.connect_ex(str(address)) == 0:
@@ -111,7 +111,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -309,17 +309,9 @@ def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request
     name = host.module("recorder", "import os, sys\nprint('mlflow.tracking' in sys.modules, 'torch' in sys.modules)\n")
     start = "from lowerdeck.execution import preload\npreload.start(preload.TRACKING)"
     subprocess.run([sys.executable, "-c", start], env=host.environment(), check=True)
-    client = (
-        f"import sys\nfrom lowerdeck.execution import preload\nsys.exit(preload.run({name!r}, 60, preload.TRACKING))"
-    )
-
-    done: list[subprocess.CompletedProcess[str]] = []
-
-    def answers() -> bool:
-        command = [sys.executable, "-c", client]
-        done.append(subprocess.run(command, env=host.environment(), cwd=host.work, capture_output=True, text=True))
-        return done[-1].returncode == 0
-
-    wait_for(answers)
-    assert done[-1].stdout == "True False\n"
+    wait_for(host.answers)
+    client = CLIENT.replace("20", "60, preload.TRACKING")
+    command = [sys.executable, "-c", client, name]
+    done = subprocess.run(command, env=host.environment(), cwd=host.work, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True False\n")
     assert host.run(name)[0] == NO_SERVER, "the stages that lower find no server of theirs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lowerdeck.sweep.hydra_multirun import multirun
 from tests.project import Project, tail
 
 QUICK = ["evaluation.max_samples=8", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]
@@ -129,3 +131,13 @@ def test_a_launcher_that_is_not_there_is_said(launcher: str, said: str, project:
     assert done.returncode == 1
     assert re.search(said, done.stderr)
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_logs_as_before_after_it_ran_points(tmp_path: Path) -> None:
+    """Reasons for nodes that are not delegated come from a library's log records."""
+    logger = logging.getLogger("a.library")
+    handlers = list(logging.getLogger().handlers)
+    (tmp_path / "config.yaml").write_text("a: 0\n")
+    multirun(tmp_path, lambda config: None, ["a=1,2"])
+    assert not logger.disabled
+    assert logging.getLogger().handlers == handlers

@@ -109,8 +109,8 @@ def multirun(folder: Path, task: Callable[[Any], Any], given: Sequence[str]) -> 
         "hydra.sweep.subdir=.",
         "hydra.output_subdir=null",
         "hydra.job.chdir=false",
-        "hydra/job_logging=disabled",
-        "hydra/hydra_logging=disabled",
+        "hydra/job_logging=none",
+        "hydra/hydra_logging=none",
     ]
     GlobalHydra.instance().clear()
     hydra = Hydra.create_main_hydra2(
