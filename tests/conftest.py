@@ -106,7 +106,7 @@ class Lowered:
         return backend_for(self.target)
 
     def exported(self) -> ExportedProgram:
-        """The float program; read anew, because preparing leaves marks on it."""
+        """The float program; read each time, because preparing leaves marks on it."""
         return self._read(paths.EXPORTED)
 
     def quantized(self) -> ExportedProgram:

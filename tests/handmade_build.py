@@ -156,7 +156,7 @@ def write_build(
     """A whole build/ below the current folder; returns its configuration.
 
     Args:
-        metrics: Figures in place of some of METRICS; None as a value takes one out.
+        metrics: Values in place of some of METRICS; None as a value takes one out.
         nodes: The delegation plan.
         program: First bytes of the `.pte`.
         labels: Actual classes of the evaluation samples, None for a dataset without labels.

@@ -29,7 +29,7 @@ EVIL = '<img src=x onerror="alert(1)">'
 
 
 def metrics(hits: int, size: int, samples: int = 200, **more: float | None) -> dict[str, float | None]:
-    """Figures of a build that recognizes `hits` of `samples`."""
+    """Metrics of a build that recognizes `hits` of `samples`."""
     low, high = wilson_interval(hits, samples)
     found = {"num_samples": samples, "program_bytes": size, "estimated_inference_time_ms": None}
     return found | {"quantized_accuracy": hits / samples} | {

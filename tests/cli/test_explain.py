@@ -64,7 +64,7 @@ class TestGroups:
         (row,) = next(group for group in explain_json()["groups"] if group["code"] == "no_converter")["rows"]
         assert (row["nodes"], row["modules"]) == (["hardswish", "hardswish_1"], ["body.1", "body.2"])
 
-    def test_json_has_shares_words_values_and_figures(self, explain_json: Callable[..., Any]) -> None:
+    def test_json_has_shares_messages_and_values(self, explain_json: Callable[..., Any]) -> None:
         write_plan(network())
         shown = explain_json()
         (row,) = shown["groups"][0]["rows"]
@@ -167,7 +167,7 @@ class TestAgainst:
         assert [pair[side]["reason"]["code"] for side in ("before", "after")] == ["not_quantized", "no_converter"]
 
     def test_names_that_moved_are_matched_by_module(self, explain_json: Callable[..., Any]) -> None:
-        """A node more at the begin takes the name of the next, as ExecuTorch counts the nodes of an operator."""
+        """An additional node at the start takes the name of the next, as ExecuTorch counts the nodes of an operator."""
         names = ("conv", "conv_1", "conv_2")
 
         def convolutions(*modules: str) -> DelegationPlan:

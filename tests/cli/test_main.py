@@ -53,7 +53,7 @@ def free_port() -> int:
 
 
 class TestQuantization:
-    def test_prints_tensors_worst_first_with_the_figures_of_evaluate(
+    def test_prints_tensors_worst_first_with_the_metrics_of_evaluate(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("COLUMNS", "200")

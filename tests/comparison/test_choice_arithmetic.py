@@ -35,7 +35,7 @@ def test_equal_winners() -> None:
     assert said(builds)[1:] == ["The best quantized accuracy is 90.00 % (95 %: 80.0 to 95.0): b."]
 
 
-def test_where_some_are_within_noise_the_other_objectives_are_told_of_those() -> None:
+def test_where_some_are_within_noise_their_other_objectives_are_compared() -> None:
     builds = [
         accurate("a", 2048, 0.9, 0.8, 0.95), accurate("b", 1024, 0.89, 0.79, 0.94), accurate("c", 1, 0.5, 0.4, 0.6),
     ]  # fmt: skip
@@ -47,7 +47,7 @@ def test_where_some_are_within_noise_the_other_objectives_are_told_of_those() ->
     ]
 
 
-def test_where_none_can_be_told_apart() -> None:
+def test_where_none_differs_significantly() -> None:
     builds = [accurate("a", 3, 0.9, 0.8, 0.95), accurate("b", 1, 0.88, 0.78, 0.94), accurate("c", 2, 0.89, 0.79, 0.94),
               accurate("d", 1, 0.88, 0.78, 0.94), accurate("e", None, 0.87, 0.77, 0.93)]  # fmt: skip
     assert said(builds) == [

@@ -109,11 +109,11 @@ class TestMarks:
     def test_a_clear_winner_is_best(self) -> None:
         assert self.marks([build("a", 198), build("b", 120)]) == {"a": Mark.BEST}
 
-    def test_nothing_is_marked_where_nothing_can_be_told_from_the_best(self) -> None:
+    def test_nothing_is_marked_where_nothing_differs_from_the_best(self) -> None:
         assert self.marks([build("a", 190), build("b", 188)]) == {}
         assert self.marks([build("a", size=4), build("b", size=4)], "program_bytes") == {}
 
-    def test_exact_figures_are_best_by_value(self) -> None:
+    def test_exact_metrics_are_best_by_value(self) -> None:
         assert self.marks([build("a", size=5), build("b", size=4), build("c", size=4)], "program_bytes") == {
             "b": Mark.BEST, "c": Mark.BEST,
         }  # fmt: skip
@@ -128,7 +128,7 @@ class TestMarks:
         answers = paired.paired_tests(column, {"a": first, "b": second[::-1]}, builds)
         assert self.marks(builds, answers=answers) == {"a": Mark.TIED, "b": Mark.TIED}
 
-    def test_hits_that_do_not_give_the_figure_are_not_used(self) -> None:
+    def test_hits_that_do_not_give_the_metric_are_not_used(self) -> None:
         builds = [build("a", 190), build("b", 182)]
         (column,) = [column for column in columns_of(builds) if column.metric == "quantized_accuracy"]
         assert paired.paired_tests(column, {"a": np.ones(200, bool), "b": np.arange(200) < 182}, builds) == {}
@@ -198,18 +198,18 @@ class TestEffects:
         assert [(effect.before, effect.after) for effect in found] == [("0", str(row)) for row in range(1, 9)]
 
 
-def test_kinds_of_figures() -> None:
+def test_kinds_of_metrics() -> None:
     assert {kind_of("estimated_total_cycles"), kind_of("estimated_x_accuracy")} == {Kind.ESTIMATED}
     assert kind_of("simulated_inference_time_ms") is Kind.SIMULATED
     assert kind_of("delegated_accuracy") is kind_of("delegated_error_max_lsb") is Kind.MEASURED
     assert kind_of("undelegated_macs") is kind_of("program_bytes") is Kind.COUNTED
 
 
-def test_what_is_no_finite_number_is_no_figure() -> None:
+def test_only_a_finite_number_is_a_metric() -> None:
     assert finite_metrics({"a": float("nan"), "b": "x", "c": True, "d": 2, "e": float("inf")}) == {"d": 2.0}
 
 
-def test_builds_without_figures_stand_apart() -> None:
+def test_builds_without_metrics_stand_apart() -> None:
     lost = build("lost", state=State.FAILED)
     assert [found.label for found in compare([build("a", 1), lost]).not_comparable] == ["lost"]
     with pytest.raises(LowerdeckError, match="none of the 1 builds has metrics: lost failed"):
@@ -243,7 +243,7 @@ def test_nothing_is_best_where_all_builds_miss_their_gates() -> None:
     assert "2 builds, 0 of them Pareto-optimal" in next(choice.sentences(found))
 
 
-def test_sentences_let_other_figures_decide_where_accuracy_cannot() -> None:
+def test_sentences_let_other_metrics_decide_where_accuracy_cannot() -> None:
     text = " ".join(choice.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
     assert "of no build can be distinguished from the highest" in text
     assert "b has the lowest size, 200 bytes" in text

@@ -26,7 +26,7 @@ Compose = Callable[..., Config]
 
 @pytest.fixture
 def conf(project: Project, tmp_path: Path) -> Path:
-    """A copy of conf/ to spoil."""
+    """A copy of conf/ to damage."""
     return Path(shutil.copytree(project.root / "conf", tmp_path / "conf"))
 
 
@@ -601,7 +601,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_a_spoiled_configuration_is_refused(refusal: Callable[..., str], name: str) -> None:
+def test_a_damaged_configuration_is_refused(refusal: Callable[..., str], name: str) -> None:
     values, expected = INVALID[name]
     message = refusal(**values)
     for part in expected:

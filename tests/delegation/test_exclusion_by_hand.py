@@ -147,7 +147,7 @@ class TestMarks:
         found = self.marked(operators_not_to_delegate=["aten::add"], nodes_not_to_delegate=["add*"])
         assert found == {"add": "operators_not_to_delegate: aten::add", "addmm": "nodes_not_to_delegate: add*"}
 
-    def test_marks_are_made_anew(self) -> None:
+    def test_marks_are_made_again(self) -> None:
         made = self.graph()
         mark(made.graph, Exclusion(nodes_not_to_delegate=["add"]))
         mark(made.graph, Exclusion(nodes_not_to_delegate=["relu"]))

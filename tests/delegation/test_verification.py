@@ -132,7 +132,7 @@ def test_a_tensor_that_several_take_crosses_once_for_each(per_op_mode: bool, par
     assert metrics["crossing_bytes"] == sum(value.numel() * value.element_size() for value in values)
 
 
-def test_figures_of_the_small_network(lowered: Callable[[str], Lowered]) -> None:
+def test_metrics_of_the_small_network(lowered: Callable[[str], Lowered]) -> None:
     """One partition on XNNPACK, quantize and dequantize included: float32 [1 x 3 x 32 x 32] -> [1 x 10]."""
     metrics = coverage(lowered("xnnpack_cpu").plan)
     macs = 16 * 16 * 8 * 3 * 9 + 16 * 16 * 8 * 8 * 9 + 8 * 10

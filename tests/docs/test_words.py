@@ -12,8 +12,8 @@ GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERMS = re.findall(r"^- \*\*(.+?)\*\*: (.(?:.|\n  )+)", GLOSSARY, re.MULTILINE)
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \|$", GLOSSARY, re.MULTILINE)[2:]
 BANNED = [word.strip() for words, _ in ROWS for word in words.split(",")]
-HISTORY = ("docs/adr/", "docs/ledger/", "CHANGELOG.md", "build/", "tests/")
-"""What keeps its words: decisions, records, and tests, which quote."""
+HISTORY = ("docs/adr/", "docs/ledger/", "CHANGELOG.md", "build/", "tests/docs/test_words.py")
+"""What keeps its words: decisions, records, and this file, which quotes them."""
 SEARCHED = sorted(
     name
     for name in FILES
@@ -33,8 +33,10 @@ BANNED_PATTERN = re.compile(rf"(?<![\w.<-])(?:{'|'.join(map(pattern, BANNED))})(
 
 
 def banned(text: str) -> list[str]:
-    """The banned words of a text, each as it stands there."""
-    return BANNED_PATTERN.findall(text)
+    """The banned words of a text and of the names in it, each as it stands there."""
+    return BANNED_PATTERN.findall(text) + BANNED_PATTERN.findall(
+        " ; ".join(re.findall(r"\w+_\w+", text)).replace("_", " ")
+    )
 
 
 def test_the_glossary_has_its_terms_in_order() -> None:

@@ -71,7 +71,7 @@ SHAPE = [1, 8, 16, 16]
 
 
 @pytest.mark.parametrize(
-    ("target", "refused", "expected", "mended"),
+    ("target", "refused", "expected", "fixed"),
     [
         pytest.param(
             "neutron_imxrt700",
@@ -131,14 +131,12 @@ SHAPE = [1, 8, 16, 16]
         ),
     ],
 )
-def test_a_network_that_follows_its_hint_is_delegated(
-    target: str, refused: Trial, expected: str, mended: Trial
-) -> None:
+def test_a_network_that_follows_its_hint_is_delegated(target: str, refused: Trial, expected: str, fixed: Trial) -> None:
     hints = undelegated_hints(target, *refused)
     assert hints, "nothing is refused"
     # What only follows the node, or converts a constant for it, says so.
     assert all(expected in said for said in hints if not said.startswith(("goes with", "converts a constant"))), hints
-    assert undelegated_hints(target, *mended) == []
+    assert undelegated_hints(target, *fixed) == []
     if "`target: ethos_u85_256`" in hints[0]:
         assert undelegated_hints("ethos_u85_256", *refused) == []
 

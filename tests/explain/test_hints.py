@@ -1,4 +1,4 @@
-"""Hints: what mends a refusal, computed from the values in it, and that the checks they are for still exist."""
+"""Hints: what fixes a refusal, computed from the values in it, and that the checks they are for still exist."""
 
 import dataclasses
 import re
@@ -126,7 +126,7 @@ CONVOLUTION = "ConvolutionConverter._is_supported_on_target_regular_conv"
         ("someone_elses", make_reason("constraint", "no", values={"stride": 3}), "change stride in the model"),
     ],
 )
-def test_a_refusal_is_mended_by_its_values(backend: str, reason: Reason, expected: str) -> None:
+def test_a_refusal_is_fixed_by_its_values(backend: str, reason: Reason, expected: str) -> None:
     shape = (4, 8, 16, 16) if "N==4" in reason.message else (1, 8, 16, 16)
     assert expected in hint_for(backend, reason, shape=shape)
 
@@ -154,7 +154,7 @@ def test_replacements_are_for_what_xnnpack_lacks_and_lead_to_what_it_has() -> No
         assert "in its place, which the backend has" in hint_for("xnnpack", make_reason("no_converter", "no"), lacking)
 
 
-def test_a_program_without_quantization_is_told_so() -> None:
+def test_a_program_without_quantization_gets_that_hint() -> None:
     assert "`quantization: int8`" in hint_for("neutron", make_reason("not_quantized", "in no cluster"))
 
 
@@ -200,7 +200,7 @@ def test_neighbours_in_a_circle_end() -> None:
     assert [hint(each, graph) for each in nodes] == ["goes with b", "goes with a"]
 
 
-def test_the_border_of_the_program_names_the_option_for_integers() -> None:
+def test_the_io_boundary_names_the_option_for_integers() -> None:
     made = network()
     graph = PlanGraph(made)
     assert "quantized_inputs: true" in hint(graph.nodes["q_in"], graph)

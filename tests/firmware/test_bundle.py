@@ -157,9 +157,9 @@ def test_executorchs_runtime_verifies_the_bundled_program(made: Callable[[str], 
     with chdir(it.folder):
         vector = execute(open_converted_program("reference"), it.base.samples[0], "ab" * 32)
     wrong = dataclasses.replace(vector, outputs=(vector.outputs[0] + 1,))
-    spoilt = _C._load_bundled_program_from_buffer(bundled_program(it.files["program.pte"], wrong))
+    damaged = _C._load_bundled_program_from_buffer(bundled_program(it.files["program.pte"], wrong))
     with pytest.raises(RuntimeError, match="verification failed"):
-        spoilt.verify_result_with_bundled_expected_output("forward", 0, 0.0, 0.0)
+        damaged.verify_result_with_bundled_expected_output("forward", 0, 0.0, 0.0)
 
 
 def test_firmware_gets_the_expected_output_from_the_header(made: Callable[[str], Bundled]) -> None:
@@ -191,7 +191,7 @@ def test_a_host_only_flavor_is_said_first(made: Callable[[str], Bundled]) -> Non
 
 
 def test_programs_of_floats(lowered: Callable[[str], Lowered]) -> None:
-    """Without integers at the border; kernels on the CPU are listed as ExecuTorch's selective build takes them."""
+    """Without integers at the I/O boundary; CPU kernels are listed as ExecuTorch's selective build takes them."""
     base = lowered("ethos_u55_128")
     files = bundled(base, base.folder)
     metadata = json.loads(files["metadata.json"])

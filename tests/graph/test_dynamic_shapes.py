@@ -304,7 +304,7 @@ def test_sizes_that_export_lets_pass_are_tried() -> None:
     export(network, [[1, 3, 32, 32]], side(min=32, max=56, multiple_of=8))
 
 
-def test_what_torch_cannot_reason_about_is_told_with_a_way_out() -> None:
+def test_what_torch_cannot_reason_about_is_refused_with_a_way_out() -> None:
     with pytest.raises(
         LowerdeckError, match=r"model\.dynamic_shapes\): .*\n[\s\S]*set multiple_of to the model's divisor"
     ):

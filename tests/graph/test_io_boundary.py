@@ -1,4 +1,4 @@
-"""Integers in place of floats at a program's border, what the manifest says of inputs and outputs, and executing it."""
+"""Integers in place of floats at a program's I/O boundary, inputs and outputs in the manifest, and execution."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def integer(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_programs_take_and_give_floats_unless_told_otherwise(lowered: Callable[[str], Lowered], target: str) -> None:
+def test_programs_take_and_return_floats_by_default(lowered: Callable[[str], Lowered], target: str) -> None:
     converted = lowered(target).converted
     (taken,), (given,) = converted.inputs, converted.outputs
     assert taken == ProgramTensor(name="x", dtype="float32", shape=(1, 3, 32, 32), dim_order=(0, 1, 2, 3))
@@ -123,7 +123,7 @@ class TestIntegers:
         if target != "xnnpack_cpu":  # which takes these operators into its partition
             assert any("quantize" in operator for operator in lowered(target).converted.operators)
 
-    def test_the_plan_keeps_the_border_on_the_cpu_and_all_else_where_it_was(
+    def test_the_plan_keeps_the_io_boundary_on_the_cpu_and_all_else_where_it_was(
         self, lowered: Callable[[str], Lowered], integer: Integer, target: str
     ) -> None:
         _, plan, _ = integer(target)

@@ -27,7 +27,7 @@ TWO = Outputs(labels=LABELS, logits={"float": FLOAT, "quantized": QUANTIZED}, ou
 
 
 @pytest.mark.parametrize("name", metrics.available())
-def test_figures_are_numbers_for_programs_that_were_executed(name: str) -> None:
+def test_metrics_are_numbers_for_programs_that_were_executed(name: str) -> None:
     for outputs in (ALL, TWO, Outputs(labels=None, logits=TWO.logits)):
         values = metrics.source(name).compute(outputs)
         assert all(type(value) is float and math.isfinite(value) for value in values.values()), values

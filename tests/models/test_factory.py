@@ -152,7 +152,7 @@ def test_the_bundled_weights_load() -> None:
     assert not torch.equal(model.get_parameter("classifier.weight"), untrained.get_parameter("classifier.weight"))
 
 
-def test_weights_of_another_size_say_how_to_mend() -> None:
+def test_weights_of_another_size_say_how_to_fix_it() -> None:
     options = factory.Options(factory=RESNET8, kwargs={"num_classes": 3})
     with pytest.raises(
         ConfigurationError, match=r"classifier.weight is \[10, 64\] in the file and \[3, 64\] in the model"

@@ -94,7 +94,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
     return committed
 
 
-def test_the_command_says_what_differs_and_update_mends_it(table: Page, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_differs_and_update_fixes_it(table: Page, capsys: pytest.CaptureFixture[str]) -> None:
     key = "partitioner: abs (float32)"
     kept = rows.path("xnnpack").read_bytes()
     wrong = tuple(

@@ -84,7 +84,7 @@ class TestTerminal:
         assert table["estimated inference time"] == "1.250 ms (Reference's estimate)"
         assert "delegated against quantized" not in table
 
-    def test_sizes_that_vary_are_told(self) -> None:
+    def test_sizes_that_vary_are_shown(self) -> None:
         write_build()
         assert "inputs" not in rows_of(printed())
         build = read_build()

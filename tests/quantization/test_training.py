@@ -250,7 +250,7 @@ def test_batch_norms_and_dropouts_keep_what_they_are(lowered: Callable[[str], Lo
         assert quantizer is not None
         return prepare(export(network, shape), quantizer)
 
-    # Folding goes by the batch norm's own eps: without rounding the prepared model is the float one.
+    # Folding uses the batch norm's own eps: without rounding the prepared model is the float one.
     module = prepared()
     for part in module.modules():
         if disable := getattr(part, "disable_fake_quant", None):

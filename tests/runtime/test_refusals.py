@@ -1,4 +1,4 @@
-"""What cannot be executed rightly is refused, with a message that says why and how to mend it."""
+"""What cannot be executed exactly is refused, with a message that says why and how to fix it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.runtime.lowering import Lowered
 
 @pytest.fixture
 def copied(lowered: Callable[..., Lowered], tmp_path: Path) -> Callable[[str], Lowered]:
-    """A copy of the build of `plain`, to be spoilt."""
+    """A copy of the build of `plain`, to damage."""
 
     def copy(target: str) -> Lowered:
         build = lowered(target, "plain")

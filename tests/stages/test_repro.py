@@ -206,7 +206,7 @@ def test_a_delegation_option_is_planned_on_the_edge_program_that_is_there(built:
     assert (folder / "edge.pt2").stat().st_mtime_ns == written_ns
     again = (folder / "plan.json").read_bytes()
     assert again != before["plan.json"]
-    (folder / "receipt.json").unlink()  # so that everything is made anew
+    (folder / "receipt.json").unlink()  # so that everything is made again
     assert project.stage("partition").returncode == 0
     assert (folder / "edge.pt2").stat().st_mtime_ns != written_ns
     assert (folder / "edge.pt2").read_bytes() == before["edge.pt2"]
@@ -260,7 +260,7 @@ def test_a_configuration_that_is_refused_stops_the_build_and_leaves_everything(b
     assert digests(built.project.root / "build") == built.outputs
 
 
-def test_figures_and_plots_are_shown_by_dvc(built: Built) -> None:
+def test_metrics_and_plots_are_shown_by_dvc(built: Built) -> None:
     metrics = built.project.dvc("metrics", "show", "--json")
     assert metrics.returncode == 0, metrics.stderr
     assert '"quantized_accuracy": 0.9' in metrics.stdout

@@ -165,7 +165,7 @@ class TestSummarize:
         assert values["num_samples"] == 1
         assert values["transposes_inserted"] == values["transposes_in_delegates"] == 5
 
-    def test_transposes_that_were_not_counted_are_no_figure(self) -> None:
+    def test_transposes_that_were_not_counted_are_no_metric(self) -> None:
         outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
         values = summarize(outputs, [], PLAN, MANIFEST | {"partitions": [{"transposes": 2}, {"transposes": None}]})
         assert "transposes_inserted" not in values
@@ -204,7 +204,7 @@ class TestSummarize:
         assert values["delegated_accuracy"] == NOT_MEASURED
 
 
-def test_class_figures_count_hits_of_the_classes_that_occur() -> None:
+def test_class_metrics_count_hits_of_the_classes_that_occur() -> None:
     outputs = Outputs(labels=np.array([2, 0, 2]), logits={"float": scores(2, 0, 2), "quantized": scores(2, 1, 0)})
     found = [(each.label, each.num_samples, dict(each.correct)) for each in class_metrics(outputs)]
     assert found == [(0, 1, {"float": 1, "quantized": 0}), (2, 2, {"float": 2, "quantized": 1})]

@@ -272,7 +272,7 @@ KEEP_OTHERS = {
 
 
 @pytest.mark.parametrize("target", OTHER_VALUES)
-def test_the_edge_program_is_another_only_where_other_nodes_are_kept_whole(
+def test_the_edge_program_is_another_only_where_other_nodes_are_preserved(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
 ) -> None:
     chosen = lowered(target).target
@@ -293,5 +293,5 @@ def test_the_edge_program_is_another_only_where_other_nodes_are_kept_whole(
     other_bytes = {name for name in stored if stored[name] != stored[""]}
     other_kept = {name for name in kept if kept[name] != kept[""]}
     assert other_kept <= set(backends.source(chosen["backend"]).decomposition_options)
-    assert other_bytes <= other_kept  # made anew too often is slow, too seldom would be wrong
+    assert other_bytes <= other_kept  # made again too often is slow, too seldom would be wrong
     assert other_kept == KEEP_OTHERS.get(target, set())

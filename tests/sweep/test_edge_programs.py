@@ -33,12 +33,12 @@ def test_the_next_point_of_the_same_quantized_program_finds_the_edge_program(tmp
     assert not edges.is_being_made(CONFIG, "quantized")
     with edges.reuse(second, CONFIG, "quantized"):
         assert (second / paths.EDGE).read_text() == (second / paths.EDGE_RECEIPT).read_text() == "made"
-        make(second, "made anew")
+        make(second, "made again")
     with edges.reuse(other, CONFIG | {"flavor": {"name": "vela"}}, "quantized"):
         assert not (other / paths.EDGE).exists()
         make(other, "other")
     with edges.reuse(first, CONFIG, "quantized"):
-        assert (first / paths.EDGE).read_text() == "made anew"
+        assert (first / paths.EDGE).read_text() == "made again"
 
 
 def test_a_stage_that_fails_keeps_nothing_and_breaks_nothing(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_two_joblib_workers_do_no_work_twice(
     assert len(processes_of_points(folder)) == 2, "one worker built both points"
 
 
-def test_what_workers_made_serves_without_them_and_what_is_damaged_is_made_anew(
+def test_what_workers_made_is_reused_and_what_is_damaged_is_made_again(
     by_two_workers: tuple[Path, dict[str, Any], str], project: Project
 ) -> None:
     before = metrics_of(by_two_workers[0])

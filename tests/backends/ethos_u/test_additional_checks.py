@@ -1,4 +1,4 @@
-"""Checks and operators of one's own, named by import path."""
+"""A project's own checks and operators, named by import path."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ register_pass_insertions_before(FoldAndAnnotateQParamsPass, [AsAddition()])
 
 
 class Twice(nn.Module):
-    """An operator of one's own between convolutions: float32 [1 x 3 x 8 x 8]."""
+    """A custom operator between convolutions: float32 [1 x 3 x 8 x 8]."""
 
     def __init__(self, twice: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

@@ -74,7 +74,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_spoiled_option_is_refused(composed: Compose, name: str) -> None:
+def test_a_damaged_option_is_refused(composed: Compose, name: str) -> None:
     options, expected = REFUSED[name]
     with pytest.raises(ConfigurationError) as caught:
         composed(options)
@@ -91,7 +91,7 @@ def test_a_spoiled_option_is_refused(composed: Compose, name: str) -> None:
         ({"io_quantization": "uint16"}, "allowed: uint8, int16"),
     ],
 )
-def test_a_spoiled_device_is_refused(composed: Compose, device: dict[str, Any], expected: str) -> None:
+def test_a_damaged_device_is_refused(composed: Compose, device: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         composed({}, device)
     assert expected in str(caught.value)

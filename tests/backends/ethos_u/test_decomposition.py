@@ -66,7 +66,7 @@ INT8 = QuantizationScheme(name="int8")
 
 
 @pytest.mark.parametrize("target", [U55, U85])
-def test_operators_are_kept_whole_in_the_stored_program_too(
+def test_operators_are_preserved_in_the_stored_program_too(
     lowered: Callable[[str], Lowered], quantized: Callable[..., Any], tmp_path: Path, target: str
 ) -> None:
     backend = lowered(target).backend()

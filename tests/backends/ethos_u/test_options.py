@@ -183,7 +183,7 @@ def test_debug_information_is_kept_and_the_program_stays(
 
 
 @pytest.mark.parametrize("target", [U55, U85])
-def test_integers_at_the_border_leave_nothing_to_the_cpu(
+def test_integers_at_the_io_boundary_leave_nothing_to_the_cpu(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
 ) -> None:
     build = lowered(target)

@@ -104,7 +104,7 @@ class Twice(nn.Module):
         return x + torch.relu(x)
 
 
-def test_what_a_u55_cannot_do_with_16_bits_is_told_with_a_way_out(
+def test_what_a_u55_cannot_do_with_16_bits_is_refused_with_a_way_out(
     lowered: Callable[[str], Lowered], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ def test_inputs_and_outputs_may_have_integers_of_their_own(
     assert torch.equal(found, program.module()(*build.samples[0]))
 
 
-def test_integers_of_the_scheme_itself_are_refused_at_the_border() -> None:
+def test_integers_of_the_scheme_itself_are_refused_at_the_io_boundary() -> None:
     device = ethos_u.Device(accelerator="ethos-u55-128", io_quantization="int16")
     options = ethos_u.Options(system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
     for scheme, keys in ((INT16X8, ["target.device.io_quantization"]), (INT8, [])):

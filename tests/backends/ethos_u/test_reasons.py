@@ -98,7 +98,7 @@ ON_U55 = [
 @pytest.mark.parametrize(
     ("name", "code", "check", "values", "message"), EVERYWHERE, ids=[case[0] for case in EVERYWHERE]
 )
-def test_a_check_is_told_with_the_values_that_it_compared(
+def test_a_check_is_named_with_the_values_that_it_compared(
     constrained: Callable[[str], Rejections],
     target: str,
     name: str,
@@ -140,7 +140,7 @@ UNCHECKED = (ReasonCode.BOUNDARY, ReasonCode.NEIGHBOUR, ReasonCode.NO_OP_PARTITI
 
 
 @pytest.mark.parametrize("target", [U55, U85])
-def test_what_is_taken_off_a_partitions_border_names_what_is_outside(
+def test_what_is_taken_off_the_edge_of_a_partition_names_what_is_outside(
     constrained: Callable[[str], Rejections], target: str
 ) -> None:
     found = constrained(target)
@@ -158,7 +158,7 @@ def test_what_is_taken_off_a_partitions_border_names_what_is_outside(
 
 
 @pytest.mark.parametrize("target", [U55, U85])
-def test_a_partition_that_would_compute_nothing_is_told(constrained: Callable[[str], Rejections], target: str) -> None:
+def test_a_partition_that_would_compute_nothing_is_named(constrained: Callable[[str], Rejections], target: str) -> None:
     _, view = constrained(target).named("aten_view_copy_default")
     assert view.code is ReasonCode.NO_OP_PARTITION
     assert view.values == {"partition": ["aten_view_copy_default", "aten_view_copy_default_1"]}

@@ -162,7 +162,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_a_spoiled_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
     old, new, system, mode, expected = INVALID[name]
     assert old in BOARD
     assert expected in problem(read(tmp_path, BOARD.replace(old, new, 1) if old else BOARD), system, mode)

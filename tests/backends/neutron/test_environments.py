@@ -259,9 +259,7 @@ def test_a_release_after_3_2_has_other_names(environment: Environment, tmp_path:
     assert read_graph(conversion.model).operators == (NEUTRON_GRAPH,)
 
 
-def test_a_release_with_two_flows_uses_the_one_that_partitioning_goes_by(
-    environment: Environment, tmp_path: Path
-) -> None:
+def test_a_release_with_two_flows_uses_the_one_that_partitioning_uses(environment: Environment, tmp_path: Path) -> None:
     converter = environment.package / "neutron_converter.py"
     source = converter.read_text().replace(
         "    verbose: bool = False", "    verbose: bool = False\n    useNewFlowNeutronC: bool = False"

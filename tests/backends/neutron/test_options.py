@@ -93,7 +93,7 @@ def test_every_custom_delegation_option_is_an_option() -> None:
     assert CustomDelegationOptions() == CustomDelegationOptions(**{name: getattr(Options(), name) for name in theirs})
 
 
-def test_the_npu_transposes_unless_it_is_told_not_to(default: Built, changed: Built) -> None:
+def test_the_npu_transposes_unless_an_option_says_not_to(default: Built, changed: Built) -> None:
     before, after = (read_graph(str_twin(built)).operators for built in (default, changed))
     assert before[0] == "TRANSPOSE"
     assert "TRANSPOSE" not in after
@@ -200,7 +200,7 @@ def my_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     sys.modules.pop("my_checks", None)
 
 
-def test_a_check_of_ones_own_decides_what_is_kept_whole(my_checks: Path) -> None:
+def test_a_project_check_decides_what_is_preserved(my_checks: Path) -> None:
     program = quantized(Mixed(), MIXED_SHAPE)
     plan = partition(program, neutron(check_op_support="my_checks:no_hardswish")).plan
     assert plan == partition(program, neutron(preserve_ops=["aten::pad"])).plan
@@ -233,7 +233,9 @@ def test_a_check_that_cannot_be_called_is_refused_in_compose(
     assert list(good.files()) == [my_checks]  # what it holds goes into the build key
 
 
-def test_integers_at_the_border_are_those_of_nxps_own_pass(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
+def test_integers_at_the_io_boundary_are_those_of_nxps_own_pass(
+    lowered: Callable[[str], Lowered], tmp_path: Path
+) -> None:
     from executorch.backends.nxp.edge_passes.remove_io_quant_ops_pass import RemoveIOQuantOpsPass
 
     ours = build(lowered(TARGET).quantized(), tmp_path, quantized_inputs=True, quantized_outputs=True)

@@ -130,7 +130,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "code", "check", "values", "message"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_a_converters_condition_is_told_with_its_values(
+def test_a_converters_condition_is_named_with_its_values(
     constrained: Rejections, name: str, code: str, check: str, values: Mapping[str, object], message: str
 ) -> None:
     _, reason = constrained.named(name)
@@ -142,12 +142,12 @@ def test_every_check_that_is_named_says_no_when_it_is_asked_again(constrained: R
     for found in (constrained, unhappy):
         assert not any(found.answers.values())
         checked = {node.name for node, reason in found.reasons.items() if "Converter." in reason.check}
-        spoiled = {"aten_relu_default_1"}  # by its partition, which is gone
-        assert checked - spoiled <= {node.name for node in found.answers}
+        lost = {"aten_relu_default_1"}  # by its partition, which is gone
+        assert checked - lost <= {node.name for node in found.answers}
     assert len({reason.check for reason in constrained.reasons.values()}) >= 8
 
 
-def test_weights_that_are_computed_are_told_from_constants(unhappy: Rejections) -> None:
+def test_weights_that_are_computed_are_no_constants(unhappy: Rejections) -> None:
     node, reason = unhappy.named("aten_mm_default")
     assert reason.code is ReasonCode.NOT_CONSTANT
     assert reason.check == "MMConverter._is_supported_on_target"
@@ -166,14 +166,14 @@ def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
     return found
 
 
-def test_shapes_that_fit_none_of_the_inputs_are_told(unhappy: Rejections) -> None:
+def test_shapes_that_fit_none_of_the_inputs_are_named(unhappy: Rejections) -> None:
     _, reason = unhappy.named("aten_add_tensor")
     assert reason.check == "AddTensorConverter._is_supported_on_target"
     assert reason.values["num_elements"] == [512, 512]
     assert [64, 64] in reason.values.values()  # elements of either input
 
 
-def test_a_node_that_its_partition_spoils_names_the_converter(unhappy: Rejections) -> None:
+def test_a_node_that_loses_its_partition_names_the_converter(unhappy: Rejections) -> None:
     _, relu = unhappy.named("aten_relu_default_1")
     assert relu.code is ReasonCode.PARTITIONING
     assert relu.check == "ReLUConverter.supports_partitioning_result"

@@ -33,7 +33,7 @@ def refusal(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return get
 
 
-def test_a_misspelled_config_is_told_from_those_there_are(refusal: Callable[..., str]) -> None:
+def test_a_misspelled_config_gets_a_suggestion(refusal: Callable[..., str]) -> None:
     message = refusal({"configs": ["LinearConfig", "ConvolutionConfg"]})
     assert 'target.options.configs.1: not one of the values\n      received: "ConvolutionConfg"' in message
     assert "AbsConfig, AddConfig, AddmmConfig" in message

@@ -173,7 +173,7 @@ def test_every_operator_is_a_delegate_of_its_own(lowered: Callable[[str], Lowere
     together = lowered("xnnpack_cpu")
     alone = build(together.quantized(), tmp_path, per_op_mode=True)
     assert len(together.converted.delegates) == 1
-    # Two convolutions with their activations, addition, mean, view, linear layer, and two conversions at the border.
+    # Two convolutions with activations, addition, mean, view, linear layer, and two conversions of inputs and outputs.
     assert len(alone.graphs) == len(alone.converted.delegates) == 8
     for operator in ("XNNConv2d", "XNNAdd", "XNNFullyConnected", "XNNConvert"):
         assert all(graph.operators.count(operator) <= 1 for graph in alone.graphs)
@@ -239,7 +239,7 @@ def test_verbose_shows_what_executorch_logs(
     assert verbose.converted.program == quiet.converted.program
 
 
-def test_integers_at_the_border(quantized: torch.export.ExportedProgram, tmp_path: Path) -> None:
+def test_integers_at_the_io_boundary(quantized: torch.export.ExportedProgram, tmp_path: Path) -> None:
     backend = xnnpack(quantized_inputs=True, quantized_outputs=True)
     partitioned = partition(quantized, backend)
     manager = EdgeProgramManager({"forward": partitioned.program}, None, partitioned.edge_config)

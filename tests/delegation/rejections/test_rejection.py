@@ -189,7 +189,7 @@ NO = [
 @pytest.mark.parametrize(
     ("check", "arguments", "message", "code"), NO, ids=[f"{case[0].__name__}-{case[3]}" for case in NO]
 )
-def test_the_condition_that_decided_is_told(
+def test_the_condition_that_decided_is_named(
     check: Callable[..., bool], arguments: tuple[Any, ...], message: str, code: str
 ) -> None:
     said = explain_rejection(check, *arguments)

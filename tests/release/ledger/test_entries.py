@@ -179,7 +179,7 @@ def test_intervals_and_ingredients_are_shown(capsys: pytest.CaptureFixture[str])
     assert "0.9 (95 %: 0.85 to 0.95)" in capsys.readouterr().out
 
 
-def test_entries_that_come_and_go_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_that_come_and_go_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     built()
     ledger("update")
     commit()

@@ -99,7 +99,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"target": "xnnpack_cpu", "overrides": {"quantization": {"name": "x", "weight_granularity": "per_tensor"}}},
         {"target": "xnnpack_cpu", "quantization": "int8_per_tensor", "overrides": {"quantization": {"name": "x"}}},
     ),
-    "a model of one's own, and plugins": (
+    "a project's own model, and plugins": (
         {
             "model": "custom",
             "plugins": ["torch.nn"],
@@ -147,7 +147,7 @@ def test_where_builds_are_recorded_stays_as_params_says() -> None:
     assert found.differences == ()
 
 
-def test_what_was_made_of_other_data_is_told() -> None:
+def test_what_was_made_of_other_data_is_named() -> None:
     wanted = composed()
     changed = dataclasses.replace(wanted, dataset=dataclasses.replace(wanted.dataset, fingerprint="0" * 64))
     found = selection_of(changed, SELECTION, CONF)
@@ -157,7 +157,7 @@ def test_what_was_made_of_other_data_is_told() -> None:
     )
 
 
-def test_an_option_that_is_new_since_then_is_told_as_new() -> None:
+def test_an_option_that_is_new_since_then_is_called_new() -> None:
     wanted = composed(target="xnnpack_cpu")
     older = dict(wanted.target.options)
     del older["per_op_mode"]

@@ -173,7 +173,7 @@ def test_what_params_cannot_express_stops_before_anything_is_written(recorded: R
     assert recorded.params() == PARAMS
 
 
-def test_data_that_is_gone_is_told(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_is_gone_is_named(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     data = recorded.project.root / "data/prepared"
     data.rename(data.with_name("elsewhere"))
     try:
@@ -218,7 +218,7 @@ def test_one_of_several_runs_has_to_be_named(recorded: Recorded, capsys: pytest.
 
 
 @pytest.mark.slow
-def test_another_program_is_told_with_what_went_into_it_otherwise(recorded: Recorded) -> None:
+def test_another_program_is_explained_by_what_differs_in_its_inputs(recorded: Recorded) -> None:
     code = recorded.project.root / "pipeline/lowerdeck/steps/calibrate.py"
     before = code.read_text()
     code.write_text(before.replace("yield laid_out(", "yield tuple(2 * tensor for tensor in laid_out(", 1).replace(

@@ -89,7 +89,7 @@ def test_a_result_comes_back_as_it_was(location: str, result: Path, tmp_path: Pa
     assert again.get(KEY, tmp_path / "out")
     assert files_below(tmp_path / "out") == FILES
     mode = (tmp_path / "out" / "empty.txt").stat().st_mode
-    assert mode & stat.S_IWUSR, "a stage could not write its output anew"
+    assert mode & stat.S_IWUSR, "a stage could not write its output again"
 
 
 def test_another_machine_gets_what_object_storage_holds(
@@ -153,7 +153,7 @@ def test_the_same_content_is_kept_once(result: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"PROGRAM" * 1000, b"", None], ids=["other bytes", "empty", "missing"])
-def test_a_damaged_object_counts_as_missing_and_put_mends_it(
+def test_a_damaged_object_counts_as_missing_and_put_replaces_it(
     damaged: bytes | None, result: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -172,7 +172,7 @@ def test_a_damaged_object_counts_as_missing_and_put_mends_it(
     assert files_below(tmp_path / "out") == FILES
 
 
-def test_a_damaged_object_in_object_storage_counts_as_missing_and_put_mends_it(
+def test_a_damaged_object_in_object_storage_counts_as_missing_and_put_replaces_it(
     result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fsspec
@@ -411,7 +411,7 @@ def test_what_object_storage_refuses_is_said(result: Path, tmp_path: Path, monke
         store.get(KEY, tmp_path / "out")
 
 
-def test_digests_tell_of_a_result_without_taking_it_out(location: str, result: Path) -> None:
+def test_digests_describe_a_result_without_taking_it_out(location: str, result: Path) -> None:
     store = Store.open(location)
     assert store.digests(KEY) is None
     store.put(KEY, result, FILES)
