@@ -14,10 +14,10 @@ def main() -> None:
     config = whole_config()
     chain = lineage.trace(config)
     if config.tracking.enabled:
-        from lowerdeck.pages.explanation import files
+        from lowerdeck.pages.explanation import export
         from lowerdeck.tracking.record import record
 
-        recorded = record(config, chain, files.render(read_plan(), config))
+        recorded = record(config, chain, export.render(read_plan(), config))
         what = "new run" if recorded.new else "updated run"
         print(f"track: {what} {recorded.run_name!r} of experiment {recorded.experiment!r}; `make ui` shows it")
     else:

@@ -82,7 +82,7 @@ def share_work(request: pytest.FixtureRequest) -> Iterator[None]:
     if "compat" in request.path.parts or not _imports_steps(module):
         yield
         return
-    from lowerdeck.operators.shared import shared_work
+    from lowerdeck.operators.faster_lowering import shared_work
 
     with shared_work():
         yield

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from lowerdeck.comparison import choice, effects, exports, formatting, paired, sources
+from lowerdeck.comparison import conclusions, effects, exports, formatting, paired, sources
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of
 from lowerdeck.comparison.comparison import compare
@@ -226,7 +226,7 @@ def test_what_misses_its_gates_is_shown_and_the_best_of_nothing() -> None:
         "quantized_accuracy": {"b": Mark.BEST},
         "program_bytes": {"c": Mark.BEST},
     }
-    text = " ".join(choice.sentences(found))
+    text = " ".join(conclusions.sentences(found))
     assert "3 builds, 2 of them Pareto-optimal" in text
     assert "1 misses its gates or did not finish" in text
     assert "The best quantized accuracy is 60.00 %" in text
@@ -240,11 +240,11 @@ def test_nothing_is_best_where_all_builds_miss_their_gates() -> None:
     found = compare([build("a", 199, 100, state=State.GATED), build("b", 120, 300, state=State.GATED)])
     assert found.standings == {}
     assert all(not marked for marked in found.marks.values())
-    assert "2 builds, 0 of them Pareto-optimal" in next(choice.sentences(found))
+    assert "2 builds, 0 of them Pareto-optimal" in next(conclusions.sentences(found))
 
 
 def test_sentences_let_other_metrics_decide_where_accuracy_cannot() -> None:
-    text = " ".join(choice.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
+    text = " ".join(conclusions.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
     assert "of no build can be distinguished from the highest" in text
     assert "b has the lowest size, 200 bytes" in text
     assert "1 of these is so by a difference within noise alone" in text

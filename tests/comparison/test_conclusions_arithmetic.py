@@ -1,10 +1,10 @@
-"""lowerdeck.comparison.choice: the sentences, word for word."""
+"""lowerdeck.comparison.conclusions: the sentences, word for word."""
 
 from __future__ import annotations
 
 from lowerdeck.comparison.builds import ComparedBuild, State
-from lowerdeck.comparison.choice import sentences
 from lowerdeck.comparison.comparison import compare
+from lowerdeck.comparison.conclusions import sentences
 from tests.comparison.builds_by_hand import build, share
 
 

@@ -9,11 +9,11 @@ import executorch.backends
 import pytest
 
 from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
-from lowerdeck.explain.case import Rule
 from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS
 from lowerdeck.explain.hints import hint
+from lowerdeck.explain.undelegated_node import Rule
 from tests.handmade_plan import DEQUANTIZE, QUANTIZE, make_reason, network, node, plan, tensor
 
 (BACKENDS,) = executorch.backends.__path__

@@ -12,7 +12,7 @@ from torch import nn
 
 from lowerdeck.cli.main import main
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.operators import agreement, cases, measure, rows
+from lowerdeck.operators import cases, measure, output_errors, rows
 from lowerdeck.operators.case import Case, function
 from lowerdeck.operators.cases import xnnpack
 from lowerdeck.operators.measure import Outcome
@@ -21,9 +21,9 @@ from lowerdeck.operators.rows import ClaimVerdict, Page
 from tests.project import REPOSITORY
 
 
-def compared(difference: float, *, step: float | None, scheme: str) -> agreement.Agreement:
+def compared(difference: float, *, step: float | None, scheme: str) -> output_errors.Agreement:
     expected = torch.tensor([1.0, -2.0])
-    return agreement.agreement([expected], [expected + difference], [step], PRECISIONS[scheme])
+    return output_errors.agreement([expected], [expected + difference], [step], PRECISIONS[scheme])
 
 
 def test_integers_are_compared_in_steps() -> None:
@@ -42,10 +42,10 @@ def test_floats_are_compared_with_the_largest_value(scheme: str, near: float, fa
 
 def test_indices_have_to_be_equal_and_shapes_too() -> None:
     indices = torch.tensor([1, 2, 3, 4])
-    found = agreement.agreement([indices], [indices + torch.tensor([0, 1, 0, 1])], [None], PRECISIONS["int8"])
+    found = output_errors.agreement([indices], [indices + torch.tensor([0, 1, 0, 1])], [None], PRECISIONS["int8"])
     assert (found.max_error, found.within_limit) == (0.5, False)
     with pytest.raises(LowerdeckError, match=r"shape \[2, 2\] instead of \[4\]"):
-        agreement.agreement([indices], [indices.reshape(2, 2)], [None], PRECISIONS["int8"])
+        output_errors.agreement([indices], [indices.reshape(2, 2)], [None], PRECISIONS["int8"])
 
 
 def test_an_error_of_a_library_is_a_result_and_one_of_the_project_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from lowerdeck import backends
 from lowerdeck.operators import cases, claims, page, rows
+from lowerdeck.operators.faster_lowering import shared_work
 from lowerdeck.operators.measure import Outcome
 from lowerdeck.operators.rows import Claimed, ClaimVerdict, Page
-from lowerdeck.operators.shared import shared_work
 from tests.project import REPOSITORY
 
 BACKENDS = tuple(backend for backend in backends.available() if (REPOSITORY / rows.path(backend)).is_file())
@@ -106,7 +106,7 @@ def test_every_claim_is_fulfilled_and_every_constraint_violated_by_a_case(backen
             assert {case.operator for case in collected if case.uses == use} >= _with_inputs_of_one_kind(table)
 
 
-def _with_inputs_of_one_kind(table: claims.Table) -> set[str]:
+def _with_inputs_of_one_kind(table: claims.OperatorTable) -> set[str]:
     """Operators of a text, but for those that only quantized programs have."""
     return {operator for operator, claim in table.operators.items() if "float32" in claim.precisions}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.sweep.edge_programs import EdgeProgramCache
-from lowerdeck.sweep.store.result_store import Store
+from lowerdeck.sweep.store.result_store import ResultStore
 
 CONFIG: dict[str, Any] = {"target": {"backend": "xnnpack", "device": {}}, "flavor": {"name": "reference"}}
 
@@ -20,7 +20,7 @@ def make(workspace: Path, content: str) -> None:
 
 def test_the_next_point_of_the_same_quantized_program_finds_the_edge_program(tmp_path: Path) -> None:
     edges, first, second, other = (
-        EdgeProgramCache(Store.open(str(tmp_path / "store"))),
+        EdgeProgramCache(ResultStore.open(str(tmp_path / "store"))),
         tmp_path / "1",
         tmp_path / "2",
         tmp_path / "3",
@@ -42,7 +42,7 @@ def test_the_next_point_of_the_same_quantized_program_finds_the_edge_program(tmp
 
 
 def test_a_stage_that_fails_keeps_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    edges = EdgeProgramCache(Store.open(str(tmp_path / "store")))
+    edges = EdgeProgramCache(ResultStore.open(str(tmp_path / "store")))
     with edges.reuse(tmp_path / "1", CONFIG, "quantized"):
         pass
     assert not edges.is_being_made(CONFIG, "quantized")

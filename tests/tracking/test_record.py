@@ -21,7 +21,7 @@ from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.keys import build_key
-from lowerdeck.pages.explanation import files
+from lowerdeck.pages.explanation import export
 from lowerdeck.provenance import lineage
 from lowerdeck.tracking import address, content, plots, store
 from lowerdeck.tracking.record import RecordResult, record
@@ -67,7 +67,7 @@ def experiment_id(name: str) -> str:
 
 def track(config: Config) -> RecordResult:
     """As the stage does it."""
-    return record(config, lineage.trace(config), files.render(read_plan(), config))
+    return record(config, lineage.trace(config), export.render(read_plan(), config))
 
 
 def run_stage(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -64,7 +64,7 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
     from lowerdeck.config import load
     from lowerdeck.delegation.coverage import coverage
     from lowerdeck.explain import groups, terminal
-    from lowerdeck.pages.explanation import files
+    from lowerdeck.pages.explanation import export
 
     metrics = coverage(graph.plan)
     if options.json:
@@ -77,7 +77,7 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
     if options.plan is None:
         config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
-        for name, text in files.render(graph.plan, config).items():
+        for name, text in export.render(graph.plan, config).items():
             write_text(paths.BUILD / name, text)
         pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
         console.print(f"\n{pages}", soft_wrap=True)

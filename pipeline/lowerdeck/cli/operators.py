@@ -72,7 +72,7 @@ def _measure(backend: str, only: str) -> Page:
     from tqdm import tqdm
 
     from lowerdeck.operators import rows
-    from lowerdeck.operators.shared import shared_work
+    from lowerdeck.operators.faster_lowering import shared_work
 
     planned = rows.planned(backend, only)
     if not planned:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.config.shapes import shape_problems
 from lowerdeck.contracts.backends import Backend, BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.fingerprints import data
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
 Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]
@@ -282,13 +282,13 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         model=dataclasses.replace(
             config.model,
             options=dataclasses.asdict(model_options),
-            fingerprint=_model_fingerprint(config.model.weights, model_options),
+            fingerprint=data.model_digest(config.model.weights, getattr(model_options, "factory", None)),
         ),
         quantization=quantization,
         dataset=dataclasses.replace(
             config.dataset, options=dataclasses.asdict(dataset_options), fingerprint=fingerprint
         ),
-        target=dataclasses.replace(config.target, **chosen, fingerprint=_files_fingerprint(backend.files())),
+        target=dataclasses.replace(config.target, **chosen, fingerprint=data.contents_digest(backend.files())),
         flavor=flavor,
     )
 
@@ -360,25 +360,3 @@ def _fingerprint_problems(config: Config) -> Iterator[Problem]:
         fingerprint = getattr(config, section).fingerprint
         if fingerprint is not None:
             yield Problem(f"{section}.fingerprint", "cannot be set: compose computes it", fingerprint)
-
-
-def _model_fingerprint(weights: str | None, options: Any) -> str:
-    """SHA-256 over the checkpoint and the factory's source file, or over the name of torchvision's weights."""
-    import importlib.util
-
-    digest = hashlib.sha256()
-    if weights is not None:
-        path = Path(weights)
-        digest.update(path.read_bytes() if path.is_file() else weights.encode())
-    factory = getattr(options, "factory", None)
-    if factory is not None:
-        spec = importlib.util.find_spec(factory.partition(":")[0])
-        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-            digest.update(Path(spec.origin).read_bytes())
-    return digest.hexdigest()
-
-
-def _files_fingerprint(paths: Iterator[Path]) -> str | None:
-    """SHA-256 over the content of files; None without files."""
-    digests = [hashlib.sha256(path.read_bytes()).digest() for path in paths]
-    return hashlib.sha256(b"".join(digests)).hexdigest() if digests else None

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.datasets import content, preprocessing, splits
+from lowerdeck.datasets import preprocessing, splits
+from lowerdeck.fingerprints import data
 
 SUFFIXES = (".npz", ".safetensors")
 DTYPES = ("float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -57,7 +58,7 @@ def fingerprint(options: Options) -> str:
     files = {"calibration": Path(options.calibration), "evaluation": Path(options.evaluation)}
     if options.training is not None:
         files["training"] = Path(options.training)
-    return content.files_digest(files)
+    return data.files_digest(files)
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:

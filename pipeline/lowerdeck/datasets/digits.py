@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.datasets import content, preprocessing, splits
+from lowerdeck.datasets import preprocessing, splits
+from lowerdeck.fingerprints import data
 from lowerdeck.fingerprints.digests import digest
 
 REMEDY = "run `dvc repro data/dvc.yaml`"
@@ -100,7 +101,7 @@ def _checked_digest(options: Options, manifest: Mapping[str, Any], split: str) -
     path = _file(options, split)
     if not path.is_file():
         raise LowerdeckError(f"the digits are not complete, {path} is missing: {REMEDY}")
-    digest, expected = content.file_digest(path), manifest["splits"][split]["sha256"]
+    digest, expected = data.file_digest(path), manifest["splits"][split]["sha256"]
     if digest != expected:
         raise LowerdeckError(
             f"{path} has SHA-256 {digest[:12]}..., but {expected[:12]}... in its manifest: it was changed after it was "

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.datasets import content, preprocessing, splits
+from lowerdeck.datasets import preprocessing, splits
+from lowerdeck.fingerprints import data
 
 if TYPE_CHECKING:
     pass
@@ -58,7 +59,7 @@ def fingerprint(options: Options) -> str:
         for name, listing in (("calibration", calibration), ("evaluation", evaluation))
         for path in listing.files
     }
-    return content.files_digest(files)
+    return data.files_digest(files)
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
@@ -115,7 +116,7 @@ class ImageFileSplit:
 
     def digest(self, index: int) -> str:
         """SHA-256 of the file."""
-        return content.file_digest(self._files[splits.row_of(self._order, index)])
+        return data.file_digest(self._files[splits.row_of(self._order, index)])
 
     def origin(self, index: int) -> str:
         """The file's path, for messages."""

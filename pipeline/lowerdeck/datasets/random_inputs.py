@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.datasets import content, preprocessing, splits
+from lowerdeck.datasets import preprocessing, splits
+from lowerdeck.fingerprints import data
 
 GENERATOR = "normal/1"
 """Name and version of the generator; it is part of build keys, so change it together with the code."""
@@ -33,7 +34,7 @@ class Options:
 
 def fingerprint(options: Options) -> str:
     """SHA-256 over the options: no file is read, and the seed is part of the build key anyway."""
-    return content.text_digest(f"{GENERATOR} {sorted(asdict(options).items())}")
+    return data.text_digest(f"{GENERATOR} {sorted(asdict(options).items())}")
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
@@ -88,4 +89,4 @@ class RandomSplit:
     def digest(self, index: int) -> str:
         """SHA-256 of the recipe, which stands for the stored content of a random sample."""
         row = splits.row_of(range(self.num_samples), index)
-        return content.text_digest(f"{self.recipe} {row} {self.shapes}")
+        return data.text_digest(f"{self.recipe} {row} {self.shapes}")

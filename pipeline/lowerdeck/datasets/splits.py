@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample, Split
-from lowerdeck.datasets import content, preprocessing
+from lowerdeck.datasets import preprocessing
+from lowerdeck.fingerprints import data
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -59,7 +60,7 @@ class ArraySplit:
     def digest(self, index: int) -> str:
         """SHA-256 of the sample's bytes as stored."""
         row = row_of(self.order, index)
-        return content.array_digest(np.ascontiguousarray(array[row]).tobytes() for array in self.stored)
+        return data.array_digest(np.ascontiguousarray(array[row]).tobytes() for array in self.stored)
 
     def origin(self, index: int) -> str:
         """Where the sample came from, for messages."""

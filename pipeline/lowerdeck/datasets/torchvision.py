@@ -17,7 +17,8 @@ import numpy as np
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.datasets import content, preprocessing, splits
+from lowerdeck.datasets import preprocessing, splits
+from lowerdeck.fingerprints import data
 from lowerdeck.registry import components
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _TRAINVAL_TEST: Arguments = ({"split": "trainval"}, {"split": "test"})
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetFiles:
     """How to open the splits of one torchvision dataset, and where its files are."""
 
     num_classes: int
@@ -49,34 +50,34 @@ class Entry:
 
 # Left out: datasets without a labelled test split (Caltech, EuroSAT, SEMEION, FER2013), those that torchvision can no
 # longer download (StanfordCars, ImageNet: choose dataset=image_folder), and PCAM, which needs h5py.
-DATASETS: Mapping[str, Entry] = {
+DATASETS: Mapping[str, DatasetFiles] = {
     # torchvision unpickles CIFAR's files. That is safe only because its constructor first compares the MD5 of every
     # file with the published value and raises on any difference; no other dataset here contains pickles.
-    "CIFAR10": Entry(10, ("cifar-10-batches-py/*",), "data"),
-    "CIFAR100": Entry(100, ("cifar-100-python/*",), "data"),
-    "Country211": Entry(211, ("country211/train/**/*", "country211/test/**/*"), "samples", _TRAIN_TEST),
-    "DTD": Entry(47, ("dtd/dtd/labels/*", "dtd/dtd/images/**/*"), "_image_files", _TRAIN_TEST),
-    "EMNIST": Entry(
+    "CIFAR10": DatasetFiles(10, ("cifar-10-batches-py/*",), "data"),
+    "CIFAR100": DatasetFiles(100, ("cifar-100-python/*",), "data"),
+    "Country211": DatasetFiles(211, ("country211/train/**/*", "country211/test/**/*"), "samples", _TRAIN_TEST),
+    "DTD": DatasetFiles(47, ("dtd/dtd/labels/*", "dtd/dtd/images/**/*"), "_image_files", _TRAIN_TEST),
+    "EMNIST": DatasetFiles(
         47,
         ("EMNIST/*/*balanced*",),
         "data",
         ({"split": "balanced", "train": True}, {"split": "balanced", "train": False}),
     ),
-    "FashionMNIST": Entry(10, ("FashionMNIST/*/*",), "data"),
-    "FGVCAircraft": Entry(100, ("fgvc-aircraft-2013b/data/**/*",), "_image_files", _TRAINVAL_TEST),
-    "Flowers102": Entry(102, ("flowers-102/**/*",), "_image_files", _TRAIN_TEST),
-    "Food101": Entry(101, ("food-101/meta/*", "food-101/images/**/*"), "_image_files", _TRAIN_TEST),
-    "GTSRB": Entry(43, ("gtsrb/**/*",), "_samples", _TRAIN_TEST),
-    "Imagenette": Entry(10, ("imagenette2/**/*",), "_samples", ({"split": "train"}, {"split": "val"})),
-    "KMNIST": Entry(10, ("KMNIST/*/*",), "data"),
-    "MNIST": Entry(10, ("MNIST/*/*",), "data"),
-    "OxfordIIITPet": Entry(
+    "FashionMNIST": DatasetFiles(10, ("FashionMNIST/*/*",), "data"),
+    "FGVCAircraft": DatasetFiles(100, ("fgvc-aircraft-2013b/data/**/*",), "_image_files", _TRAINVAL_TEST),
+    "Flowers102": DatasetFiles(102, ("flowers-102/**/*",), "_image_files", _TRAIN_TEST),
+    "Food101": DatasetFiles(101, ("food-101/meta/*", "food-101/images/**/*"), "_image_files", _TRAIN_TEST),
+    "GTSRB": DatasetFiles(43, ("gtsrb/**/*",), "_samples", _TRAIN_TEST),
+    "Imagenette": DatasetFiles(10, ("imagenette2/**/*",), "_samples", ({"split": "train"}, {"split": "val"})),
+    "KMNIST": DatasetFiles(10, ("KMNIST/*/*",), "data"),
+    "MNIST": DatasetFiles(10, ("MNIST/*/*",), "data"),
+    "OxfordIIITPet": DatasetFiles(
         37, ("oxford-iiit-pet/annotations/*.txt", "oxford-iiit-pet/images/*"), "_images", _TRAINVAL_TEST
     ),
-    "RenderedSST2": Entry(2, ("rendered-sst2/train/**/*", "rendered-sst2/test/**/*"), "_samples", _TRAIN_TEST),
-    "STL10": Entry(10, ("stl10_binary/*",), "data", _TRAIN_TEST),
-    "SVHN": Entry(10, ("train_32x32.mat", "test_32x32.mat"), "data", _TRAIN_TEST),
-    "USPS": Entry(10, ("usps.bz2", "usps.t.bz2"), "data"),
+    "RenderedSST2": DatasetFiles(2, ("rendered-sst2/train/**/*", "rendered-sst2/test/**/*"), "_samples", _TRAIN_TEST),
+    "STL10": DatasetFiles(10, ("stl10_binary/*",), "data", _TRAIN_TEST),
+    "SVHN": DatasetFiles(10, ("train_32x32.mat", "test_32x32.mat"), "data", _TRAIN_TEST),
+    "USPS": DatasetFiles(10, ("usps.bz2", "usps.t.bz2"), "data"),
 }
 
 
@@ -102,7 +103,7 @@ def fingerprint(options: Options) -> str:
     entry = _entry(options.name)
     _ensure_present(options, entry)
     root = Path(options.root)
-    return content.files_digest({path.relative_to(root).as_posix(): path for path in _files(options, entry)})
+    return data.files_digest({path.relative_to(root).as_posix(): path for path in _files(options, entry)})
 
 
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
@@ -130,7 +131,9 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 class TorchvisionSplit:
     """Samples of one split of a torchvision dataset, decoded on access."""
 
-    def __init__(self, dataset: Any, entry: Entry, prepare: splits.ImagePreparation, seed: int, name: str) -> None:
+    def __init__(
+        self, dataset: Any, entry: DatasetFiles, prepare: splits.ImagePreparation, seed: int, name: str
+    ) -> None:
         """
         Args:
             dataset: a torchvision dataset of (PIL image, label)
@@ -164,8 +167,8 @@ class TorchvisionSplit:
         """SHA-256 of the image's file, or of its pixels if one file contains all images."""
         stored = self._stored(index)
         if isinstance(stored, Path):
-            return content.file_digest(stored)
-        return content.array_digest([np.ascontiguousarray(stored).tobytes()])
+            return data.file_digest(stored)
+        return data.array_digest([np.ascontiguousarray(stored).tobytes()])
 
     def origin(self, index: int) -> str:
         """Where the sample is stored, for messages."""
@@ -193,7 +196,7 @@ def download(name: str, root: str) -> None:
         _open(Options(name=name, root=root, download=True), {**arguments, "download": True})
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> DatasetFiles:
     if name not in DATASETS:
         raise ConfigurationError(
             f"dataset.options.name is {name!r}; the supported datasets of torchvision are {', '.join(DATASETS)}."
@@ -202,13 +205,13 @@ def _entry(name: str) -> Entry:
     return DATASETS[name]
 
 
-def _files(options: Options, entry: Entry) -> list[Path]:
+def _files(options: Options, entry: DatasetFiles) -> list[Path]:
     root = Path(options.root)
     found = {path for pattern in entry.files for path in root.glob(pattern) if path.is_file()}
     return sorted(path for path in found if path.suffix not in ARCHIVES)
 
 
-def _ensure_present(options: Options, entry: Entry) -> None:
+def _ensure_present(options: Options, entry: DatasetFiles) -> None:
     root = Path(options.root)
     missing = [pattern for pattern in entry.files if not any(path.is_file() for path in root.glob(pattern))]
     if not missing:

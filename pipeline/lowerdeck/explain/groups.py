@@ -33,7 +33,7 @@ MEANINGS: Mapping[ReasonCode, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class GroupRow:
     """Nodes of one operator that are not delegated for the same reason."""
 
     operator: str
@@ -64,7 +64,7 @@ class Group:
     """All nodes with one reason code."""
 
     code: ReasonCode
-    rows: Sequence[Row]
+    rows: Sequence[GroupRow]
 
     @property
     def macs(self) -> int:
@@ -98,11 +98,11 @@ def groups(graph: PlanGraph, code: ReasonCode | None = None) -> list[Group]:
         key = _key(graph, node, node.reason, text)
         rows.setdefault(key, []).append(node)
         hints.setdefault(key, text)
-    by_code: dict[ReasonCode, list[Row]] = {}
+    by_code: dict[ReasonCode, list[GroupRow]] = {}
     for key, nodes in rows.items():
         reason = nodes[0].reason
         assert reason is not None
-        row = Row(operator=nodes[0].operator, reason=reason, hint=hints[key], nodes=tuple(nodes))
+        row = GroupRow(operator=nodes[0].operator, reason=reason, hint=hints[key], nodes=tuple(nodes))
         by_code.setdefault(reason.code, []).append(row)
     for listed in by_code.values():
         listed.sort(key=lambda row: (-row.macs, -row.num_compute, -len(row.nodes), row.operator, row.reason.message))

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from lowerdeck.contracts.plan import PlannedNode, ReasonCode
-from lowerdeck.explain.case import Case, Rule, format_shape, next_multiple
 from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.undelegated_node import Rule, UndelegatedNode, format_shape, next_multiple
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 _RULES: Mapping[str, Sequence[Rule]] = {"ethos_u": ethos_u.RULES, "neutron": neutron.RULES, "xnnpack": xnnpack.RULES}
@@ -44,34 +44,34 @@ def hint(node: PlannedNode, graph: PlanGraph) -> str:
     """
     if node.reason is None:
         return ""
-    case = Case(node=node, reason=node.reason, graph=graph)
-    if node.operator in _COPIES and node.inputs and not case.activations:
+    refused = UndelegatedNode(node=node, reason=node.reason, graph=graph)
+    if node.operator in _COPIES and node.inputs and not refused.activations:
         users = ", ".join(dict.fromkeys(user.operator for user in graph.users(node)))
         return f"converts a constant for {users}, and goes when that is replaced; it costs next to nothing"
-    if case.reason.code in _CODES_WITH_RULES:
+    if refused.reason.code in _CODES_WITH_RULES:
         rules = _RULES.get(graph.plan.backend, ())
-        by_check = next((each.remedy(case) for each in rules if each.pattern.search(case.text)), "")
-        if text := by_check or _divisible(case):
-            return f"{text}; or {_U85}" if case.has_better_device else text
-    return _BY_CODE[case.reason.code](case)
+        by_check = next((each.remedy(refused) for each in rules if each.pattern.search(refused.text)), "")
+        if text := by_check or _divisible(refused):
+            return f"{text}; or {_U85}" if refused.has_better_device else text
+    return _BY_CODE[refused.reason.code](refused)
 
 
-def _divisible(case: Case) -> str:
+def _divisible(refused: UndelegatedNode) -> str:
     """For numbers of channels that have to be multiples of a number in the message or the values."""
-    found = _DIVISOR.search(case.text)
-    named = found[1] if found else "groups" if "divisible" in case.text else ""
-    by = int(named) if named.isdigit() else case.number(named)
+    found = _DIVISOR.search(refused.text)
+    named = found[1] if found else "groups" if "divisible" in refused.text else ""
+    by = int(named) if named.isdigit() else refused.number(named)
     uneven = [
         f"pad the {value} {name.replace('_', ' ').replace('out ', 'output ').replace('inp ', 'input ')} to "
         f"{next_multiple(value, by)}"
-        for name, value in case.reason.values.items()
+        for name, value in refused.reason.values.items()
         if by and name != named and _CHANNELS.search(name) and isinstance(value, int) and value % by
     ]
     return " and ".join(uneven)
 
 
-def _excluded(case: Case) -> str:
-    option, config = case.value("option"), case.value("config")
+def _excluded(refused: UndelegatedNode) -> str:
+    option, config = refused.value("option"), refused.value("config")
     match option:
         case "configs":
             return f"add {config} to `target.options.configs`, or set that to null"
@@ -81,37 +81,37 @@ def _excluded(case: Case) -> str:
             return f"`target.options.additional_configs: [{config}]` delegates it"
         case "config_precisions":
             return "add its precision to `target.options.config_precisions`, or set that to null"
-    if case.node.excluded_by is None and case.reason.node:
-        return _neighbour_hint(case)
-    return f"take {case.node.excluded_by or option or 'it'} out of the configuration to delegate it"
+    if refused.node.excluded_by is None and refused.reason.node:
+        return _neighbour_hint(refused)
+    return f"take {refused.node.excluded_by or option or 'it'} out of the configuration to delegate it"
 
 
-def _no_converter(case: Case) -> str:
-    backend, operator = case.graph.plan.backend, case.node.operator
+def _no_converter(refused: UndelegatedNode) -> str:
+    backend, operator = refused.graph.plan.backend, refused.node.operator
     if operator in _COPIES:
         return "remove the conversion of dtype or memory format from the model, or do it before the model"
-    if operator in _HARD_SIGMOID and _in_hard_sigmoid(case):
+    if operator in _HARD_SIGMOID and _in_hard_sigmoid(refused):
         return _SIGMOID
     if operator in _REPLACEMENTS.get(backend, {}):
         return f"write {_REPLACEMENTS[backend][operator][0]} in its place, which the backend has"
     return f"replace {operator} by operators that the backend has: `lowerdeck operators --backend {backend}` lists them"
 
 
-def _not_quantized(case: Case) -> str:
-    if not any(node.operator.startswith(QUANTIZE) for node in case.graph.plan.nodes):
+def _not_quantized(refused: UndelegatedNode) -> str:
+    if not any(node.operator.startswith(QUANTIZE) for node in refused.graph.plan.nodes):
         return "quantize the model: `quantization: int8` in params.yaml"
-    region = case.float_region()
+    region = refused.float_region()
     if len(region) > 1:
-        return _float_region_hint(case, region)
+        return _float_region_hint(refused, region)
     return (
         "quantize it: take its module out of quantization.keep_float and rules if it is there; else the quantizer has "
         "no pattern for it, and another operator is needed"
     )
 
 
-def _float_region_hint(case: Case, region: Sequence[PlannedNode]) -> str:
+def _float_region_hint(refused: UndelegatedNode, region: Sequence[PlannedNode]) -> str:
     """For a node that computes in floats because its neighbours do."""
-    if _in_hard_sigmoid(case):
+    if _in_hard_sigmoid(refused):
         return _SIGMOID
     lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
     if lacking:
@@ -119,7 +119,7 @@ def _float_region_hint(case: Case, region: Sequence[PlannedNode]) -> str:
             f"computes in floats together with {_join_unique(lacking)}, which the backend does not have: replace "
             "those, so that all of it can be quantized"
         )
-    others = _join_unique([node.operator for node in region if node is not case.node])
+    others = _join_unique([node.operator for node in region if node is not refused.node])
     return (
         f"nothing is quantized between it and {others}: take them out of quantization.keep_float and rules if they are "
         "there; else put an operator between them that the quantizer knows"
@@ -132,86 +132,90 @@ def _join_unique(names: Sequence[str]) -> str:
     return ", ".join(unique[:_MAX_NAMES]) + (f" and {len(unique) - _MAX_NAMES} more" if unique[_MAX_NAMES:] else "")
 
 
-def _in_hard_sigmoid(case: Case) -> bool:
-    operators = {node.operator for node in case.float_region()}
-    return case.graph.plan.backend == "neutron" and _HARD_SIGMOID <= operators <= _HARD_SIGMOID | _COPIES
+def _in_hard_sigmoid(refused: UndelegatedNode) -> bool:
+    operators = {node.operator for node in refused.float_region()}
+    return refused.graph.plan.backend == "neutron" and _HARD_SIGMOID <= operators <= _HARD_SIGMOID | _COPIES
 
 
-def _dtype(case: Case) -> str:
-    dtypes = ", ".join(dict.fromkeys(tensor.dtype for tensor in case.activations))
+def _dtype(refused: UndelegatedNode) -> str:
+    dtypes = ", ".join(dict.fromkeys(tensor.dtype for tensor in refused.activations))
     given = f" instead of {dtypes}" if dtypes else ""
-    if case.graph.plan.backend == "xnnpack":
+    if refused.graph.plan.backend == "xnnpack":
         return f"use a dtype that XNNPACK computes in{given}: float32, or int8 by `quantization: int8`"
     return f"quantize it with all of its inputs and outputs to int8{given}"
 
 
-def _shape(case: Case) -> str:
-    given = f" ({format_shape(case.shape)} now)" if case.shape else ""
+def _shape(refused: UndelegatedNode) -> str:
+    given = f" ({format_shape(refused.shape)} now)" if refused.shape else ""
     return f"export with another shape{given}: model.input_shapes, or a reshape before it"
 
 
-def _not_constant(case: Case) -> str:
-    computed = [tensor.source for tensor in case.activations[1:]]
+def _not_constant(refused: UndelegatedNode) -> str:
+    computed = [tensor.source for tensor in refused.activations[1:]]
     given = f" {computed[0]}" if len(computed) == 1 else ""
     return f"make its weight or other argument{given} a parameter or buffer instead of computing it"
 
 
-def _target_constraint(case: Case) -> str:
-    if case.has_better_device:
+def _target_constraint(refused: UndelegatedNode) -> str:
+    if refused.has_better_device:
         return f"{_U85}, or replace it by operators that this device has"
-    return f"another device may have it; on this one {_constraint(case)}"
+    return f"another device may have it; on this one {_constraint(refused)}"
 
 
-def _constraint(case: Case) -> str:
-    named = ", ".join(case.reason.values)
+def _constraint(refused: UndelegatedNode) -> str:
+    named = ", ".join(refused.reason.values)
     return f"change {named} in the model" if named else "change its arguments in the model"
 
 
-def _neighbour_hint(case: Case) -> str:
-    other = case.graph.nodes.get(case.reason.node)
+def _neighbour_hint(refused: UndelegatedNode) -> str:
+    other = refused.graph.nodes.get(refused.reason.node)
     if other is None:
         return ""
     if other.reason is None:
         return f"belongs to {other.name}"
     # A chain of neighbours ends at a node with another reason; a cycle would be a bug of the backend.
-    seen = {case.node.name, other.name}
+    seen = {refused.node.name, other.name}
     while other.reason and other.reason.code == ReasonCode.NEIGHBOUR and other.reason.node not in seen:
         seen.add(other.reason.node)
-        other = case.graph.nodes.get(other.reason.node, other)
-    own = "" if other.reason is None or other.reason.code == ReasonCode.NEIGHBOUR else hint(other, case.graph)
+        other = refused.graph.nodes.get(other.reason.node, other)
+    own = "" if other.reason is None or other.reason.code == ReasonCode.NEIGHBOUR else hint(other, refused.graph)
     return f"goes with {other.name}" + (f": {own}" if own else "")
 
 
-def _boundary(case: Case) -> str:
+def _boundary(refused: UndelegatedNode) -> str:
     side = {QUANTIZE: "inputs", DEQUANTIZE: "outputs"}
     for operators, name in side.items():
-        at_boundary = not case.graph.sources(case.node) if name == "inputs" else not case.graph.users(case.node)
-        if case.node.operator.startswith(operators) and at_boundary:
+        at_boundary = (
+            not refused.graph.sources(refused.node) if name == "inputs" else not refused.graph.users(refused.node)
+        )
+        if refused.node.operator.startswith(operators) and at_boundary:
             return f"nothing to fix; `target.options.quantized_{name}: true` has the program's {name} in integers"
     return "nothing to fix: the CPU converts numbers at the edge of a partition; fewer partitions need fewer of these"
 
 
-def _no_op_partition(case: Case) -> str:
-    if case.graph.plan.backend == "neutron":
+def _no_op_partition(refused: UndelegatedNode) -> str:
+    if refused.graph.plan.backend == "neutron":
         return "nothing to gain; `target.options.allow_no_op_partitions: true` delegates it all the same"
     return "nothing to gain: the partition would compute nothing"
 
 
-def _partitioning(case: Case) -> str:
-    around = [node for node in (*case.graph.sources(case.node), *case.graph.users(case.node)) if node.reason]
+def _partitioning(refused: UndelegatedNode) -> str:
+    around = [
+        node for node in (*refused.graph.sources(refused.node), *refused.graph.users(refused.node)) if node.reason
+    ]
     if around:
         return f"make the nodes around it delegable: {', '.join(node.name for node in around[:3])}"
     return "make the nodes around it delegable, so that one partition can contain them all"
 
 
-_BY_CODE: Mapping[ReasonCode, Callable[[Case], str]] = {
+_BY_CODE: Mapping[ReasonCode, Callable[[UndelegatedNode], str]] = {
     ReasonCode.EXCLUDED: _excluded,
-    ReasonCode.USER_CHECK: lambda case: "change your own check, or take it out of the target's options",
+    ReasonCode.USER_CHECK: lambda refused: "change your own check, or take it out of the target's options",
     ReasonCode.NO_CONVERTER: _no_converter,
     ReasonCode.NOT_QUANTIZED: _not_quantized,
     ReasonCode.DTYPE: _dtype,
     ReasonCode.SHAPE: _shape,
-    ReasonCode.DYNAMIC_SHAPE: lambda case: "export with fixed sizes: model.dynamic_shapes: []",
+    ReasonCode.DYNAMIC_SHAPE: lambda refused: "export with fixed sizes: model.dynamic_shapes: []",
     ReasonCode.NOT_CONSTANT: _not_constant,
     ReasonCode.CONSTRAINT: _constraint,
     ReasonCode.TARGET_CONSTRAINT: _target_constraint,
@@ -219,5 +223,5 @@ _BY_CODE: Mapping[ReasonCode, Callable[[Case], str]] = {
     ReasonCode.BOUNDARY: _boundary,
     ReasonCode.NO_OP_PARTITION: _no_op_partition,
     ReasonCode.PARTITIONING: _partitioning,
-    ReasonCode.UNKNOWN: lambda case: "",
+    ReasonCode.UNKNOWN: lambda refused: "",
 }

@@ -13,7 +13,7 @@ from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class UndelegatedNode:
     """A node that stays on the CPU, with its reason and its graph."""
 
     node: PlannedNode
@@ -69,14 +69,14 @@ class Rule:
     """How to avoid the refusals of one check."""
 
     pattern: re.Pattern[str]
-    """Matches the `Case.text` of the check's refusals."""
-    remedy: Callable[[Case], str]
+    """Matches the `UndelegatedNode.text` of the check's refusals."""
+    remedy: Callable[[UndelegatedNode], str]
     """Returns the hint; empty if the values do not allow one."""
 
 
-def rule(pattern: str, remedy: Callable[[Case], str] | str) -> Rule:
+def rule(pattern: str, remedy: Callable[[UndelegatedNode], str] | str) -> Rule:
     """A rule with `remedy`, or its result, as the hint."""
-    return Rule(pattern=re.compile(pattern), remedy=remedy if callable(remedy) else lambda case: remedy)
+    return Rule(pattern=re.compile(pattern), remedy=remedy if callable(remedy) else lambda refused: remedy)
 
 
 def next_multiple(value: int, by: int) -> int:

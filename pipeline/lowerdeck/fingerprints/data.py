@@ -1,8 +1,12 @@
-"""Digests of files and samples of datasets, computed without importing torch, which is slow."""
+"""Fingerprints of what a build is given: files and samples of datasets, weights, factories, device descriptions.
+
+Computed without importing torch, which is slow.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints import digests
 
 
 def file_digest(path: Path) -> str:
@@ -19,8 +24,7 @@ def file_digest(path: Path) -> str:
         LowerdeckError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return digests.file_digest(path)
     except OSError as error:
         raise LowerdeckError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -37,6 +41,25 @@ def files_digest(files: Mapping[str, Path]) -> str:
         for name in sorted(files):
             total.update(f"{file_digest(files[name])}  {name}\n".encode())
             progress.update()
+    return total.hexdigest()
+
+
+def contents_digest(paths: Iterable[Path]) -> str | None:
+    """SHA-256 over the contents of files, whatever their names; None without files."""
+    contents = [bytes.fromhex(file_digest(path)) for path in paths]
+    return array_digest(contents) if contents else None
+
+
+def model_digest(weights: str | None, factory: str | None) -> str:
+    """SHA-256 over the checkpoint at `weights`, or over that name, and the source file of `factory` (`module:name`)."""
+    total = hashlib.sha256()
+    if weights is not None:
+        path = Path(weights)
+        total.update(path.read_bytes() if path.is_file() else weights.encode())
+    if factory is not None:
+        spec = importlib.util.find_spec(factory.partition(":")[0])
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            total.update(Path(spec.origin).read_bytes())
     return total.hexdigest()
 
 

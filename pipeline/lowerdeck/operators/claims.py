@@ -22,7 +22,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class OperatorTable:
     """One list of operators in one document."""
 
     source: str
@@ -34,7 +34,7 @@ class Table:
     """Rows by the operator's name in the document."""
 
 
-def read(backend: str) -> dict[str, Table]:
+def read(backend: str) -> dict[str, OperatorTable]:
     """The tables of a backend by name; empty where no document lists operators."""
     stored: Any = yaml.safe_load((files(__package__) / "claims" / f"{backend}.yaml").read_text(encoding="utf-8"))
-    return TypeAdapter(dict[str, Table]).validate_python(stored or {})
+    return TypeAdapter(dict[str, OperatorTable]).validate_python(stored or {})

@@ -24,8 +24,8 @@ from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
-from lowerdeck.operators.agreement import Agreement, agreement
 from lowerdeck.operators.case import INPUT_LAYERS, OPERATOR, Case, program, samples
+from lowerdeck.operators.output_errors import Agreement, agreement
 from lowerdeck.operators.precisions import PRECISIONS
 from lowerdeck.quantization.quantize_model import quantize_model
 from lowerdeck.steps.calibrate import calibrate
@@ -62,7 +62,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class BackendArguments:
     """Arguments of `backends.create` for one device."""
 
     name: str
@@ -105,7 +105,7 @@ class _StoppedError(Exception):
     """A step failed, and not because of a bug in the project."""
 
 
-def measure(case: Case, precision: str, target: Target) -> CaseResult:
+def measure(case: Case, precision: str, target: BackendArguments) -> CaseResult:
     """Lower `case` for `target`, and execute it where the operator is delegated.
 
     Exceptions of ExecuTorch, torchao or a converter are results. By its traceback, an exception of the project itself
@@ -119,7 +119,7 @@ def measure(case: Case, precision: str, target: Target) -> CaseResult:
         return CaseResult(outcome=Outcome.OWN_ERROR, problem=f"{type(error).__name__}: {_one_line(error)} ({place})")
 
 
-def _measured(case: Case, precision: str, target: Target) -> CaseResult:
+def _measured(case: Case, precision: str, target: BackendArguments) -> CaseResult:
     backend, scheme = target.create(case.options), PRECISIONS[precision]
     tensors: Sequence[QuantizedTensor] = ()
     try:

@@ -18,7 +18,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.versions import lowering_versions
 from lowerdeck.operators import cases, claims
 from lowerdeck.operators.case import Case
-from lowerdeck.operators.measure import CaseResult, Outcome, Target, measure
+from lowerdeck.operators.measure import BackendArguments, CaseResult, Outcome, measure
 
 PAGES = Path("docs/operators")
 DEFAULT_PRECISIONS = ("float32", "float16", "int8")
@@ -97,7 +97,7 @@ class Planned:
 
     case: Case
     precision: str
-    target: Target
+    target: BackendArguments
 
     @property
     def key(self) -> str:
@@ -119,7 +119,7 @@ def planned(backend: str, only: str = "*") -> list[Planned]:
     return [row for row in found if any(fnmatchcase(name, only) for name in (row.key, row.case.label))]
 
 
-def _precisions(case: Case, tables: Mapping[str, claims.Table]) -> Sequence[str]:
+def _precisions(case: Case, tables: Mapping[str, claims.OperatorTable]) -> Sequence[str]:
     """The default precisions and the claimed ones."""
     claim = tables[case.table].operators.get(case.operator) if case.table in tables else None
     return list(dict.fromkeys([*DEFAULT_PRECISIONS, *(claim.precisions if claim else ())]))
@@ -147,7 +147,9 @@ def versions(backend: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _claimed(row: Planned, tables: Mapping[str, claims.Table], installed: Mapping[str, frozenset[str]]) -> Claimed:
+def _claimed(
+    row: Planned, tables: Mapping[str, claims.OperatorTable], installed: Mapping[str, frozenset[str]]
+) -> Claimed:
     case, table = row.case, tables.get(row.case.table)
     if table is None:  # without a document, the lists of the installed version are the claims
         if case.operator in installed[row.target.name]:
@@ -163,7 +165,7 @@ def _claimed(row: Planned, tables: Mapping[str, claims.Table], installed: Mappin
     return Claimed.NOT_DELEGATED if case.violates else Claimed.DELEGATED
 
 
-def _constraint(case: Case, tables: Mapping[str, claims.Table]) -> str:
+def _constraint(case: Case, tables: Mapping[str, claims.OperatorTable]) -> str:
     return tables[case.table].operators[case.operator].constraints[case.violates] if case.violates else ""
 
 

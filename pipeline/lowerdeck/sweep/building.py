@@ -24,7 +24,7 @@ from lowerdeck.sweep import snapshot, warm
 from lowerdeck.sweep.declaration import Stage
 from lowerdeck.sweep.edge_programs import STAGE as PARTITION
 from lowerdeck.sweep.folder import PointRecord
-from lowerdeck.sweep.shared import Shared, StageFailed
+from lowerdeck.sweep.state import StageFailed, SweepState
 
 COMPOSE, EVALUATE, TRACK = "compose", "evaluate", "track"
 _PARAMS = "params.yaml"
@@ -36,7 +36,7 @@ class PointBuild:
     """One point on its way through the stages."""
 
     def __init__(
-        self, shared: Shared, number: int, typed: list[str], params: dict[str, Any], session: str = ""
+        self, shared: SweepState, number: int, typed: list[str], params: dict[str, Any], session: str = ""
     ) -> None:
         """See `PointRecord` for `number`, `typed` and `session`; `params` is the point's params.yaml."""
         self._session = session

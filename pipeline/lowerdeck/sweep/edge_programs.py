@@ -13,7 +13,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.fingerprints.digests import digest
-from lowerdeck.sweep.store.result_store import Store
+from lowerdeck.sweep.store.result_store import ResultStore
 
 STAGE = "partition"
 _FILES = (paths.EDGE, paths.EDGE_RECEIPT)
@@ -22,7 +22,7 @@ _FILES = (paths.EDGE, paths.EDGE_RECEIPT)
 class EdgeProgramCache:
     """The last edge program for each quantized program, device and flavor, in the store of a sweep."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ResultStore) -> None:
         self._store = store
 
     def is_being_made(self, config: Mapping[str, Any], quantized: str) -> bool:

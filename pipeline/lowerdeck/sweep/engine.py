@@ -24,7 +24,7 @@ from lowerdeck.sweep.building import PointBuild
 from lowerdeck.sweep.declaration import Stage, read_stages
 from lowerdeck.sweep.folder import Folder, PointRecord, Sweep
 from lowerdeck.sweep.point import BROKEN, PointTask, shared_for
-from lowerdeck.sweep.shared import Shared
+from lowerdeck.sweep.state import SweepState
 
 DEFAULT_STORE = snapshot.SWEEPS / "store"
 STORE_VARIABLE = "LOWERDECK_STORE"
@@ -137,7 +137,7 @@ def _exclusive(folder: Folder) -> Iterator[None]:
 
 
 @contextmanager
-def _recording_in_background(shared: Shared) -> Iterator[None]:
+def _recording_in_background(shared: SweepState) -> Iterator[None]:
     """Record points of this process while the next one is built, and wait for all of them at the end of the block."""
     pending: list[Future[None]] = []
     recorder = ThreadPoolExecutor(1, thread_name_prefix="recorder")

@@ -17,7 +17,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.sweep import arguments
 from lowerdeck.sweep.building import PointBuild
 from lowerdeck.sweep.folder import Folder, PointRecord
-from lowerdeck.sweep.shared import Shared
+from lowerdeck.sweep.state import SweepState
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -84,7 +84,7 @@ def run_point(project: Path, folder: Path, session: str, number: int, overrides:
             raise
 
 
-def _run_point(shared: Shared, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
+def _run_point(shared: SweepState, session: str, number: int, overrides: Sequence[str]) -> PointRecord:
     shared.check_disk_space()
     shared.folder.log_event("point begins", point=number, session=session, process=os.getpid())
     started = time.perf_counter()
@@ -119,9 +119,9 @@ def _outside_hydra() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=1)
-def shared_for(project: Path, folder: Path) -> Shared:
+def shared_for(project: Path, folder: Path) -> SweepState:
     """The state that points of the sweep in `folder` share in this process."""
-    return Shared(project, Folder(folder))
+    return SweepState(project, Folder(folder))
 
 
 def _number(value: Any) -> float:

@@ -17,7 +17,7 @@ from lowerdeck.sweep import snapshot
 from lowerdeck.sweep.declaration import read_stages
 from lowerdeck.sweep.edge_programs import EdgeProgramCache
 from lowerdeck.sweep.folder import Folder
-from lowerdeck.sweep.store.result_store import Store
+from lowerdeck.sweep.store.result_store import ResultStore
 from lowerdeck.tracking.store import database_identity
 
 _MIN_FREE_BYTES = 1 << 20
@@ -34,7 +34,7 @@ class StageFailed(Exception):  # noqa: N818  ends a point, and is reported in it
         self.stage, self.log, self.reason, self.workspace = stage, log, reason, workspace
 
 
-class Shared:
+class SweepState:
     """State that the points of a sweep share in one process."""
 
     def __init__(self, project: Path, folder: Folder) -> None:
@@ -43,7 +43,7 @@ class Shared:
         self.sweep = folder.read()
         self.stages = {stage.name: stage for stage in read_stages(folder.project / "dvc.yaml")}
         self.producer_of = {output: stage for stage in self.stages.values() for output in stage.outputs}
-        self.store = Store.open(self.sweep.store)
+        self.store = ResultStore.open(self.sweep.store)
         self.edge_cache = EdgeProgramCache(self.store)
         self.failed: dict[str, StageFailed] = {}
         """Stages that failed in this process, by key: they would fail again."""

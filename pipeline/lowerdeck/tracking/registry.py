@@ -14,7 +14,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking.signature import signature
-from lowerdeck.tracking.store import BUILD_KEY_TAG, Store, extended_upload_timeout, lock, opened
+from lowerdeck.tracking.store import BUILD_KEY_TAG, TrackingStore, extended_upload_timeout, lock, opened
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -70,7 +70,9 @@ def _name_filter(name: str) -> str:
     return f"name = '{quoted}'"
 
 
-def _new_version(store: Store, name: str, run_id: str, build_key: str, manifest: Mapping[str, Any]) -> ModelVersion:
+def _new_version(
+    store: TrackingStore, name: str, run_id: str, build_key: str, manifest: Mapping[str, Any]
+) -> ModelVersion:
     run = store.client.get_run(run_id)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, MODEL_FOLDER)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
 from lowerdeck.tracking.address import redact_credentials
-from lowerdeck.tracking.store import Store, extended_upload_timeout, opened
+from lowerdeck.tracking.store import TrackingStore, extended_upload_timeout, opened
 from lowerdeck.tracking.ui import locate
 
 if TYPE_CHECKING:
@@ -125,26 +125,26 @@ def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) ->
         return {run_id: _download(store, run_id, path) for run_id in having}
 
 
-def _files_next_to(store: Store, run_id: str, path: str) -> set[str]:
+def _files_next_to(store: TrackingStore, run_id: str, path: str) -> set[str]:
     """Paths of a run's files in the folder of `path`."""
     folder = path.rpartition("/")[0] or None
     return {info.path for info in store.client.list_artifacts(run_id, folder) if not info.is_dir}
 
 
-def _download(store: Store, run_id: str, path: str) -> bytes:
+def _download(store: TrackingStore, run_id: str, path: str) -> bytes:
     with tempfile.TemporaryDirectory() as temporary:
         return Path(store.client.download_artifacts(run_id, path, temporary)).read_bytes()
 
 
 @contextmanager
-def _experiment(config: TrackingConfig) -> Iterator[tuple[Store, str]]:
+def _experiment(config: TrackingConfig) -> Iterator[tuple[TrackingStore, str]]:
     """The opened store, and the experiment's id."""
     experiment_id = locate(config).experiment_id
     with opened(config) as store:
         yield store, experiment_id
 
 
-def _selected(store: Store, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
+def _selected(store: TrackingStore, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
     if '"' not in selector:
         for identifier in ("attributes.run_name", f"tags.`{SWEEP_NAME_TAG}`"):
             if selector and (found := _search(store, experiment_id, f'{identifier} = "{selector}"')):
@@ -156,7 +156,7 @@ def _selected(store: Store, experiment_id: str, selector: str, experiment: str) 
     raise LowerdeckError(_not_found_message(store, experiment_id, selector, experiment))
 
 
-def _filtered(store: Store, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
+def _filtered(store: TrackingStore, experiment_id: str, selector: str, experiment: str) -> list[RecordedRun]:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -173,7 +173,7 @@ def _filtered(store: Store, experiment_id: str, selector: str, experiment: str) 
     return found
 
 
-def _by_id(store: Store, experiment_id: str, prefix: str) -> list[RecordedRun]:
+def _by_id(store: TrackingStore, experiment_id: str, prefix: str) -> list[RecordedRun]:
     """The run, or the points of the sweep, with an id that starts with `prefix`.
 
     Raises:
@@ -193,7 +193,7 @@ def _by_id(store: Store, experiment_id: str, prefix: str) -> list[RecordedRun]:
     return runs or points
 
 
-def _not_found_message(store: Store, experiment_id: str, selector: str, experiment: str) -> str:
+def _not_found_message(store: TrackingStore, experiment_id: str, selector: str, experiment: str) -> str:
     runs = _search(store, experiment_id)
     names = {run.name for run in runs} | {run.tags.get(SWEEP_NAME_TAG, "") for run in runs} - {""}
     sweeps = sorted({run.tags[SWEEP_ID_TAG] for run in runs if SWEEP_ID_TAG in run.tags})
@@ -211,7 +211,7 @@ def _not_found_message(store: Store, experiment_id: str, selector: str, experime
     return "\n".join(lines)
 
 
-def _search(store: Store, experiment_id: str, filter_string: str = "") -> list[RecordedRun]:
+def _search(store: TrackingStore, experiment_id: str, filter_string: str = "") -> list[RecordedRun]:
     """Builds that MLflow finds, page by page, without other kinds of runs."""
     found: list[RecordedRun] = []
     token: str | None = None

@@ -48,7 +48,7 @@ _UPLOAD_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class TrackingStore:
     """A tracking database or server that responds."""
 
     client: MlflowClient
@@ -56,7 +56,7 @@ class Store:
 
 
 @contextmanager
-def opened(config: TrackingConfig) -> Iterator[Store]:
+def opened(config: TrackingConfig) -> Iterator[TrackingStore]:
     """The store of `config` and the environment; a local database is created if it does not exist.
 
     Raises:
@@ -73,7 +73,7 @@ def opened(config: TrackingConfig) -> Iterator[Store]:
     try:
         with lock(uri):  # of two processes that create the tables of a new database at once, one would fail
             client = MlflowClient(tracking_uri=uri)
-        yield Store(client=client, uri=uri)
+        yield TrackingStore(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
         raise LowerdeckError(unavailable_message(uri, str(error))) from error
 
@@ -110,7 +110,7 @@ def extended_upload_timeout() -> Iterator[None]:
         os.environ[name] = before
 
 
-def find_experiment(store: Store, name: str) -> Experiment | None:
+def find_experiment(store: TrackingStore, name: str) -> Experiment | None:
     """The experiment `name`; None if it does not exist.
 
     Raises:
@@ -126,7 +126,7 @@ def find_experiment(store: Store, name: str) -> Experiment | None:
     return experiment
 
 
-def find_or_create_experiment(store: Store, config: TrackingConfig) -> str:
+def find_or_create_experiment(store: TrackingStore, config: TrackingConfig) -> str:
     """The id of the configured experiment; the caller has to hold the lock.
 
     Raises:
@@ -140,7 +140,7 @@ def find_or_create_experiment(store: Store, config: TrackingConfig) -> str:
 
 
 def find_or_create_run(
-    store: Store, config: TrackingConfig, key: str, name: str, sweep_tags: Mapping[str, str]
+    store: TrackingStore, config: TrackingConfig, key: str, name: str, sweep_tags: Mapping[str, str]
 ) -> tuple[Run, bool]:
     """The run of the build `key`, and whether it is new; MLFLOW_RUN_ID is ignored.
 

@@ -21,7 +21,7 @@ import pytest
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.sweep.store.entries import StoredFile, entry_content
-from lowerdeck.sweep.store.result_store import LEFTOVER_AGE_S, Store
+from lowerdeck.sweep.store.result_store import LEFTOVER_AGE_S, ResultStore
 from tests.project import SOURCES
 
 KEY, OTHER_KEY = hashlib.sha256(b"one").hexdigest(), hashlib.sha256(b"two").hexdigest()
@@ -78,12 +78,12 @@ def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_a_result_comes_back_as_it_was(location: str, result: Path, tmp_path: Path) -> None:
-    store = Store.open(location)
+    store = ResultStore.open(location)
     assert not store.contains(KEY)
     assert not store.get(KEY, tmp_path / "out")
     store.put(KEY, result, FILES)
 
-    again = Store.open(location)
+    again = ResultStore.open(location)
     assert again.contains(KEY)
     assert not again.contains(OTHER_KEY)
     assert again.get(KEY, tmp_path / "out")
@@ -97,14 +97,14 @@ def test_another_machine_gets_what_object_storage_holds(
 ) -> None:
     location = f"memory://{uuid4()}"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
-    Store.open(location).put(KEY, result, FILES)
+    ResultStore.open(location).put(KEY, result, FILES)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "two"))
-    assert Store.open(location).get(KEY, tmp_path / "out")
+    assert ResultStore.open(location).get(KEY, tmp_path / "out")
     assert files_below(tmp_path / "out") == FILES
 
 
 def test_what_is_done_to_a_result_leaves_the_store_as_it_is(result: Path, tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     store.put(KEY, result, FILES)
     for name in FILES:
         (result / name).write_bytes(b"changed by the stage that made it")
@@ -117,7 +117,7 @@ def test_what_is_done_to_a_result_leaves_the_store_as_it_is(result: Path, tmp_pa
 
 
 def test_a_linked_result_needs_no_room_of_its_own_and_is_as_safe(result: Path, tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     store.put(KEY, result, FILES, linked=True)
     program = result / "build/convert/program.pte"
     assert program.samefile(stored_object(tmp_path / "store", FILES["build/convert/program.pte"]))
@@ -137,7 +137,7 @@ def test_a_linked_result_needs_no_room_of_its_own_and_is_as_safe(result: Path, t
 
 def test_a_link_of_a_result_is_kept_as_what_it_points_at(result: Path, tmp_path: Path) -> None:
     (result / "other").symlink_to("build/convert/program.pte")
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     store.put(KEY, result, ["other"], linked=True)
     assert store.get(KEY, tmp_path / "out")
     assert not (tmp_path / "out/other").is_symlink()
@@ -145,7 +145,7 @@ def test_a_link_of_a_result_is_kept_as_what_it_points_at(result: Path, tmp_path:
 
 
 def test_the_same_content_is_kept_once(result: Path, tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     store.put(KEY, result, FILES)
     store.put(OTHER_KEY, result, FILES)
     assert len(files_below(tmp_path / "store" / "objects")) == len(FILES)
@@ -157,7 +157,7 @@ def test_a_damaged_object_counts_as_missing_and_put_replaces_it(
     damaged: bytes | None, result: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    store = Store.open(str(tmp_path / "store"), said.append)
+    store = ResultStore.open(str(tmp_path / "store"), said.append)
     store.put(KEY, result, FILES)
     path = stored_object(tmp_path / "store", FILES["build/convert/program.pte"])
     path.unlink() if damaged is None else damage(path, damaged)
@@ -179,18 +179,18 @@ def test_a_damaged_object_in_object_storage_counts_as_missing_and_put_replaces_i
 
     place, content = str(uuid4()), FILES["build/convert/program.pte"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
-    Store.open(f"memory://{place}").put(KEY, result, FILES)
+    ResultStore.open(f"memory://{place}").put(KEY, result, FILES)
     damaged = stored_object(Path(f"/{place}"), content)
     fsspec.filesystem("memory").pipe_file(str(damaged), content[::-1])
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "two"))
     said: list[str] = []
-    store = Store.open(f"memory://{place}", said.append)
+    store = ResultStore.open(f"memory://{place}", said.append)
     assert not store.get(KEY, tmp_path / "out")
     assert said
     store.put(KEY, result, FILES)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
-    assert Store.open(f"memory://{place}").get(KEY, tmp_path / "out")
+    assert ResultStore.open(f"memory://{place}").get(KEY, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_damaged_object_in_object_storage_counts_as_missing_and_put_replaces_i
 )
 def test_a_damaged_entry_counts_as_missing(content: bytes, result: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    store = Store.open(str(tmp_path / "store"), said.append)
+    store = ResultStore.open(str(tmp_path / "store"), said.append)
     store.put(KEY, result, FILES)
     damage(tmp_path / "store" / "entries" / KEY[:2] / KEY[2:], content)
     assert not store.contains(KEY)
@@ -215,7 +215,7 @@ def test_a_damaged_entry_counts_as_missing(content: bytes, result: Path, tmp_pat
 
 @pytest.mark.parametrize("path", ["../outside", "/outside", "a/../../outside"])
 def test_an_entry_cannot_write_outside_the_folder(path: str, result: Path, tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     store.put(KEY, result, FILES)
     file = StoredFile(path, hashlib.sha256(b"").hexdigest(), 0)
     damage(tmp_path / "store" / "entries" / KEY[:2] / KEY[2:], entry_content([file]))
@@ -224,7 +224,7 @@ def test_an_entry_cannot_write_outside_the_folder(path: str, result: Path, tmp_p
 
 
 def test_a_result_that_lacks_a_file_is_not_kept(result: Path, tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     with pytest.raises(LowerdeckError, match="nowhere is not a file"):
         store.put(KEY, result, [*FILES, "nowhere"])
     assert not store.contains(KEY)
@@ -233,8 +233,8 @@ def test_a_result_that_lacks_a_file_is_not_kept(result: Path, tmp_path: Path) ->
 PUT = """
 import sys
 from pathlib import Path
-from lowerdeck.sweep.store.result_store import Store
-store, folder = Store.open(sys.argv[1]), Path(sys.argv[2])
+from lowerdeck.sweep.store.result_store import ResultStore
+store, folder = ResultStore.open(sys.argv[1]), Path(sys.argv[2])
 names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 print("putting", flush=True)
 while True:
@@ -256,7 +256,7 @@ def test_a_process_killed_in_put_leaves_a_whole_result_or_none(tmp_path: Path) -
         time.sleep(0.012 * number)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        store, out = Store.open(str(location)), tmp_path / f"out_{number}"
+        store, out = ResultStore.open(str(location)), tmp_path / f"out_{number}"
         assert store.get(KEY, out) == store.contains(KEY)
         assert not store.contains(KEY) or files_below(out) == contents
         store.put(KEY, folder, contents)
@@ -264,14 +264,14 @@ def test_a_process_killed_in_put_leaves_a_whole_result_or_none(tmp_path: Path) -
 
 
 def test_leftovers_of_killed_processes_are_removed_when_they_are_old(result: Path, tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     store.put(KEY, result, FILES)
     old, new = tmp_path / "store" / "partial" / "old", tmp_path / "store" / "partial" / "new"
     for leftover in (old, new):
         leftover.write_bytes(b"half")
     long_ago = time.time() - LEFTOVER_AGE_S - 60
     os.utime(old, (long_ago, long_ago))
-    Store.open(str(tmp_path / "store")).put(KEY, result, FILES)
+    ResultStore.open(str(tmp_path / "store")).put(KEY, result, FILES)
     assert not old.exists()
     assert new.exists()
 
@@ -286,7 +286,7 @@ def file_size_limit() -> Iterator[None]:
 
 
 def test_a_put_that_finds_no_room_leaves_nothing(result: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     request.getfixturevalue("file_size_limit")
     with pytest.raises(LowerdeckError, match="cannot be kept: File too large"):
         store.put(KEY, result, FILES)
@@ -297,7 +297,7 @@ def test_a_put_that_finds_no_room_leaves_nothing(result: Path, tmp_path: Path, r
 def test_a_get_that_finds_no_room_leaves_what_was_there(
     result: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    store, out = Store.open(str(tmp_path / "store")), tmp_path / "out"
+    store, out = ResultStore.open(str(tmp_path / "store")), tmp_path / "out"
     store.put(KEY, result, FILES)
     out.mkdir()
     (out / "empty.txt").write_bytes(b"before")
@@ -325,13 +325,13 @@ def somebody() -> Iterator[None]:
 def test_a_store_that_may_only_be_read_is_read(result: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         location, out = Path(name) / "store", Path(name) / "out"
-        Store.open(str(location)).put(KEY, result, FILES)
+        ResultStore.open(str(location)).put(KEY, result, FILES)
         for path in (location, *location.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
         Path(name).chmod(0o755)
         out.mkdir()
         out.chmod(0o777)
-        store = Store.open(str(location))
+        store = ResultStore.open(str(location))
         with somebody():
             assert store.contains(KEY)
             assert store.get(KEY, out)
@@ -347,9 +347,9 @@ def test_a_store_that_may_only_be_read_is_read(result: Path) -> None:
 MAKE = """
 import os, sys, time
 from pathlib import Path
-from lowerdeck.sweep.store.result_store import Store
+from lowerdeck.sweep.store.result_store import ResultStore
 location, folder, key = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-store = Store.open(location)
+store = ResultStore.open(location)
 folder.mkdir()
 if not store.get(key, folder):
     with store.lock(key):
@@ -372,8 +372,8 @@ def test_two_processes_make_one_result_once(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from lowerdeck.sweep.store.result_store import Store
-with Store.open(sys.argv[1]).lock(sys.argv[2]):
+from lowerdeck.sweep.store.result_store import ResultStore
+with ResultStore.open(sys.argv[1]).lock(sys.argv[2]):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -384,7 +384,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     said: list[str] = []
-    store = Store.open(str(tmp_path / "store"), said.append)
+    store = ResultStore.open(str(tmp_path / "store"), said.append)
     with store.lock(OTHER_KEY):
         assert not said, "another result is nobody's business"
     threading.Timer(0.3, process.kill).start()
@@ -398,28 +398,28 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 def test_a_location_that_cannot_be_one_is_refused() -> None:
     with pytest.raises(LowerdeckError, match=r"cannot be used as a store.*A path is allowed"):
-        Store.open("nowhere://bucket/store")
+        ResultStore.open("nowhere://bucket/store")
     with pytest.raises(LowerdeckError, match="needs a package that is not installed"):
-        Store.open("oci://bucket/store")
+        ResultStore.open("oci://bucket/store")
 
 
 def test_what_object_storage_refuses_is_said(result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     closed_port = "http://127.0.0.1:9"
-    store = Store.open(f"{closed_port}/store")
+    store = ResultStore.open(f"{closed_port}/store")
     with pytest.raises(LowerdeckError, match=r"the store http://127\.0\.0\.1:9/store refused: ClientConnectorError"):
         store.get(KEY, tmp_path / "out")
 
 
 def test_digests_describe_a_result_without_taking_it_out(location: str, result: Path) -> None:
-    store = Store.open(location)
+    store = ResultStore.open(location)
     assert store.digests(KEY) is None
     store.put(KEY, result, FILES)
     assert store.digests(KEY) == {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
 
 
 def test_who_asks_learns_that_a_result_is_being_made(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path / "store"))
+    store = ResultStore.open(str(tmp_path / "store"))
     assert not store.is_locked(KEY)
     with store.lock(KEY):
         assert store.is_locked(KEY)
@@ -454,9 +454,9 @@ def test_a_bucket_is_a_store_and_is_not_made(
     s3_bucket: str, result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
-    Store.open(f"{s3_bucket}/lowerdeck").put(KEY, result, FILES)
+    ResultStore.open(f"{s3_bucket}/lowerdeck").put(KEY, result, FILES)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "two"))
-    again = Store.open(f"{s3_bucket}/lowerdeck")
+    again = ResultStore.open(f"{s3_bucket}/lowerdeck")
     assert again.contains(KEY)
     assert not again.contains(OTHER_KEY)
     assert again.get(KEY, tmp_path / "out")
@@ -464,4 +464,4 @@ def test_a_bucket_is_a_store_and_is_not_made(
 
     for _ in range(2):
         with pytest.raises(LowerdeckError, match="bucket does not exist"):
-            Store.open("s3://biulds/lowerdeck").put(KEY, result, FILES)
+            ResultStore.open("s3://biulds/lowerdeck").put(KEY, result, FILES)

@@ -123,7 +123,7 @@ class Xnnpack(Backend[Device, Options]):
         from executorch.exir import ExecutorchBackendConfig
 
         from lowerdeck.backends.xnnpack.partitioner import ConfiguredPartitioner
-        from lowerdeck.backends.xnnpack.views import infer_varying_sizes
+        from lowerdeck.backends.xnnpack.view_rewrite import infer_varying_sizes
 
         partitioner = ConfiguredPartitioner(self.options)
 

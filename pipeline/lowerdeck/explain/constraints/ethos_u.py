@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from lowerdeck.explain.case import Case, format_shape, rule
+from lowerdeck.explain.undelegated_node import UndelegatedNode, format_shape, rule
 
 
-def _batch(case: Case) -> str:
-    given = f", not {case.shape[0]}" if case.shape and case.shape[0] != 1 else ""
+def _batch(refused: UndelegatedNode) -> str:
+    given = f", not {refused.shape[0]}" if refused.shape and refused.shape[0] != 1 else ""
     return f"export with a batch of 1{given} (model.input_shapes)"
 
 
-def _rank(case: Case) -> str:
-    given = f" of {format_shape(case.shape)}" if case.shape else ""
+def _rank(refused: UndelegatedNode) -> str:
+    given = f" of {format_shape(refused.shape)}" if refused.shape else ""
     return f"merge or split dimensions{given} by a reshape, so that no tensor here exceeds the rank in the message"
 
 
-def _pool_shape(case: Case) -> str:
-    if case.shape and case.shape[0] != 1:
-        return _batch(case)
-    return f"export with smaller sizes (model.input_shapes) than {format_shape(case.shape)}: at most 65536 each"
+def _pool_shape(refused: UndelegatedNode) -> str:
+    if refused.shape and refused.shape[0] != 1:
+        return _batch(refused)
+    return f"export with smaller sizes (model.input_shapes) than {format_shape(refused.shape)}: at most 65536 each"
 
 
 RULES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowerdeck.explain.case import Case, format_shape, next_multiple, rule
+from lowerdeck.explain.undelegated_node import UndelegatedNode, format_shape, next_multiple, rule
 
 _MAX_WEIGHTS = 65535
 """Most kernel height x width x input channels of a convolution, rounded up to the MACs of one unit."""
@@ -10,9 +10,9 @@ _LARGEST_SIDE = 4096
 _SOFTMAX_CHANNELS, _SOFTMAX_SPATIAL, _SOFTMAX_ELEMENTS = 2040, 4096, 524288
 
 
-def _fewer_input_channels(case: Case) -> str:
-    height, width, macs = case.number("kernel_h"), case.number("kernel_w"), case.number("num_macs", "num_mac")
-    channels = case.number("inp_channels")
+def _fewer_input_channels(refused: UndelegatedNode) -> str:
+    height, width, macs = refused.number("kernel_h"), refused.number("kernel_w"), refused.number("num_macs", "num_mac")
+    channels = refused.number("inp_channels")
     if not (height and width and macs and channels):
         return "take fewer input channels or a smaller kernel, or split the convolution over its input channels"
     most = _MAX_WEIGHTS // (height * width) // macs * macs
@@ -25,21 +25,23 @@ def _fewer_input_channels(case: Case) -> str:
     )
 
 
-def _upsample(case: Case) -> str:
-    given = next((value for value in (case.value("h_scale"), case.value("w_scale")) if isinstance(value, float)), None)
+def _upsample(refused: UndelegatedNode) -> str:
+    given = next(
+        (value for value in (refused.value("h_scale"), refused.value("w_scale")) if isinstance(value, float)), None
+    )
     by = "" if given is None else f", not by {given:g}"
     return f"scale height and width by 1, 2, 4 or 8{by}; pad or crop the result if the sizes do not match"
 
 
-def _broadcast(case: Case) -> str:
-    output = case.node.outputs[0].shape if case.node.outputs else ()
-    sizes = " and ".join(format_shape(tensor.shape) for tensor in case.node.inputs)
+def _broadcast(refused: UndelegatedNode) -> str:
+    output = refused.node.outputs[0].shape if refused.node.outputs else ()
+    sizes = " and ".join(format_shape(tensor.shape) for tensor in refused.node.inputs)
     given = f" ({sizes} give {format_shape(output)})" if output else ""
     return f"one input has to have all elements of the output{given}: expand one of them first, e.g. by torch.cat"
 
 
-def _dilation(case: Case) -> str:
-    dilation = case.value("dilation")
+def _dilation(refused: UndelegatedNode) -> str:
+    dilation = refused.value("dilation")
     if isinstance(dilation, list | tuple) and all(each == 1 for each in dilation):
         return (
             "leave dilation and ceil_mode at their defaults: this release refuses a dilation of 1 that is written out"
@@ -47,16 +49,16 @@ def _dilation(case: Case) -> str:
     return "pool with a dilation of 1, e.g. a larger kernel, or every other row and column by slicing before"
 
 
-def _softmax_dim(case: Case) -> str:
-    dim, channels_dim = case.number("dim"), case.number("channels_dim")
+def _softmax_dim(refused: UndelegatedNode) -> str:
+    dim, channels_dim = refused.number("dim"), refused.number("channels_dim")
     given = f"dimension {channels_dim}, not {dim}" if None not in (dim, channels_dim) else "the channels"
     return f"softmax runs over {given}: permute before and after it, or leave it to the CPU behind the last partition"
 
 
-def _whole_factor(case: Case) -> str:
+def _whole_factor(refused: UndelegatedNode) -> str:
     sizes = ""
-    if case.node.inputs and case.node.outputs:
-        given, wanted = case.node.inputs[0].shape[-2:], case.node.outputs[0].shape[-2:]
+    if refused.node.inputs and refused.node.outputs:
+        given, wanted = refused.node.inputs[0].shape[-2:], refused.node.outputs[0].shape[-2:]
         better = [next_multiple(size, by) for size, by in zip(given, wanted, strict=True)]
         sizes = f": {format_shape(given)} is not divisible by {format_shape(wanted)}, {format_shape(better)} would be"
     return f"export with another shape (model.input_shapes), so that height and width here divide evenly{sizes}"
@@ -73,9 +75,9 @@ RULES = (
     rule(r"group_conv_convertible_as_depthwise", "use groups=1, or upsample by nearest neighbour and convolve"),
     rule(
         r"stride_[hw] > kernel_[hw]",
-        lambda case: (
+        lambda refused: (
             f"a transposed convolution's kernel must be at least as large as its stride "
-            f"({case.value('stride_h')}x{case.value('stride_w')}): enlarge the kernel, or upsample and convolve"
+            f"({refused.value('stride_h')}x{refused.value('stride_w')}): enlarge the kernel, or upsample and convolve"
         ),
     ),
     rule(
@@ -100,10 +102,10 @@ RULES = (
     rule(r"channels_dim", _softmax_dim),
     rule(
         r"channels > 2040|total_spatial_size",
-        lambda case: (
+        lambda refused: (
             f"softmax takes at most {_SOFTMAX_CHANNELS} channels, {_SOFTMAX_SPATIAL} positions and {_SOFTMAX_ELEMENTS} "
-            f"elements, not {case.value('channels')} channels and {case.value('total_spatial_size')} positions: export "
-            "with a smaller shape, or leave softmax to the CPU behind the last partition"
+            f"elements, not {refused.value('channels')} channels and {refused.value('total_spatial_size')} positions: "
+            "export with a smaller shape, or leave softmax to the CPU behind the last partition"
         ),
     ),
     rule(r"alpha", "leave alpha (and beta) out and multiply by it before"),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from lowerdeck.explain.case import Case, format_shape, rule
+from lowerdeck.explain.undelegated_node import UndelegatedNode, format_shape, rule
 
 _DEPTHWISE = "make the weight a parameter or buffer instead of computing it"
 
 
-def _last_dim(case: Case) -> str:
-    rank = f" (dim={len(case.shape) - 1})" if case.shape else ""
+def _last_dim(refused: UndelegatedNode) -> str:
+    rank = f" (dim={len(refused.shape) - 1})" if refused.shape else ""
     return f"move the dimension to the end{rank}: permute before and after it"
 
 
-def _mean_rank(case: Case) -> str:
-    given = f", not {format_shape(case.shape)}" if case.shape else ""
+def _mean_rank(refused: UndelegatedNode) -> str:
+    given = f", not {format_shape(refused.shape)}" if refused.shape else ""
     return f"keep height and width until the mean is taken: it needs 4 dimensions{given}, or use nn.AvgPool2d"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lowerdeck.operators.case import Case
-from lowerdeck.operators.measure import Target
+from lowerdeck.operators.measure import BackendArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Collection:
     """The cases and targets to measure for one backend."""
 
     cases: Sequence[Case]
-    targets: Sequence[Target]
+    targets: Sequence[BackendArguments]
     installed: Callable[[], dict[str, frozenset[str]]]
     """Device -> edge operators that the installed version lists as supported."""
 

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import Flavor
 from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
-from lowerdeck.operators.measure import Target
+from lowerdeck.operators.measure import BackendArguments
 
 
-def _target(accelerator: str, system_config: str, memory_mode: str, *, executes: bool) -> Target:
-    return Target(
+def _target(accelerator: str, system_config: str, memory_mode: str, *, executes: bool) -> BackendArguments:
+    return BackendArguments(
         name=accelerator,
         backend="ethos_u",
         device={"accelerator": accelerator},

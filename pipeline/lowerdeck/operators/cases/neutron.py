@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import Flavor
 from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
-from lowerdeck.operators.measure import Target
+from lowerdeck.operators.measure import BackendArguments
 from lowerdeck.operators.precisions import PRECISIONS
 
 TARGETS = (
-    Target(
+    BackendArguments(
         name="",
         backend="neutron",
         device={"target": "imxrt700"},

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import DynamicDimension, Flavor
 from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
-from lowerdeck.operators.measure import Target
+from lowerdeck.operators.measure import BackendArguments
 
 TARGETS = (
-    Target(
+    BackendArguments(
         name="",
         backend="xnnpack",
         device={},

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from lowerdeck.comparison import choice, formatting
+from lowerdeck.comparison import conclusions, formatting
 from lowerdeck.comparison.builds import ComparedBuild, State
 from lowerdeck.comparison.columns import Column, Kind, resolve_columns
 from lowerdeck.comparison.comparison import Comparison
@@ -46,7 +46,7 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         "comparison",
         title=title,
         caveats=sorted({caveat for build in builds if (caveat := build.texts.get("converter.caveat")) is not None}),
-        sentences=choice.sentences(comparison),
+        sentences=conclusions.sentences(comparison),
         choices=[
             (number, parameter.key, values)
             for number, parameter in enumerate(parameters)

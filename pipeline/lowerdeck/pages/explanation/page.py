@@ -11,7 +11,7 @@ from typing import Any
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.graph import PlanGraph
-from lowerdeck.explain.groups import MEANINGS, Group, Row, groups, share
+from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, groups, share
 from lowerdeck.explain.hints import hint
 from lowerdeck.explain.terminal import format_reason, format_tensor, join_names
 from lowerdeck.explain.views import views
@@ -79,7 +79,7 @@ def _reasons(group: Group, index_of: Mapping[str, int], total_macs: int) -> dict
     }
 
 
-def _reason_row(row: Row, index_of: Mapping[str, int], total_macs: int) -> Sequence[Any]:
+def _reason_row(row: GroupRow, index_of: Mapping[str, int], total_macs: int) -> Sequence[Any]:
     macs = [row.macs, f"{100 * share(row.macs, total_macs):.1f} %"] if total_macs else []
     why = {"reason": format_reason(row.reason), "hint": row.hint}
     indices = [index_of[node.name] for node in row.nodes]

@@ -43,8 +43,8 @@ def _log_to_stderr(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-class Store:
-    """Results at one location, opened by `Store.open`. Processes and machines may share it."""
+class ResultStore:
+    """Results at one location, opened by `ResultStore.open`. Processes and machines may share it."""
 
     def __init__(self, location: str, folder: Path, remote: ObjectStorage | None, log: Callable[[str], None]) -> None:
         """See `open`. `folder` contains the store itself, or, with `remote`, this machine's copies."""
@@ -55,7 +55,7 @@ class Store:
         self._leftovers_removed = False
 
     @classmethod
-    def open(cls, location: str, log: Callable[[str], None] = _log_to_stderr) -> Store:
+    def open(cls, location: str, log: Callable[[str], None] = _log_to_stderr) -> ResultStore:
         """The store at `location`, which need not exist yet.
 
         Args:

@@ -65,7 +65,7 @@ class Quantization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSpec:
+class LitertTensor:
     """All properties of a graph input or output of a LiteRT model."""
 
     name: bytes | None
@@ -88,7 +88,7 @@ class Graph:
     """Tensor indices of the graph's inputs."""
     outputs: tuple[int, ...]
     """Tensor indices of the graph's outputs."""
-    tensors: Mapping[int, TensorSpec]
+    tensors: Mapping[int, LitertTensor]
     """The tensors that `inputs` and `outputs` name."""
 
 
@@ -140,13 +140,13 @@ def _operator_name(code: Table) -> str:
     return f"BUILTIN_{builtin}"
 
 
-def _tensor(table: Table) -> TensorSpec:
+def _tensor(table: Table) -> LitertTensor:
     name = bytes(table.blob(3)) if table.has(3) else None
     # Copying a graph's interface must be lossless: refuse what cannot be copied.
     for slot, what in ((6, "sparsity"), (9, "variant tensors")):
         if table.has(slot):
             raise ValueError(f"graph input or output {name!r} has {what}, which the reference flavor cannot copy")
-    return TensorSpec(
+    return LitertTensor(
         name=name,
         shape=_vector(table, 0, "i"),
         type=table.scalar(1, "b"),

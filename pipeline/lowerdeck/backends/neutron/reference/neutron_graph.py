@@ -13,8 +13,8 @@ from lowerdeck.backends.neutron.reference.litert import (
     IDENTIFIER,
     NEUTRON_GRAPH,
     Graph,
+    LitertTensor,
     Quantization,
-    TensorSpec,
 )
 
 _SCHEMA_VERSION = 3
@@ -92,8 +92,8 @@ def _finish(builder: Any, subgraph: int, constants: Sequence[bytes], description
     return bytes(builder.Output())
 
 
-def _bytes_spec(name: str, size: int) -> TensorSpec:
-    return TensorSpec(
+def _bytes_spec(name: str, size: int) -> LitertTensor:
+    return LitertTensor(
         name=name.encode(),
         shape=(size,),
         type=_UINT8,
@@ -104,7 +104,7 @@ def _bytes_spec(name: str, size: int) -> TensorSpec:
     )
 
 
-def _tensor(builder: Any, spec: TensorSpec, buffer: int) -> int:
+def _tensor(builder: Any, spec: LitertTensor, buffer: int) -> int:
     offsets = {
         0: None if spec.shape is None else _vector(builder, spec.shape, "int32"),
         3: None if spec.name is None else builder.CreateString(spec.name),

@@ -1,0 +1,69 @@
+"""lowerdeck.fingerprints.data: what changes the fingerprint of a dataset, a model or a device, and what does not."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.fingerprints.data import (
+    array_digest,
+    contents_digest,
+    file_digest,
+    files_digest,
+    model_digest,
+    text_digest,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Two files by name."""
+    for name in ("b", "a"):
+        (tmp_path / name).write_text(f"content of {name}")
+    return {name: tmp_path / name for name in ("b", "a")}
+
+
+def test_a_file_is_its_bytes(files: dict[str, Path]) -> None:
+    expected = hashlib.sha256(b"content of a").hexdigest()
+    assert file_digest(files["a"]) == text_digest("content of a") == array_digest([b"content", b" of a"]) == expected
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LowerdeckError, match=r"cannot read .*missing: No such file or directory"):
+        file_digest(tmp_path / "missing")
+
+
+def test_files_are_their_names_and_contents_in_any_order(files: dict[str, Path]) -> None:
+    before = files_digest(files)
+    assert files_digest(dict(reversed(files.items()))) == before
+    assert files_digest({"other": files["a"], "b": files["b"]}) != before
+    files["b"].write_text("another content")
+    assert files_digest(files) != before
+
+
+def test_contents_do_not_depend_on_names(files: dict[str, Path], tmp_path: Path) -> None:
+    before = contents_digest(files.values())
+    assert before == contents_digest([files["b"], files["a"].rename(tmp_path / "renamed")])
+    assert before != contents_digest([files["b"]])
+    assert contents_digest([]) is None
+
+
+def test_a_model_is_its_checkpoint_and_its_factorys_source(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    factory = tmp_path / "a_factory.py"
+    factory.write_text("def build(): ...\n")
+    weights = str(files["a"])
+    before = model_digest(weights, "a_factory:build")
+    assert model_digest(weights, None) != before != model_digest(None, "a_factory:build")
+    factory.write_text("def build(): return 1\n")
+    edited = model_digest(weights, "a_factory:build")
+    assert edited != before
+    files["a"].write_text("other weights")
+    assert model_digest(weights, "a_factory:build") != edited
+    assert model_digest("IMAGENET1K_V1", None) == text_digest("IMAGENET1K_V1")
+    assert model_digest(None, None) == model_digest(None, "no_such_module:build") == text_digest("")
