@@ -25,6 +25,7 @@ import yaml
 
 from lowerdeck.config.schema import Config
 from lowerdeck.fingerprints.closures import Sources, stage_closures
+from tests.fingerprints import recorder
 from tests.project import CONFIG, REPOSITORY, SELECTION, Project, tail
 
 STAGES = (
@@ -74,7 +75,11 @@ class Built:
     """The project after its first `dvc repro`."""
 
     def __init__(self, project: Project) -> None:
-        self.project = project
+        self.recorded = project.root.parent / "recorded"
+        self.recorded.mkdir()
+        # All later commands, too, have the recorder, and with it the same preload server.
+        variables = {**project.environment, **recorder.environment(self.recorded, project)}
+        self.project = project = dataclasses.replace(project, environment=variables)
         project.edit_params(target="xnnpack_cpu")
         self.first = project.dvc("repro")
         assert self.first.returncode == 0, tail(self.first.stdout + self.first.stderr)
@@ -114,6 +119,12 @@ def test_every_stage_runs_once_and_a_second_time_none(built: Built) -> None:
     assert built.second.returncode == 0
     assert stages_run(built.second.stdout) == []
     assert built.stale() == set()
+
+
+def test_no_file_ran_that_the_closure_of_its_stage_lacks(built: Built) -> None:
+    closures = stage_closures(built.project.config(), Sources.of_workspace(built.project.root))
+    assert set(closures) == set(STAGES) - {"compose"}
+    recorder.assert_closures_have_all_that_ran(built.recorded, built.project, closures)
 
 
 def test_a_clone_does_not_take_its_build_for_recorded(built: Built, tmp_path: Path) -> None:

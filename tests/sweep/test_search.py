@@ -79,16 +79,6 @@ def _dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one != other and one[0] >= other[0] and one[1] <= other[1]
 
 
-def test_a_figure_that_no_point_has_is_said(project: Project) -> None:
-    """With a single objective Optuna asks for the best of no trial."""
-    single = ["hydra.sweeper.direction=maximize", "sweep.objectives=[delegated_acuracy]", "hydra.sweeper.n_trials=1"]
-    done = searched(project, *SPACE[:1], "quantization=choice(int8)", *SAMPLER[:-2], *single, *QUICK)
-    assert done.returncode == 1
-    assert "no point has the metric 'delegated_acuracy'" in done.stderr
-    assert "Did you mean delegated_accuracy" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def a_sweep(searches: bool, objectives: list[str]) -> Sweep:
     return Sweep(
         id="0", name="", typed=[], arguments=[], swept=[], searches=searches, base={}, objectives=objectives, store="",

@@ -74,7 +74,9 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("accelerator", FAMILIES)
+@pytest.mark.parametrize(
+    "accelerator", [pytest.param(name, marks=() if "u55" in name else pytest.mark.slow) for name in FAMILIES]
+)
 def test_every_family_has_16_bit_activations(
     lowered: Callable[[str], Lowered], tmp_path: Path, accelerator: str
 ) -> None:

@@ -110,12 +110,15 @@ class Xnnpack(Backend[Device, Options]):
             get_symmetric_quantization_config,
         )
 
+        from lowerdeck.backends.xnnpack.quantizer import SparingQuantizer
+
         config = get_symmetric_quantization_config(
             is_per_channel=scheme.weight_granularity != "per_tensor",
             is_qat=scheme.is_qat,
             is_dynamic=scheme.name == "int8_dynamic",
         )
-        quantizer: Quantizer = XNNPACKQuantizer().set_global(config)
+        # Training continues to draw from the random numbers that tracing the patterns consumes.
+        quantizer: Quantizer = (XNNPACKQuantizer() if scheme.is_qat else SparingQuantizer()).set_global(config)
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:

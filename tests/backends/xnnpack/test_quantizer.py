@@ -1,0 +1,65 @@
+"""lowerdeck.backends.xnnpack.quantizer: the same annotations as ExecuTorch's quantizer, with fewer patterns traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.quantizer import xnnpack_quantizer, xnnpack_quantizer_utils
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer
+from torch import nn
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+from lowerdeck.backends.xnnpack.backend import Xnnpack
+from lowerdeck.backends.xnnpack.options import Device
+from lowerdeck.contracts.quantization import QuantizationScheme
+
+EXAMPLE = (torch.zeros(1, 3, 8, 8),)
+
+
+class Folded(nn.Module):
+    """Batch norms behind both kinds of convolution, and a result that nothing uses: float32 [1 x 3 x 8 x 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        self.up = nn.Sequential(nn.ConvTranspose2d(4, 4, 2), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.relu()
+        result: torch.Tensor = self.up(self.down(x))
+        return result
+
+
+def prepared(network: nn.Module, quantizer: Any) -> str:
+    """The prepared program as text, with its observers."""
+    module = prepare_pt2e(torch.export.export(network.eval(), EXAMPLE).module(), quantizer)
+    return f"{module.graph}\n{module}"
+
+
+def sparing() -> Any:
+    return Xnnpack(device=Device()).quantizer(QuantizationScheme(name="int8"))
+
+
+def test_the_prepared_program_is_that_of_executorchs_quantizer() -> None:
+    network = Folded()
+    config = xnnpack_quantizer.get_symmetric_quantization_config(is_per_channel=True)
+    theirs = prepared(network, XNNPACKQuantizer().set_global(config))
+    assert "PerChannelMinMaxObserver" in theirs
+    assert prepared(network, sparing()) == theirs
+
+
+def test_patterns_are_traced_only_for_a_batch_norm_that_was_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced: list[object] = []
+    trace = xnnpack_quantizer_utils._get_aten_graph_module_for_pattern
+
+    def counted(*arguments: Any) -> Any:
+        traced.append(arguments)
+        return trace(*arguments)
+
+    monkeypatch.setattr(xnnpack_quantizer_utils, "_get_aten_graph_module_for_pattern", counted)
+    prepared(Folded(), sparing())
+    assert traced == []
+    prepared(nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3)), sparing())
+    assert traced
