@@ -29,13 +29,13 @@ from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.evaluation.layerwise_sqnr import compare_layers
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
 from lowerdeck.models.networks.resnet8 import ResNet8
-from lowerdeck.runtime.loading import open_program
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import small_network
+from tests.programs import open_natively
 
 HEIGHT_AND_WIDTH = (DynamicDimension(dim=2, min=16, max=64), DynamicDimension(dim=3, min=16, max=64))
 SQUARE = tuple(DynamicDimension(dim=dim, min=16, max=64, multiple_of=4, name="side") for dim in (2, 3))
@@ -190,8 +190,7 @@ def test_views_that_stay_on_the_cpu_say_why_and_compute(tmp_path: Path) -> None:
         views = [node for node in partitioned.plan.nodes if node.operator == "aten.view_copy.default"]
         reasons.append({str(node.reason) for node in views if node.partition is None})
         manager = EdgeProgramManager({"forward": partitioned.program}, None, partitioned.edge_config)
-        (tmp_path / "program.pte").write_bytes(convert(manager, partitioned.plan, lowering, tmp_path).program)
-        opened = open_program(tmp_path / "program.pte")
+        opened = open_natively(convert(manager, partitioned.plan, lowering, tmp_path))
         for size in (8, 12):
             inputs = torch.randn(1, 3, size, size)
             for answer, expected in zip(opened(inputs), network(inputs), strict=True):

@@ -22,7 +22,6 @@ from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.native import missing_operators
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
@@ -30,6 +29,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered, small_network
+from tests.programs import open_natively
 
 SHAPE = (1, 3, 32, 32)
 
@@ -74,8 +74,7 @@ def build(program: torch.export.ExportedProgram, folder: Path, shape: Sequence[i
     partitioned = partition(program, backend)
     manager = EdgeProgramManager({"forward": partitioned.program}, None, partitioned.edge_config)
     converted = convert(manager, partitioned.plan, backend, folder)
-    (folder / "program.pte").write_bytes(converted.program)
-    (answer,) = open_program(folder / "program.pte")(inputs)
+    (answer,) = open_natively(converted)(inputs)
     graphs = [read_graph(part.payload) for part in converted.partitions]
     return Build(partitioned.plan, converted, graphs, (answer - expected).abs().max().item())
 
@@ -321,9 +320,8 @@ def test_a_network_in_float16_is_delegated_and_computed_in_it(tmp_path: Path) ->
     (graph,) = (read_graph(part.payload) for part in converted.partitions)
     assert graph.inputs == graph.outputs == ["fp16"]
     assert {"XNNConv2d", "XNNAdd", "XNNFullyConnected"} <= set(graph.operators)
-    (tmp_path / "program.pte").write_bytes(converted.program)
     inputs = torch.randn(SHAPE, generator=torch.Generator().manual_seed(3)).half()
-    (answer,) = open_program(tmp_path / "program.pte")(inputs)
+    (answer,) = open_natively(converted)(inputs)
     assert answer.dtype == torch.float16
     torch.testing.assert_close(answer, network(inputs), rtol=1e-2, atol=1e-3)
 
