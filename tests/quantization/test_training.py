@@ -173,6 +173,7 @@ def test_only_a_sound_checkpoint_of_the_same_training_is_taken_up(tmp_path: Path
         assert TrainingCheckpoints("one").load() is None
 
 
+@pytest.mark.slow
 def test_recipe_seed_and_rate_change_the_weights(lowered: Callable[[str], Lowered]) -> None:
     build = lowered("xnnpack_cpu")
     short = dataclasses.replace(RECIPE, epochs=1)

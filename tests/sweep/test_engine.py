@@ -255,7 +255,7 @@ def test_a_metric_that_no_point_has_is_refused_with_a_suggestion(swept_project: 
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("ended_by", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_sweep_that_was_ended_goes_on_where_it_was(
     swept_project: Project, first: Swept, ended_by: signal.Signals
 ) -> None:

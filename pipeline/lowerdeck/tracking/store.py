@@ -88,13 +88,22 @@ def database_identity(config: TrackingConfig) -> str:
     database = database_file(uri)
     if database is None:
         return redact_credentials(uri)
-    if not database.is_file():
-        with opened(config):
+    created = _creation_time(database)
+    if created is None:
+        with opened(config):  # creates it, or waits for the process that is creating it
             pass
+        created = _creation_time(database)
+    return f"{uri} of {created}"
+
+
+def _creation_time(database: Path) -> int | None:
+    """Creation time of a local database in ms since 1970; None if it does not exist or has no tables yet."""
+    if not database.is_file():
+        return None
+    created: int | None = None
     with closing(sqlite3.connect(database)) as connection, suppress(sqlite3.Error):
         (created,) = connection.execute("SELECT min(creation_time) FROM experiments").fetchone()
-        return f"{uri} of {created}"
-    return uri
+    return created
 
 
 @contextmanager

@@ -158,6 +158,7 @@ class Masked(nn.Module):
         return torch.softmax((x @ x.transpose(1, 2)).masked_fill(self.mask, float("-inf")), -1)
 
 
+@pytest.mark.slow
 def test_the_pass_pipeline_decides_what_is_quantized_and_delegated(lowered: Callable[[str], Lowered]) -> None:
     torch.manual_seed(0)
     network, shape = Masked().eval(), [1, 4, 8]

@@ -1,0 +1,32 @@
+"""lowerdeck.tracking.store: the identity of a local database, also while another process creates it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.config.schema import TrackingConfig
+from lowerdeck.tracking.store import database_identity
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrackingConfig:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return TrackingConfig(name="test", enabled=True, uri=f"sqlite:///{tmp_path}/mlflow.db", experiment="test")
+
+
+def test_a_database_without_tables_has_the_identity_that_it_has_later(config: TrackingConfig, tmp_path: Path) -> None:
+    """SQLite's file exists before its tables: a point of a sweep would be recorded twice, under two identities."""
+    sqlite3.connect(tmp_path / "mlflow.db").close()
+    (tmp_path / "mlflow.db").touch()
+    before = database_identity(config)
+    assert before == database_identity(config)
+    assert before.rpartition(" of ")[2].isdigit()
+
+
+def test_another_database_at_the_same_place_has_another_identity(config: TrackingConfig, tmp_path: Path) -> None:
+    before = database_identity(config)
+    (tmp_path / "mlflow.db").unlink()
+    assert database_identity(config) != before
