@@ -41,7 +41,8 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
-        kinds = (kind for kind in type(quantizer).__mro__ if not kind.__module__.startswith("lowerdeck."))
+        package = __name__.partition(".")[0]
+        kinds = (kind for kind in type(quantizer).__mro__ if kind.__module__.partition(".")[0] != package)
         raise LowerdeckError(
             f"{next(kinds).__name__} annotated none of the model's nodes, so nothing would be quantized. "
             f"The model has: {listed}. Choose `quantization: float32` or a target that quantizes these operators."
