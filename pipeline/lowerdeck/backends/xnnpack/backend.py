@@ -117,7 +117,7 @@ class Xnnpack(Backend[Device, Options]):
             is_qat=scheme.is_qat,
             is_dynamic=scheme.name == "int8_dynamic",
         )
-        # Training continues to draw from the random numbers that tracing the patterns consumes.
+        # Tracing the patterns draws random numbers: without it, the training that follows would draw others.
         quantizer: Quantizer = (XNNPACKQuantizer() if scheme.is_qat else SparingQuantizer()).set_global(config)
         return quantizer
 
