@@ -38,12 +38,26 @@ if TYPE_CHECKING:
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
 """The options of conf/target that fixtures lower; others differ from one of these in their Vela configuration."""
 
-
+PRIVATE_TMPDIR = "TESTS_PRIVATE_TMPDIR"
 LOWERING_FIXTURES = {"lowered", "exported_file", "prepared_project"}
 LOWERING_MODULES = (
     *(f"lowerdeck.steps.{step}" for step in ("export", "calibrate", "quantize", "partition", "convert")),
     "lowerdeck.operators.measure",
+    "executorch.exir.program._program",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make `private_tmpdir` before workers start; short, because addresses of sockets are limited to 107 bytes."""
+    if not hasattr(config, "workerinput"):
+        os.environ[PRIVATE_TMPDIR] = tempfile.mkdtemp(prefix="ld-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the preloading servers that live in `private_tmpdir`, and remove it."""
+    if not hasattr(config, "workerinput") and (folder := os.environ.pop(PRIVATE_TMPDIR, None)):
+        end_servers(Path(folder))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -240,12 +254,9 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
 
 
 @pytest.fixture(scope="session")
-def private_tmpdir() -> Iterator[Path]:
-    """A TMPDIR for processes that tests start; preloading servers that live there are ended with the session."""
-    folder = Path(tempfile.mkdtemp(prefix="ld-"))  # short: addresses of sockets are limited to 107 bytes
-    yield folder
-    end_servers(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+def private_tmpdir() -> Path:
+    """A TMPDIR for processes that tests start; all workers share it, and the preloading servers that live there."""
+    return Path(os.environ[PRIVATE_TMPDIR])
 
 
 @pytest.fixture(scope="session")

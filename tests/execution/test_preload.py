@@ -280,6 +280,55 @@ def test_a_server_serves_no_client_whose_libraries_would_behave_otherwise(host: 
     assert host.run(name, **{variable: "" if variable == "LD_PRELOAD" else "7"})[0] == NO_SERVER
 
 
+def test_a_server_serves_every_copy_of_the_code_with_that_copy(host: Host) -> None:
+    server = host.serve()
+    name = host.module("which", "import os, stages\nprint(stages.__file__, os.getppid())")
+    for copy in (host.work / "one", host.work / "other"):
+        (copy / "stages").mkdir(parents=True)
+        (copy / "stages" / "__init__.py").touch()
+        path = os.pathsep.join((str(copy), SOURCES))
+        assert host.run(name, PYTHONPATH=path)[1] == f"{copy / 'stages' / '__init__.py'} {server.pid}\n"
+
+
+@pytest.mark.parametrize("holds", ["torch/__init__.py", "torch-0.dist-info/METADATA"])
+def test_a_server_serves_no_client_that_finds_other_libraries(host: Host, holds: str) -> None:
+    host.serve()
+    name = host.module("unused", "pass")
+    folder = host.work / "site"
+    if holds.endswith("METADATA"):  # the package installed among others
+        (folder / "lowerdeck").mkdir(parents=True)
+    (folder / holds).parent.mkdir(parents=True)
+    (folder / holds).touch()
+    assert host.run(name, PYTHONPATH=os.pathsep.join((SOURCES, str(folder))))[0] == NO_SERVER
+
+
+LEAVING = """
+import os, pathlib, time
+if not os.fork():
+    os.setsid()
+    os.closerange(0, 3)
+    pathlib.Path("left").write_text(f"{os.getpid()}\\n")
+    time.sleep(300)
+"""
+
+
+def test_a_process_that_a_stage_leaves_behind_holds_nothing_of_the_server(host: Host) -> None:
+    first = host.serve()
+    waiting = host.client(host.module("sleeper", SLEEPER))
+    stage, child = pid_in(host.work / "stage"), pid_in(host.work / "child")
+    assert host.run(host.module("leaving", LEAVING))[0] == 0
+    left = pid_in(host.work / "left")
+    try:
+        first.kill()
+        for pid in (stage, child):
+            os.kill(pid, signal.SIGKILL)
+        assert "was ended while it ran this stage" in waiting.communicate(timeout=20)[1]
+        second = host.serve()
+        assert host.run(host.module("after", "import os; print(os.getppid())"))[1] == f"{second.pid}\n"
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o701])
 def test_a_folder_that_others_can_enter_is_refused(host: Host, mode: int) -> None:
     host.serve()

@@ -259,8 +259,8 @@ def test_a_metric_that_no_point_has_is_refused_with_a_suggestion(swept_project: 
 def test_a_sweep_that_was_ended_goes_on_where_it_was(
     swept_project: Project, first: Swept, ended_by: signal.Signals
 ) -> None:
-    # Only calibrate and what follows are made again.
-    points = ["target=xnnpack_cpu", *QUICK[:2], f"quantization.num_calibration_samples={4 + int(ended_by)}"]
+    operator = "aten::linear" if ended_by == signal.SIGKILL else "aten::mean"  # partition and what follows are made
+    points = ["target=xnnpack_cpu", *QUICK, f"target.options.operators_not_to_delegate=[aten::add,{operator}]"]
     before = set((swept_project.root / "sweeps").glob("*/sweep.json"))
     process = start(swept_project, *points)
 
@@ -268,7 +268,7 @@ def test_a_sweep_that_was_ended_goes_on_where_it_was(
         new = set((swept_project.root / "sweeps").glob("*/sweep.json")) - before
         return new.pop().parent if new else None
 
-    wait_for(lambda: folder() is not None and stages_ended(folder() or Path(), "calibrate"))
+    wait_for(lambda: folder() is not None and stages_ended(folder() or Path(), "partition"))
     os.kill(process.pid, ended_by)
     process.wait(timeout=30)
     done = Counter(event["stage"] for event in journal(folder() or Path()) if event["event"] == "stage ends")
@@ -276,11 +276,11 @@ def test_a_sweep_that_was_ended_goes_on_where_it_was(
     assert ended.code == 0, tail(ended.output)
     assert ended.folder == folder()
     assert ended.summary["points"] == {"built": 1}
-    assert "export" not in ended.summary["stage_runs"]
-    assert done["calibrate"] == 1
+    assert "quantize" not in ended.summary["stage_runs"]
+    assert done["partition"] == 1
     # It may have been ended between the stage's end and the store.
-    assert ended.summary["stage_runs_of_all_starts"]["calibrate"] <= 2
-    assert ended.summary["stage_runs"]["partition"] == 1
+    assert ended.summary["stage_runs_of_all_starts"]["partition"] <= 2
+    assert ended.summary["stage_runs"]["convert"] == 1
 
 
 def test_editing_the_project_changes_nothing_of_a_running_sweep(swept_project: Project, first: Swept) -> None:

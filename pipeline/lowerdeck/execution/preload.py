@@ -26,10 +26,10 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 IDLE_S = 120.0
 SWITCH = "LOWERDECK_PRELOAD"
@@ -41,10 +41,13 @@ class Libraries:
 
     modules: tuple[str, ...]
     """Modules in the order of their import."""
+    read_at_import: tuple[str, ...]
+    """Prefixes of variables that take effect during the imports: a server accepts clients with the same values only."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before the imports, unless the user has set them."""
 
 
+_READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 LOWERING = Libraries(
     modules=(
         "torch",
@@ -57,30 +60,32 @@ LOWERING = Libraries(
         "executorch.backends.arm.ethosu",
         "executorch.backends.arm.quantizer",
         *("safetensors.torch", "pydantic", "yaml", "tqdm"),
-    )
+    ),
+    read_at_import=(*_READ_AT_IMPORT, "ONEDNN_", "TORCH", "PYTORCH"),
 )
 TRACKING = Libraries(
     modules=(
         *("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store"),
         *("matplotlib.backends.backend_agg", "pydantic", "yaml"),
     ),
-    # MLflow logs less, and importing it must not start its telemetry.
+    read_at_import=(*_READ_AT_IMPORT, "MLFLOW_", "MPL", "SQLALCHEMY_"),
+    # Importing MLflow must not start its telemetry. Less output, and timeouts of seconds: with MLflow's defaults, a
+    # call to a server that stops responding takes four minutes.
     environment={
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
     },
 )
-# These variables take effect while libraries are imported: a server accepts only clients with the same values.
-_IMPORT_TIME_VARIABLES = (
-    *("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "TORCH", "PYTORCH"),
-    *("MLFLOW_", "MPL", "SQLALCHEMY_"),
-)
 
 
-def start(libraries: Libraries) -> None:
-    """Start the server of `libraries` for this environment unless it is running; returns immediately."""
-    address = socket_address(libraries)
+def start(libraries: Libraries, environment: Mapping[str, str] = os.environ) -> None:
+    """Start the server of `libraries` for `environment` unless it is running; returns immediately."""
+    address = socket_address(libraries, environment)
     if address is None or answers(address):
         return
     log = address.with_suffix(".log")
@@ -88,7 +93,7 @@ def start(libraries: Libraries) -> None:
         subprocess.Popen(
             # -P keeps this folder's modules out of the import path.
             [sys.executable, "-P", __file__, str(address), *libraries.modules],
-            env={**libraries.environment, **os.environ},
+            env={**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -161,20 +166,35 @@ def run_at(
         return int.from_bytes(answer, "big", signed=True)
 
 
-def socket_address(libraries: Libraries = LOWERING) -> Path | None:
-    """Socket of the server for this interpreter, its packages and its environment; None if preloading is off."""
-    if os.environ.get(SWITCH) == "0" or not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
+def socket_address(libraries: Libraries = LOWERING, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Socket of the server for this interpreter, its packages and `environment`; None if preloading is off."""
+    if environment.get(SWITCH) == "0" or not hasattr(socket, "send_fds") or not hasattr(os, "fork"):
         return None
     folder = private_folder()
     if folder is None:
         return None
     packages = Path(sysconfig.get_paths()["purelib"])
-    variables = {key: value for key, value in os.environ.items() if key.startswith(_IMPORT_TIME_VARIABLES)}
+    given = {**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)}
+    variables = {key: value for key, value in given.items() if key.startswith(libraries.read_at_import)}
     installed = (sys.executable, sys.version, str(packages), packages.stat().st_mtime_ns)
     key = [*installed, sorted(variables.items()), libraries.modules]
     source = Path(__file__).read_bytes()  # another version of this module may use another protocol
     digest = hashlib.sha256(json.dumps(key).encode() + source).hexdigest()[:16]
     return folder / f"{digest}.sock"
+
+
+def _path_of_libraries(environment: Mapping[str, str]) -> str:
+    """PYTHONPATH without the folders of sources, which hold no library: a server serves all copies of the code."""
+    return os.pathsep.join(entry for entry in _python_path(environment) if not _holds_only_sources(Path(entry)))
+
+
+def _python_path(environment: Mapping[str, str]) -> list[str]:
+    return [os.path.abspath(entry) for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]  # noqa: PTH100  `resolve` would follow links, and Python does not
+
+
+def _holds_only_sources(folder: Path) -> bool:
+    has_sources = any((folder / package).is_dir() for package in ("lowerdeck", "stages"))
+    return has_sources and next(folder.glob("*.dist-info"), None) is None  # else it is a folder of installed packages
 
 
 def private_folder() -> Path | None:
@@ -209,10 +229,10 @@ def _connected(address: Path) -> socket.socket:
 
 def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None:
     """Listen at `address`, import `modules`, and run clients' requests until there is none for `idle_s`."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    lock = os.open(address.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
     import fcntl
 
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    lock = address.with_suffix(".lock").open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -220,6 +240,8 @@ def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None
     address.unlink(missing_ok=True)
     listener.bind(str(address))
     listener.listen()
+    own_path = _python_path(os.environ)
+    searched = [entry for entry in sys.path if entry not in own_path]
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
@@ -228,12 +250,12 @@ def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None
     gc.freeze()  # forks then copy fewer pages and collect less
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a library resets what Python sets, and clients may disconnect
     try:
-        _accept_until_idle(listener, idle_s)
+        _accept_until_idle(listener, lock, searched, idle_s)
     finally:
         address.unlink(missing_ok=True)
 
 
-def _accept_until_idle(listener: socket.socket, idle_s: float) -> None:
+def _accept_until_idle(listener: socket.socket, lock: IO[str], searched: Sequence[str], idle_s: float) -> None:
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     wakeup, wakeup_writer = socket.socketpair()
@@ -249,7 +271,8 @@ def _accept_until_idle(listener: socket.socket, idle_s: float) -> None:
         for key, _ in events:
             if key.fileobj is listener:
                 connection, _ = listener.accept()
-                pid = _fork_stage(connection, listener)
+                # A fork that held the lock, or another client's connection, would outlive this server in them.
+                pid = _fork_stage(connection, searched, (listener, lock, wakeup, wakeup_writer, *running.values()))
                 if pid is not None:
                     running[pid] = connection
                     selector.register(connection, selectors.EVENT_READ)
@@ -277,8 +300,16 @@ def _ended(running: dict[int, socket.socket]) -> list[tuple[int, int]]:
     return ended
 
 
-def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | None:
-    """Read a request and run it in a fork; returns the fork's process id, None if the client has disconnected."""
+def _fork_stage(
+    connection: socket.socket, searched: Sequence[str], servers_own: Iterable[socket.socket | IO[str]]
+) -> int | None:
+    """Read a request and run it in a fork; returns the fork's process id, None if the client has disconnected.
+
+    Args:
+        connection: The client's.
+        searched: The server's import path without what PYTHONPATH added.
+        servers_own: What the fork must not hold open.
+    """
     connection.settimeout(5.0)
     fds: list[int] = []
     try:
@@ -300,9 +331,10 @@ def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | Non
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        listener.close()
-        connection.close()
-        _run_module(request, fds)
+        signal.set_wakeup_fd(-1)
+        for opened in (connection, *servers_own):
+            opened.close()
+        _run_module(request, fds, searched)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
     for fd in fds:
@@ -310,11 +342,10 @@ def _fork_stage(connection: socket.socket, listener: socket.socket) -> int | Non
     return pid
 
 
-def _run_module(request: dict[str, object], fds: list[int]) -> NoReturn:
+def _run_module(request: dict[str, object], fds: list[int], searched: Sequence[str]) -> NoReturn:
     """Behave like `python -m MODULE` in this fork, and exit."""
     code = 1
     try:
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for target, fd in enumerate(fds):
             os.dup2(fd, target)
@@ -324,7 +355,7 @@ def _run_module(request: dict[str, object], fds: list[int]) -> NoReturn:
         os.environ.update({str(key): str(value) for key, value in dict(request["env"]).items()})  # type: ignore[call-overload]
         os.environ[SWITCH] = "0"  # the stage runs here
         sys.argv = [str(argument) for argument in request["argv"]]  # type: ignore[attr-defined]
-        sys.path[0] = str(request["cwd"])
+        sys.path[:] = dict.fromkeys((str(request["cwd"]), *_python_path(os.environ), *searched))
         importlib.invalidate_caches()
         runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
         code = 0

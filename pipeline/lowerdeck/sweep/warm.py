@@ -1,8 +1,10 @@
 """Runs stages in forks of warm processes: PyTorch, ExecuTorch, MLflow and the project's own code are imported once.
 
 A fork isolates points like a process: a crash ends one stage only, changes to modules disappear with it, and it writes
-the same bytes as under `dvc repro`. All workers of a sweep on one machine share the warm processes. A stage ends with
-the worker that requested it, and a warm process ends when it gets no request for a while.
+the same bytes as under `dvc repro`. A warm process is itself a fork of the preload server that builds use, and adds the
+sweep's own copy of the code: another sweep, or one after a build, imports no library again. All workers of a sweep on
+one machine share the warm processes. A stage ends with the worker that requested it, and a warm process ends when it
+gets no request for a while.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,25 +46,23 @@ class WarmProcess:
         name = hashlib.sha256(f"{self.name} {code.resolve()} {sys.executable}".encode()).hexdigest()[:16]
         return folder / f"{name}.sock"
 
+    def environment(self, code: Path) -> Mapping[str, str]:
+        """Environment of it and its stages: that of a stage under DVC, with the sweep's code first."""
+        own = (str(code.resolve() / "pipeline"), str(code.resolve()))
+        path = os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH"))))
+        return {**self.libraries.environment, **os.environ, **fixed_environment(), "PYTHONPATH": path}
+
     def start(self, code: Path) -> None:
-        """Start it for `code` unless it is running; returns when it listens, long before all imports are done."""
-        place = self.address(code)
-        if place is None or preload.answers(place):
+        """Start it for `code` unless it is running; returns when it listens, before the code is imported."""
+        place, variables = self.address(code), self.environment(code)
+        server = preload.socket_address(self.libraries, variables)
+        if place is None or server is None or preload.answers(place):
             return
-        script = "import sys; from lowerdeck.sweep import warm; warm.serve(*sys.argv[1:])"
-        with place.with_suffix(".log").open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", script, self.name, str(place)],
-                env=environment(code),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=place.parent,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + _STARTED_WITHIN_S
-        while process.poll() is None and time.monotonic() < deadline and not preload.answers(place):
-            time.sleep(0.01)
+        preload.start(self.libraries, variables)
+        if _answers_soon(server):
+            request = (self.name, str(place))
+            if _run(server, __name__, request, place.parent, variables, place.with_suffix(".log")) == 0:
+                _answers_soon(place)
 
 
 LOWERING = WarmProcess(
@@ -107,13 +107,15 @@ def start_in_background(code: Path) -> None:
 
 
 def serve(name: str, place: str) -> None:
-    """Run as the warm process `name`, listening at `place`."""
+    """Run as the warm process `name`, listening at `place`, in a fork of the preload server, which does not wait."""
+    if os.fork():
+        return
+    os.setsid()
     quiet_libraries()
     import pydantic
 
     pydantic.TypeAdapter(int)  # the first one searches all installed packages for plugins
-    warm_process = WARM_PROCESSES[name]
-    preload.serve(Path(place), (*warm_process.libraries.modules, *warm_process.project), IDLE_S)
+    preload.serve(Path(place), WARM_PROCESSES[name].project, IDLE_S)
 
 
 def run(module: str, workspace: Path, code: Path, log: Path, warm_process: WarmProcess = LOWERING) -> int:
@@ -126,28 +128,45 @@ def run(module: str, workspace: Path, code: Path, log: Path, warm_process: WarmP
         log: File for its output.
         warm_process: Process that has imported its libraries.
     """
-    variables, place = environment(code), warm_process.address(code)
-    with log.open("wb") as output, Path(os.devnull).open("rb") as nothing:
-        if place is not None:
-            warm_process.start(code)
-            exit_code = preload.run_at(
-                place,
-                module,
-                PATIENCE_S,
-                argv=[module],
-                folder=workspace,
-                environment=variables,
-                streams=(nothing.fileno(), output.fileno(), output.fileno()),
-            )
-            if exit_code is not None:
-                return exit_code
-        command = [sys.executable, "-m", module]
-        done = subprocess.run(command, cwd=workspace, env=variables, stdin=nothing, stdout=output, stderr=output)
-        return done.returncode
+    variables, place = warm_process.environment(code), warm_process.address(code)
+    log.write_bytes(b"")
+    if place is not None:
+        warm_process.start(code)
+        exit_code = _run(place, module, (), workspace, variables, log)
+        if exit_code is not None:
+            return exit_code
+    command = [sys.executable, "-m", module]
+    with log.open("ab") as output:
+        done = subprocess.run(
+            command, cwd=workspace, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    return done.returncode
 
 
-def environment(code: Path) -> Mapping[str, str]:
-    """Environment of the warm process and its stages: that of a stage under DVC, with the sweep's code first."""
-    own = (str(code.resolve() / "pipeline"), str(code.resolve()))
-    path = os.pathsep.join(filter(None, (*own, os.environ.get("PYTHONPATH"))))
-    return {**preload.TRACKING.environment, **os.environ, **fixed_environment(), "PYTHONPATH": path}
+def _run(
+    place: Path, module: str, arguments: Sequence[str], folder: Path, variables: Mapping[str, str], log: Path
+) -> int | None:
+    """Run `module` in a fork of the process at `place`, with its output in `log`; None if it accepts no request."""
+    with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+        return preload.run_at(
+            place,
+            module,
+            PATIENCE_S,
+            argv=[module, *arguments],
+            folder=folder,
+            environment=variables,
+            streams=(nothing.fileno(), output.fileno(), output.fileno()),
+        )
+
+
+def _answers_soon(place: Path) -> bool:
+    deadline = time.monotonic() + _STARTED_WITHIN_S
+    while not preload.answers(place):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

@@ -35,15 +35,6 @@ SWEEP_TAGS = ("sweep.id", "sweep.overrides")
 """The tags that identify the run of a point of a sweep."""
 LOCK_TIMEOUT_S = 60.0
 
-# Less output, and timeouts of seconds: with MLflow's defaults, a call to a server that stops responding takes four
-# minutes. Variables that the user has set take precedence.
-_ENVIRONMENT = {
-    **TRACKING.environment,
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
-}
 _UPLOAD_TIMEOUT_S = 120
 
 
@@ -63,7 +54,7 @@ def opened(config: TrackingConfig) -> Iterator[TrackingStore]:
         LowerdeckError: the store cannot be reached or refuses, here or in a call of MLflow inside the block.
     """
     uri = tracking_uri(config)
-    for name, value in _ENVIRONMENT.items():
+    for name, value in TRACKING.environment.items():
         os.environ.setdefault(name, value)
     probe(uri)
     import sqlalchemy.exc
@@ -111,7 +102,7 @@ def extended_upload_timeout() -> Iterator[None]:
     """Raise the server's timeout, which suits short calls, for large files."""
     name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
     before = os.environ[name]
-    if before == _ENVIRONMENT[name]:
+    if before == TRACKING.environment[name]:
         os.environ[name] = str(_UPLOAD_TIMEOUT_S)
     try:
         yield
