@@ -14,7 +14,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from lowerdeck.config.compose import compose, render
+from lowerdeck.config.compose import Chosen, compose, render
 from lowerdeck.config.load import read_config
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
@@ -23,6 +23,8 @@ from tests.project import REPOSITORY, SELECTION, Project
 
 CONF = REPOSITORY / "conf"
 OPTIONS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
+CHOSEN: Chosen = {}
+"""Compositions of conf/ that tests share."""
 OPEN = [(group, option) for group, option in OPTIONS if ": ???" in (CONF / group / f"{option}.yaml").read_text()]
 
 
@@ -61,7 +63,7 @@ def composed(
         selection["overrides"] = chosen
         params = tmp_path / "params.yaml"
         params.write_text(json.dumps(selection))
-        return compose(params, Path("conf"))
+        return compose(params, Path("conf"), CHOSEN)
 
     return get
 

@@ -15,13 +15,15 @@ from pydantic import TypeAdapter
 from ruamel.yaml import YAML
 
 from lowerdeck import backends
-from lowerdeck.config.compose import compose, render
+from lowerdeck.config.compose import Chosen, compose, render
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import TARGETS
 from tests.project import CONFIG, SELECTION, Project
 
 Compose = Callable[..., Config]
+CHOSEN: Chosen = {}
+"""Compositions of the project's own conf/, which no test here changes."""
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def composed(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             YAML(typ="safe", pure=True).dump(SELECTION | values, params)
         else:
             params.write_text(text)
-        return compose(params, conf)
+        return compose(params, conf, CHOSEN if conf == Path("conf") else None)
 
     return get
 

@@ -28,13 +28,13 @@ Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]
 """Hydra's compositions by chosen options: they take most of compose's time and do not depend on single values."""
 
 
-def compose(params_path: Path, conf_dir: Path) -> Config:
-    """The configuration that `params_path` selects from `conf_dir`.
+def compose(params_path: Path, conf_dir: Path, chosen: Chosen | None = None) -> Config:
+    """The configuration that `params_path` selects from `conf_dir`; `chosen` as for `compose_params`.
 
     Raises:
         ConfigurationError: listing every problem found, each with its full key, the value and what is allowed.
     """
-    return compose_params(read_params(params_path), conf_dir)
+    return compose_params(read_params(params_path), conf_dir, chosen)
 
 
 def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None = None) -> Config:

@@ -80,11 +80,11 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
     yield "quantized", "yes" if node.is_quantized else "no"
     yield "MACs", f"{node.macs:,}"
     for tensor in node.inputs:
-        yield "takes", format_tensor(tensor) + _place(graph.nodes.get(tensor.source))
+        yield "input", format_tensor(tensor) + _place(graph.nodes.get(tensor.source))
     for tensor in node.outputs:
-        yield "gives", format_tensor(tensor, named=False)
+        yield "output", format_tensor(tensor, named=False)
     for user in graph.users(node):
-        yield "taken by", user.name + _place(user)
+        yield "used by", user.name + _place(user)
     if node.reason is not None:
         yield "reason", f"{node.reason.code.value}: {MEANINGS[node.reason.code]}"
         yield "", format_reason(node.reason)

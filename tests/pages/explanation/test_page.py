@@ -78,7 +78,7 @@ class TestPage:
         fields = dict(node_data["fields"])
         assert fields["source"] == "net.py:7"
         assert fields["values"] == "out_channels=6, num_macs=8"
-        assert [name for _, name in node_data["takes"]] == ["dq_in", "w_0"]
+        assert [name for _, name in node_data["inputs"]] == ["dq_in", "w_0"]
         assert node_data["users"] == ["conv_1"]
         assert node_data["hint"] == "pad the 6 output channels to 8"
 

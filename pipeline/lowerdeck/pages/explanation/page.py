@@ -109,7 +109,7 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         "text": " ".join(searched).lower(),
         "hint": hint(node, graph),
         "fields": [field for field in fields if field[1]],
-        "takes": [(format_tensor(tensor), tensor.source) for tensor in node.inputs],
-        "gives": [format_tensor(tensor, named=False) for tensor in node.outputs],
+        "inputs": [(format_tensor(tensor), tensor.source) for tensor in node.inputs],
+        "outputs": [format_tensor(tensor, named=False) for tensor in node.outputs],
         "users": [user.name for user in graph.users(node)],
     }

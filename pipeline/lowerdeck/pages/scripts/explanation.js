@@ -111,9 +111,9 @@ function describe(index) {
   if (node.hint) element('p', node.hint, details, 'hint-box');
   if (node.hint) details.insertBefore(details.lastChild, list);
   for (const [name, value] of node.fields) field(list, name, value);
-  linked(list, 'takes', node.takes);
-  linked(list, 'gives', node.gives.map(text => [text, '']));
-  linked(list, 'taken by', node.users.map(name => [name, name]));
+  linked(list, 'input', node.inputs);
+  linked(list, 'output', node.outputs.map(text => [text, '']));
+  linked(list, 'used by', node.users.map(name => [name, name]));
 }
 
 function describeGroup(box) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.fingerprints.keys import build_key
 from lowerdeck.report import summary
+from lowerdeck.tracking.content import flat
 
 TOLERANCES_NAME = "tolerances.yaml"
 """The only file in the folder without entries."""
@@ -68,9 +69,9 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
             "configuration and lineage are those of different builds: the last build was not completed. "
             "`dvc repro` completes it"
         )
-    flat = dict(_flat(metrics))
-    ends = {name: (name + LOW, name + HIGH) for name in flat if {name + LOW, name + HIGH} <= flat.keys()}
-    numbers = {name for name, value in flat.items() if summary.is_number(value)}
+    values = dict(flat(metrics))
+    ends = {name: (name + LOW, name + HIGH) for name in values if {name + LOW, name + HIGH} <= values.keys()}
+    numbers = {name for name, value in values.items() if summary.is_number(value)}
     numbers -= {end for pair in ends.values() for end in pair}
     return Entry(
         target=config.target.name,
@@ -78,22 +79,14 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
         quantization=config.quantization.name,
         dataset=config.dataset.name,
         caveat=converter["caveat"],
-        metrics={name: _rounded(value) for name, value in flat.items() if name in numbers},
-        intervals={name: (_rounded(flat[low]), _rounded(flat[high])) for name, (low, high) in ends.items()},
+        metrics={name: _rounded(value) for name, value in values.items() if name in numbers},
+        intervals={name: (_rounded(values[low]), _rounded(values[high])) for name, (low, high) in ends.items()},
         not_measured={
-            name: value for name, value in flat.items() if name.endswith("_accuracy") and isinstance(value, str)
+            name: value for name, value in values.items() if name.endswith("_accuracy") and isinstance(value, str)
         },
         hashes={"build_key": lineage["build_key"], **{name: str(link["sha256"]) for name, link in links.items()}},
         versions={**lineage["versions"], str(converter["name"]): str(converter["version"])},
     )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _rounded(value: Any) -> int | float:
