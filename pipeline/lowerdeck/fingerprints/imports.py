@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import resolve_name
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +44,19 @@ def imports_of(source: bytes, package: str) -> Imports:
 
 
 def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    waiting: list[Any] = [tree]
+    waiting = [tree]
     while waiting:
-        value = waiting.pop()
-        if isinstance(value, list):
-            waiting += value
-        elif isinstance(value, ast.If) and _is_type_checking(value.test):
-            waiting += value.orelse
-        elif isinstance(value, ast.AST):
-            yield value
-            waiting += vars(value).values()
+        node = waiting.pop()
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
+            waiting += node.orelse
+            continue
+        yield node
+        for field in node._fields:
+            value = getattr(node, field)
+            if isinstance(value, ast.AST):
+                waiting.append(value)
+            elif isinstance(value, list):
+                waiting += (part for part in value if isinstance(part, ast.AST))
 
 
 def _is_type_checking(test: ast.expr) -> bool:
