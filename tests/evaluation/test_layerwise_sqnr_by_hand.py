@@ -186,6 +186,41 @@ def test_a_program_in_float16_is_compared_operator_by_operator(exported: Exporte
     assert all(40 < layer.sqnr_db < 100 for layer in layers.values())
 
 
+@torch.library.custom_op("torchao::unpacked_by_hand", mutates_args=())
+def unpacked(weight: torch.Tensor) -> torch.Tensor:
+    """What torchao's quantize_ puts before an operator with weights of few bits."""
+    return (weight / 0.05).round() * 0.05
+
+
+@unpacked.register_fake
+def _(weight: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(weight)
+
+
+class Linear(nn.Module):
+    """A linear layer and a ReLU: float32 [1 x 4] -> [1 x 4]; `packed`, its weights are unpacked by torchao first."""
+
+    def __init__(self, packed: bool) -> None:
+        super().__init__()
+        self.packed, self.weight = packed, nn.Parameter(torch.linspace(-1, 1, 16).reshape(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = unpacked(self.weight) if self.packed else self.weight
+        result: torch.Tensor = nn.functional.linear(x, weight).relu()
+        return result
+
+
+def test_operators_are_compared_where_torchao_unpacks_weights() -> None:
+    value = torch.tensor([[0.3, -0.1, 0.7, 0.2]])
+    exported, packed = (torch.export.export(Linear(packed), (value,)) for packed in (False, True))
+    split = cast(Split, [Sample(inputs=(value,), label=None, digest="")])
+    layers = by_name(compare_layers(exported, packed, split, [0]))
+    assert sorted(layers) == ["linear", "relu"]
+    weight = exported.state_dict["weight"]
+    wanted, found = value @ weight.T, value @ unpacked(weight).T
+    assert layers["linear"].sqnr_db == pytest.approx(db([(wanted, found)]), abs=1e-4)
+
+
 def test_a_program_with_other_operators_is_not_compared(exported: ExportedProgram, samples: Split) -> None:
     other = torch.export.export(nn.Sequential(nn.Conv2d(2, 2, 1), nn.ReLU()).eval().half(), (EXAMPLE[0].half(),))
     assert compare_layers(exported, other, samples, [0]) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowerdeck.fingerprints.closures import Sources, closure, code_digest, stage_closures, stage_code
+from lowerdeck.fingerprints.closures import Node, Sources, closure, code_digest, stage_closures, stage_code
 from lowerdeck.fingerprints.digests import file_digest
 from tests.project import REPOSITORY, SOURCE_FOLDERS
 
@@ -210,3 +210,68 @@ def test_the_digest_covers_names_and_contents(tmp_path: Path) -> None:
     (tmp_path / "lowerdeck" / "a.py").write_text("x = 1\n")
     digests.add(code_digest(first))
     assert len(digests) == 3
+
+
+def test_code_of_the_user_is_found_on_the_import_path_unless_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, installed, workspace = tmp_path / "own", tmp_path / "site-packages", tmp_path / "workspace"
+    for folder, package in ((own, "closures_package"), (installed, "closures_installed"), (workspace, "closures_here")):
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").touch()
+        monkeypatch.syspath_prepend(folder)
+    (own / "closures_module.py").touch()
+    (workspace / "closures_file.py").touch()
+    named = ("package.net", "module", "installed", "here", "file", "nowhere")
+    sources = Sources.of_workspace(workspace, [f"closures_{name}" for name in (*named, "package")])
+    assert sources.roots == {
+        "stages": workspace,
+        "lowerdeck": REPOSITORY / "pipeline",
+        "closures_package": own,
+        "closures_module": own,
+        "closures_here": workspace,
+        "closures_file": workspace,
+    }
+    assert sources.file("closures_package") == own / "closures_package" / "__init__.py"
+    assert sources.file("closures_module") == own / "closures_module.py"
+    assert sources.file("closures_module.nothing") is None
+    assert sources.file("closures_installed") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ({"factory": "lowerdeck.net:build"}, True),
+        ({"layers": [{"factory": "lowerdeck.net:build"}]}, True),
+        ({"pair": ("lowerdeck.net:build", 1)}, True),
+        ({"text": "lowerdeck.net"}, False),
+        ({"text": "lowerdeck.net:build:twice"}, False),
+        ({"text": "see lowerdeck.net:build"}, False),
+    ],
+)
+def test_import_paths_anywhere_in_the_section_count(tmp_path: Path, options: dict[str, Any], counts: bool) -> None:
+    sources = write_package(
+        tmp_path,
+        models__factory="",
+        net="from lowerdeck import layer\n",
+        layer="",
+        stage="from lowerdeck import models\n",
+    )
+    config = {"model": {"source": "factory", "options": options}}
+    found = {"lowerdeck.net", "lowerdeck.layer"} & set(closure(["lowerdeck.stage"], config, sources))
+    assert found == ({"lowerdeck.net", "lowerdeck.layer"} if counts else set())
+
+
+def test_a_file_in_another_folder_is_no_child_process(tmp_path: Path) -> None:
+    sources = write_package(
+        tmp_path, a__start="OTHER = 'b/worker.py'\nPROSE = 'worker.pyc'\n", a__worker="", b__worker=""
+    )
+    assert set(closure(["lowerdeck.a.start"], {}, sources)) == {"lowerdeck", "lowerdeck.a", "lowerdeck.a.start"}
+
+
+def test_modules_are_sorted_and_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = write_package(tmp_path, b="import lowerdeck.a\n", a="import lowerdeck.b\n")
+    known: dict[str, Node | None] = {}
+    assert list(closure(["lowerdeck.b"], {}, sources, known)) == ["lowerdeck", "lowerdeck.a", "lowerdeck.b"]
+    monkeypatch.setattr("lowerdeck.fingerprints.closures.imports_of", lambda *_: pytest.fail("it was parsed again"))
+    assert set(closure(["lowerdeck.a"], {}, sources, known)) == {"lowerdeck", "lowerdeck.a", "lowerdeck.b"}

@@ -52,3 +52,36 @@ def test_a_file_that_is_unchanged_is_not_read_again(tmp_path: Path, monkeypatch:
     before = files.digest(path)
     monkeypatch.setattr("lowerdeck.fingerprints.digests.file_digest", lambda _: pytest.fail("it was read again"))
     assert files.digest(path) == before
+
+
+def test_a_file_is_read_again_when_its_size_time_or_inode_changed(tmp_path: Path) -> None:
+    files, path = Files(), tmp_path / "a"
+    path.write_text("1")
+    os.utime(path, ns=(1, 1))
+    first = files.digest(path)
+    path.write_text("22")
+    os.utime(path, ns=(1, 1))
+    longer = files.digest(path)
+    path.write_text("33")
+    os.utime(path, ns=(1, 2))
+    later = files.digest(path)
+    (tmp_path / "b").write_text("44")
+    os.utime(tmp_path / "b", ns=(1, 2))
+    (tmp_path / "b").replace(path)
+    assert len({first, longer, later, files.digest(path)}) == 4
+
+
+def test_links_are_followed_and_caches_are_left_out(tmp_path: Path) -> None:
+    files, folder, elsewhere = Files(), tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "a").write_text("1")
+    (folder / "b").write_text("2")
+    (folder / "link").symlink_to(elsewhere)
+    before = files.digest(folder)
+    assert before == folder_digest({"b": file_digest(folder / "b"), "link/a": file_digest(elsewhere / "a")})
+    (folder / "b.pyc").touch()
+    (folder / ".ipynb_checkpoints").mkdir()
+    (folder / ".ipynb_checkpoints" / "b").touch()
+    assert files.digest(folder) == before
+    assert files.digest(tmp_path / "missing") == ABSENT

@@ -2,11 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from lowerdeck.fingerprints.keys import costly_result_key, output_digests, stage_key, value_at
+from lowerdeck.fingerprints.keys import (
+    build_key,
+    costly_result_key,
+    output_digests,
+    stage_key,
+    upstream_key,
+    value_at,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Stands for a resolved configuration."""
+
+    model: str = "resnet8"
+    flavor: str = "reference"
+    tracking: str = "local"
+    target: Mapping[str, Any] = field(default_factory=lambda: {"name": "npu", "default_flavor": "reference"})
+
+
+MANIFEST = {
+    "converter": {"name": "c", "version": "1", "flavor": "reference", "caveat": "none"},
+    "versions": {"torch": "2", "executorch": "1", "torchao": "0", "numpy": "2"},
+}
+OTHER_TARGET = {"name": "other", "default_flavor": "reference"}
+OTHER_DEFAULT = {"name": "npu", "default_flavor": "sdk"}
+
+
+def manifest(section: str, **values: str) -> dict[str, Any]:
+    return MANIFEST | {section: MANIFEST[section] | values}
+
+
+@pytest.mark.parametrize(
+    ("config", "made", "build", "upstream"),
+    [
+        (Settings(model="other"), MANIFEST, True, True),
+        (Settings(target=OTHER_TARGET), MANIFEST, True, True),
+        (Settings(flavor="sdk"), MANIFEST, True, False),
+        (Settings(target=OTHER_DEFAULT), MANIFEST, True, False),
+        (Settings(tracking="none"), MANIFEST, False, False),
+        (Settings(), manifest("converter", name="d"), True, False),
+        (Settings(), manifest("converter", version="2"), True, False),
+        (Settings(), manifest("converter", flavor="sdk"), True, False),
+        (Settings(), manifest("converter", caveat="some"), False, False),
+        (Settings(), manifest("versions", torch="3"), True, True),
+        (Settings(), manifest("versions", executorch="2"), True, True),
+        (Settings(), manifest("versions", torchao="1"), True, True),
+        (Settings(), manifest("versions", numpy="3"), False, False),
+    ],
+)
+def test_what_tells_builds_apart_and_what_they_have_in_common_before_the_converter(
+    config: Settings, made: dict[str, Any], build: bool, upstream: bool
+) -> None:
+    assert (build_key(config, made) != build_key(Settings(), MANIFEST)) == build
+    assert (upstream_key(config, made) != upstream_key(Settings(), MANIFEST)) == upstream
+    assert build_key(config, made) != upstream_key(config, made)
 
 
 def key(**changed: Any) -> str:
