@@ -82,3 +82,13 @@ def test_estimates_name_their_compiler() -> None:
         for label, cycles in (("a", 2.0), ("b", 1.0))
     ]
     assert said(builds, "accuracy,cycles")[-1] == "Among these, b has the lowest total cycles (estimate) c, 1."
+
+
+def test_what_is_measured_names_no_samples() -> None:
+    builds = [
+        build(label, {"quantized_agreement_with_float": agreement, **share("", 0.9, 0.8, 0.95).metrics})
+        for label, agreement in (("a", 0.5), ("b", 0.75))
+    ]
+    assert said(builds, "accuracy,quantized_agreement_with_float")[-1] == (
+        "Among these, b has the highest quantized agreement with float, 75.00 %."
+    )

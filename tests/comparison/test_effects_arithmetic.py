@@ -51,6 +51,11 @@ class TestPairs:
         assert not change.has_interval
         assert by_y.changes[SIZE].mean == 95
 
+    def test_a_value_of_zero_is_a_value(self) -> None:
+        for before, after in ((0, 3), (3, 0)):
+            (effect,) = found([point(before, x="a"), point(after, x="b")])
+            assert effect.changes[SIZE].mean == after - before
+
     def test_no_change_counts_as_no_distinct_pair(self) -> None:
         builds = [
             point(100, x="a", y="a"),

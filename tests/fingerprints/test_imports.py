@@ -46,6 +46,12 @@ def test_texts_that_may_name_code_are_found_and_prose_is_not() -> None:
     assert set(imports_of(SOURCE, "lowerdeck.package").strings) == {"worker.py", "lowerdeck.by_name"}
 
 
+@pytest.mark.parametrize(("length", "counts"), [(99, True), (100, False)])
+def test_a_long_text_names_no_code(length: int, counts: bool) -> None:
+    text = f"{'a' * (length - 3)}.py"
+    assert imports_of(f"x = '{text}'".encode(), "lowerdeck").strings == ((text,) if counts else ())
+
+
 def test_source_that_is_no_python_is_refused() -> None:
     with pytest.raises(SyntaxError):
         imports_of(b"import (", "lowerdeck")

@@ -45,7 +45,7 @@ def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]
         )
     else:
         alike = [build for build in have if build.label in marked]
-        if len(alike) == 1 or marked[leader.label] is Mark.BEST:
+        if marked[leader.label] is Mark.BEST:
             yield f"The best {metric_title} is {value} (95 %: {ends}): {leader.label}."
             return
         yield f"{len(alike)} builds cannot be distinguished from the best {metric_title}, {value} (95 %: {ends})."

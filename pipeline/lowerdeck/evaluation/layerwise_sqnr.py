@@ -163,12 +163,12 @@ def _lsb(dequantize: torch.fx.Node) -> float | None:
     return float(scale) if isinstance(scale, (int, float)) else None
 
 
-def _shape(node: torch.fx.Node) -> tuple[int, ...] | None:
-    """Sizes, with -1 for dynamic ones, whose symbols differ between programs."""
+def _shape(node: torch.fx.Node) -> tuple[int | None, ...] | None:
+    """Sizes, with None for dynamic ones, whose symbols differ between programs."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
-    return tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    return tuple(size if isinstance(size, int) else None for size in value.shape)
 
 
 class _Tap:
