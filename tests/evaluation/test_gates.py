@@ -9,7 +9,7 @@ import pytest
 
 from lowerdeck.config.schema import GatesConfig
 from lowerdeck.contracts.errors import GateError
-from lowerdeck.evaluation.gates import bounds, check_gates
+from lowerdeck.evaluation.gates import bounds, check_gates, failed_gates
 
 GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name != "name"]
 METRICS: dict[str, Any] = {
@@ -42,6 +42,11 @@ def test_a_section_gives_its_bounds() -> None:
 
 def test_gates_that_are_off_hold_whatever_was_measured() -> None:
     check_gates(dict.fromkeys(GATES), {})
+
+
+def test_a_gate_that_is_off_lets_the_next_one_be_checked() -> None:
+    (message,) = failed_gates({"min_delegated_share": None, "max_program_bytes": 999}, METRICS).values()
+    assert message == "gates.max_program_bytes: program_bytes is 1000, more than the bound 999"
 
 
 @pytest.mark.parametrize("gate", GATES)
