@@ -60,3 +60,14 @@ def test_without_preloading_a_stage_runs_in_a_process_of_its_own(
 ) -> None:
     monkeypatch.setenv("LOWERDECK_PRELOAD", "0")
     assert shown(workspace, tmp_path / "one")[2] == str(os.getpid())
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_cannot_start_is_not_waited_for(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 100)  # too long for the address of a socket
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr("lowerdeck.sweep.warm._STARTED_WITHIN_S", 600.0)
+    assert shown(workspace, tmp_path / "one")[2] == str(os.getpid())

@@ -83,14 +83,14 @@ TRACKING = Libraries(
 )
 
 
-def start(libraries: Libraries, environment: Mapping[str, str] = os.environ) -> None:
-    """Start the server of `libraries` for `environment` unless it is running; returns immediately."""
+def start(libraries: Libraries, environment: Mapping[str, str] = os.environ) -> subprocess.Popen[bytes] | None:
+    """Start the server of `libraries` for `environment` unless it is running; returns its process immediately."""
     address = socket_address(libraries, environment)
     if address is None or answers(address):
-        return
+        return None
     log = address.with_suffix(".log")
     with contextlib.suppress(OSError), log.open("ab") as output:
-        subprocess.Popen(
+        return subprocess.Popen(
             # -P keeps this folder's modules out of the import path.
             [sys.executable, "-P", __file__, str(address), *libraries.modules],
             env={**libraries.environment, **environment, "PYTHONPATH": _path_of_libraries(environment)},
@@ -100,6 +100,7 @@ def start(libraries: Libraries, environment: Mapping[str, str] = os.environ) -> 
             cwd=address.parent,
             start_new_session=True,
         )
+    return None
 
 
 def run(module: str, patience_s: float, libraries: Libraries = LOWERING) -> int | None:

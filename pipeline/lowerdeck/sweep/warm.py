@@ -58,11 +58,13 @@ class WarmProcess:
         server = preload.socket_address(self.libraries, variables)
         if place is None or server is None or preload.answers(place):
             return
-        preload.start(self.libraries, variables)
-        if _answers_soon(server):
-            request = (self.name, str(place))
-            if _run(server, __name__, request, place.parent, variables, place.with_suffix(".log")) == 0:
-                _answers_soon(place)
+        process = preload.start(self.libraries, variables)
+        deadline = time.monotonic() + _STARTED_WITHIN_S
+        while not preload.answers(server) and time.monotonic() < deadline:
+            if process is None or process.poll() is not None:
+                return  # it cannot start here
+            time.sleep(0.01)
+        _run(server, __name__, (self.name, str(place)), place.parent, variables, place.with_suffix(".log"))
 
 
 LOWERING = WarmProcess(
@@ -107,8 +109,10 @@ def start_in_background(code: Path) -> None:
 
 
 def serve(name: str, place: str) -> None:
-    """Run as the warm process `name`, listening at `place`, in a fork of the preload server, which does not wait."""
-    if os.fork():
+    """Run as the warm process `name`, which a fork of the preload server leaves behind when it listens at `place`."""
+    if child := os.fork():
+        while not preload.answers(Path(place)) and not os.waitpid(child, os.WNOHANG)[0]:
+            time.sleep(0.01)
         return
     os.setsid()
     quiet_libraries()
@@ -157,15 +161,6 @@ def _run(
             environment=variables,
             streams=(nothing.fileno(), output.fileno(), output.fileno()),
         )
-
-
-def _answers_soon(place: Path) -> bool:
-    deadline = time.monotonic() + _STARTED_WITHIN_S
-    while not preload.answers(place):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 if __name__ == "__main__":
