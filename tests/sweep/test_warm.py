@@ -42,7 +42,7 @@ def shown(workspace: Path, code: Path) -> list[str]:
 
 def interpreter_of(process: str) -> int:
     """Where the interpreter lies in the memory of `process`: at random for a new program, the same in its forks."""
-    starts = re.findall(r"^([0-9a-f]+)-\S+ r-xp .*libpython", Path(f"/proc/{process}/maps").read_text(), re.M)
+    starts = re.findall(r"^([0-9a-f]+)-\S+ r-xp .*/libc\b", Path(f"/proc/{process}/maps").read_text(), re.M)
     return int(starts[0], 16)
 
 
