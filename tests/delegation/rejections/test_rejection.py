@@ -248,3 +248,32 @@ def test_no_profiler_is_left_behind() -> None:
         assert sys.getprofile() is profiler
     finally:
         sys.setprofile(None)
+
+
+class OddError(Exception):
+    """Neither a RuntimeError nor a ValueError."""
+
+
+class Once:
+    """Answers once; explaining asks again."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def fits(self) -> bool:
+        self.num_calls += 1
+        if self.num_calls > 1:
+            raise OddError
+        return False
+
+
+def with_state(state: Once) -> bool:
+    if not state.fits():
+        return False
+    return True
+
+
+def test_a_condition_that_cannot_be_evaluated_again_does_not_end_the_build() -> None:
+    found = explain_rejection(with_state, Once())
+    assert found is not None
+    assert (found.conditions, found.message) == ((), "with_state says no")

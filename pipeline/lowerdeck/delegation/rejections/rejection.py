@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -117,12 +118,19 @@ def explain_rejection(check: Callable[..., object], *arguments: Any) -> Rejectio
 def explain_rejection_at(frame: FrameType) -> Rejection:
     """Explain what led a check to the line of `frame`, where it reports a refusal."""
     site = ReturnSite(code=frame.f_code, line=frame.f_lineno, variables=variables_of(frame), path=())
-    return replace(_explain(site), message_values=message_values(site))
+    rejection = _explain(site)
+    with suppress(Exception):
+        rejection = replace(rejection, message_values=message_values(site))
+    return rejection
 
 
 def _explain(site: ReturnSite) -> Rejection:
     comment = comment_at(site.code, site.line)
-    return Rejection(function=site.code.co_qualname, conditions=tuple(deciding_conditions(site)), comment=comment)
+    conditions: tuple[Condition, ...] = ()
+    # Parts of other people's source are evaluated here: whatever that raises must not end a build.
+    with suppress(Exception):
+        conditions = tuple(deciding_conditions(site))
+    return Rejection(function=site.code.co_qualname, conditions=conditions, comment=comment)
 
 
 def _is_dtype(value: object) -> bool:
