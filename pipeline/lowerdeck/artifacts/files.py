@@ -26,8 +26,10 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.write(content)
         os.chmod(temporary, 0o644)  # mkstemp creates files that only their owner can read
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk is noticed by a write, which does not know the file
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -11,13 +12,14 @@ from pathlib import Path
 
 from lowerdeck.cli import compare, explain, flavors, ledger, operators, promote, quantization, sensitivity, sweep
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.failures import failure_message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command with `arguments`, or with those of the process.
 
     Returns:
-        Exit status: 0; 1 with a message after an error that the user can fix; 130 after Ctrl-C. An unknown command
+        Exit status: 0; 1 with a message after an error; 130 after Ctrl-C. An unknown command
         ends the process with the usage and status 2.
     """
     parser = _parser()
@@ -30,11 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.append(here)  # contains plugins/, and the installed command does not search the current folder
     try:
         options.run(options)
-    except LowerdeckError as error:
-        print(f"lowerdeck {options.command}: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `lowerdeck explain | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more when it ends
+        return 1
+    except Exception as error:  # the last frame of a command: whatever it is becomes a message
+        print(f"lowerdeck {options.command}: {failure_message(error, options.command)}", file=sys.stderr)
+        return 1
     return 0
 
 

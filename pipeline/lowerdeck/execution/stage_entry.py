@@ -26,8 +26,8 @@ def run_stage(
 ) -> None:
     """Run `main` as the stage of this process.
 
-    The exit status is 0, 1 after an error that the user can fix, or 130 after Ctrl-C. An error of the project itself
-    ends in a traceback.
+    The exit status is 0, 1 after an error, or 130 after Ctrl-C. The traceback of an unforeseen error goes to a file in
+    build/logs.
 
     Args:
         module: `__name__` of the entry.
@@ -54,13 +54,14 @@ def run_stage(
 
 
 def _main(name: str, main: Callable[[], None]) -> int:
-    from lowerdeck.contracts.errors import LowerdeckError
-
     quiet_libraries()
+    stage = name.removeprefix("stages.")
     try:
         main()
-    except LowerdeckError as error:
-        print(f"\n{name.removeprefix('stages.')}: {error}", file=sys.stderr)
+    except Exception as error:  # the last frame of a stage: whatever it is becomes a message
+        from lowerdeck.execution.failures import failure_message
+
+        print(f"\n{stage}: {failure_message(error, stage)}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,0 +1,77 @@
+"""What a user reads when a stage or a command fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from lowerdeck.contracts.errors import LowerdeckError
+
+LOGS = Path("build") / "logs"
+"""Folder for tracebacks."""
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_OWN_PACKAGES = ("lowerdeck", "stages")
+
+
+def failure_message(error: Exception, name: str) -> str:
+    """One message for `error`, with what to do; the traceback of an unforeseen one goes to a file that is named.
+
+    Args:
+        error: What ended the stage or command.
+        name: Of the stage or command, for the log file.
+    """
+    if isinstance(error, LowerdeckError):
+        return str(error)
+    if isinstance(error, OSError) and (known := _operating_system_message(error)):
+        return known
+    if isinstance(error, MemoryError):
+        return "not enough memory; end other programs, or build a smaller model. What was built before is unchanged"
+    text = " ".join(str(error).split()) or "without a message"
+    text = text if len(text) <= 500 else f"{text[:500]} ..."
+    source = _raised_by(error)
+    cause = f"{source} raised {type(error).__name__}" if source else f"unforeseen {type(error).__name__}"
+    return f"{cause}: {text}\n{_where_the_traceback_is(error, name)}. What was built before is unchanged"
+
+
+def _operating_system_message(error: OSError) -> str | None:
+    """The message of a refusal by the operating system, None where the error says too little."""
+    path = f" {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else ""
+    if error.errno in _OUT_OF_SPACE:
+        return (
+            f"no space is left to write{path or ' a file'}; make room and run it again. What was built before is "
+            "unchanged (`dvc gc -w` removes what DVC keeps of earlier builds)"
+        )
+    if not path:
+        return None
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"no permission for{path}: {error.strerror}; change its mode or owner, or work in another folder"
+    if error.errno == errno.ENAMETOOLONG:
+        shown = path if len(path) <= 200 else f"{path[:200]} ..."
+        return f"the path{shown} is too long for the file system; shorten it"
+    return None
+
+
+def _raised_by(error: Exception) -> str:
+    """The installed package whose code raised `error`; empty where this project's did."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        parts = Path(frame.filename).parts
+        if "site-packages" in parts:
+            return parts[parts.index("site-packages") + 1].removesuffix(".py")
+        if any(package in parts for package in _OWN_PACKAGES):
+            return ""
+    return ""
+
+
+def _where_the_traceback_is(error: Exception, name: str) -> str:
+    text = "".join(traceback.format_exception(error))
+    path = LOGS / f"{name}.log"
+    try:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:  # a folder without build/, or without room: nothing may be lost
+        print(text, file=sys.stderr)
+        return "The traceback is above"
+    return f"The traceback is in {path}"

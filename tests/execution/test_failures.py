@@ -1,0 +1,118 @@
+"""lowerdeck.execution.failures: what a user reads when a stage or a command fails."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.artifacts.files import write_bytes
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.failures import LOGS, failure_message
+
+KEPT = "What was built before is unchanged"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def raised_by(code: str) -> Exception:
+    try:
+        exec(compile(code, "<test>", "exec"), {})
+    except Exception as error:
+        return error
+    raise AssertionError("the code raises nothing")
+
+
+def test_an_error_for_the_user_is_its_message() -> None:
+    assert failure_message(LowerdeckError("choose another"), "convert") == "choose another"
+    assert not LOGS.exists()
+
+
+def test_a_full_disk_says_what_could_not_be_written_and_what_to_do() -> None:
+    with pytest.raises(OSError) as caught, Path("/dev/full").open("wb", buffering=0) as full:
+        full.write(b"x")
+    caught.value.filename = "build/convert/program.pte"
+    message = failure_message(caught.value, "convert")
+    assert message.startswith("no space is left to write build/convert/program.pte; make room and run it again.")
+    assert KEPT in message
+
+
+def test_a_write_that_fails_names_the_file_and_leaves_the_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_bytes(Path("file"), b"earlier")
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError) as caught:
+        write_bytes(Path("file"), b"later")
+    assert failure_message(caught.value, "x").startswith("no space is left to write file;")
+    assert [path.name for path in Path().iterdir()] == ["file"]
+    assert Path("file").read_bytes() == b"earlier"
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.EACCES, "no permission for build/x: Permission denied; change its mode or owner"),
+        (errno.EROFS, "no permission for build/x: Read-only file system; "),
+        (errno.ENAMETOOLONG, "the path build/x is too long for the file system; shorten it"),
+    ],
+)
+def test_other_refusals_of_the_system_are_messages_too(number: int, says: str) -> None:
+    import os
+
+    assert says in failure_message(OSError(number, os.strerror(number), "build/x"), "export")
+    assert not LOGS.exists()
+
+
+def test_a_very_long_path_is_shortened() -> None:
+    with pytest.raises(OSError) as caught:
+        Path("x" * 5000).read_text()
+    assert len(failure_message(caught.value, "export")) < 320
+
+
+def test_an_unforeseen_error_is_one_line_and_its_traceback_is_in_a_file_that_is_named() -> None:
+    error = raised_by("def inner():\n    raise KeyError('a' * 1000)\ninner()")
+    message = failure_message(error, "quantize")
+    first, second = message.splitlines()
+    assert first.startswith("unforeseen KeyError: 'aaa")
+    assert len(first) < 600
+    assert second == f"The traceback is in build/logs/quantize.log. {KEPT}"
+    assert "in inner" in (LOGS / "quantize.log").read_text()
+
+
+def test_the_package_that_raised_it_is_named() -> None:
+    error = raised_by("import numpy; numpy.stack([])")
+    assert failure_message(error, "export").startswith("numpy raised ValueError: need at least one array to stack\n")
+
+
+def test_a_traceback_with_lone_surrogates_is_stored() -> None:
+    failure_message(raised_by("raise ValueError('\\udcff')"), "export")
+    assert "ValueError" in (LOGS / "export.log").read_text()
+
+
+def test_where_no_file_can_be_written_the_traceback_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("build").write_text("a file")
+    message = failure_message(raised_by("raise KeyError(1)"), "export")
+    assert f"The traceback is above. {KEPT}" in message
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_command_whose_reader_ends_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "flavor").mkdir(parents=True)
+    code = (
+        "import sys; from lowerdeck.cli import main, flavors\n"
+        "def write(*_):\n    sys.stdout.write('x' * 1_000_000); sys.stdout.flush()\n"
+        "flavors._flavors = write\nsys.exit(main.main(['flavors']))"
+    )
+    command = f"{json.dumps(sys.executable)} -c '{code.replace(chr(39), chr(34))}' | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("x", "")
