@@ -208,7 +208,8 @@ class TestFlavors:
     @pytest.fixture(autouse=True)
     def _conf(self, tmp_path: Path) -> None:
         shutil.copytree(CONF, tmp_path / "conf")
-        (tmp_path / "params.yaml").write_text("flavor: reference\noverrides: {}\n")
+        opened = json.dumps({"flavor": "reference", "overrides": {}, "plugins": [str(tmp_path)]})
+        (tmp_path / "params.yaml").write_text(opened)
 
     @pytest.fixture
     def add(self, tmp_path: Path) -> Callable[..., None]:
@@ -260,7 +261,7 @@ class TestFlavors:
         add("crash", "__init__", "import os; os.abort()")
         add("hang", "__init__", "import time; time.sleep(300)")
         add("other_version", version="3.2.0")
-        add("no_interpreter", options={"python": "no/such/python"})
+        add("no_interpreter", options={"python": "/no/such/python"})
         (Path("conf") / "flavor" / "broken.yaml").write_text("name: [")
         (Path("conf") / "flavor" / "misspelt.yaml").write_text("name: x\nbackend: neutrino\nconverter: y\n")
         started = time.monotonic()
@@ -288,6 +289,7 @@ class TestFlavors:
         chosen = {
             "flavor": "eiq_neutron_sdk_venv",
             "overrides": {"flavor": {"options": {"python": str(environment.python)}}},
+            "plugins": [str(tmp_path)],
         }
         Path("params.yaml").write_text(json.dumps(chosen))
         assert main(["flavors"]) == 0

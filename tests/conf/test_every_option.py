@@ -61,6 +61,7 @@ def composed(
         selection = SELECTION | values
         chosen = {group: own[selection[group]] for group in ("model", "dataset", "flavor") if selection[group] in own}
         selection["overrides"] = chosen
+        selection["plugins"] = [str(Path(sys.executable).parent)]
         params = tmp_path / "params.yaml"
         params.write_text(json.dumps(selection))
         return compose(params, Path("conf"), CHOSEN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from lowerdeck.config.compose import Chosen, compose, render
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import TARGETS
-from tests.project import CONFIG, SELECTION, Project
+from tests.project import CONFIG, REPOSITORY, SELECTION, Project
 
 Compose = Callable[..., Config]
 CHOSEN: Chosen = {}
@@ -124,18 +123,56 @@ def test_a_flavor_in_another_environment_keeps_its_path_as_it_was_written(
     interpreter.parent.mkdir(parents=True)
     interpreter.symlink_to(sys.executable)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for written in ("~/envs/sdk/bin/python", os.path.relpath(interpreter), str(interpreter)):
+    for written, opened in (
+        ("~/envs/sdk/bin/python", "~/envs"),
+        ("~/envs/sdk/bin/python", str(tmp_path / "home")),
+        (str(interpreter), str(interpreter)),
+    ):
         overrides = {"flavor": {"options": {"python": written}, "version": "3.1.3"}}
-        flavor = composed(flavor="eiq_neutron_sdk_venv", overrides=overrides).flavor
+        flavor = composed(flavor="eiq_neutron_sdk_venv", overrides=overrides, plugins=[opened]).flavor
         assert flavor.options == {"module": None, "python": written, "sys_path": []}
         assert flavor.version == "3.1.3"
 
 
+@pytest.mark.parametrize("plugins", [[], ["torch"], ["/usr/lib"], ["~/envs"]])
+def test_programs_and_code_of_a_flavor_have_to_be_opened_in_params(composed: Compose, plugins: list[str]) -> None:
+    options = {"python": sys.executable, "sys_path": [str(REPOSITORY / "tests")], "module": "os.path"}
+    with pytest.raises(ConfigurationError) as caught:
+        composed(flavor="eiq_neutron_sdk_venv", overrides={"flavor": {"options": options}}, plugins=plugins)
+    for key, opened in (("python", sys.executable), ("sys_path", options["sys_path"][0]), ("module", "os.path")):
+        assert f"flavor.options.{key}: " in str(caught.value)
+        assert f"let params.yaml say `plugins: [{', '.join([*plugins, str(opened)])}]`" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["${oc.env:SECRET}", "${oc.${build.part}:SECRET}", "a ${oc.env:SECRET,default} b"])
+def test_environment_variables_do_not_reach_the_records(
+    composed: Compose, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    with pytest.raises(ConfigurationError) as caught:
+        composed(overrides={"model": {"name": text}, "build": {"part": "env"}})
+    assert "hunter2" not in str(caught.value)
+    assert "model.name: " in str(caught.value)
+
+
+def test_what_is_opened_may_be_run(composed: Compose) -> None:
+    options = {"python": sys.executable, "sys_path": [str(REPOSITORY / "tests")], "module": "own_converter.inner"}
+    plugins = [str(Path(sys.executable).parent), str(REPOSITORY), "own_converter"]
+    flavor = composed(flavor="eiq_neutron_sdk_venv", overrides={"flavor": {"options": options}}, plugins=plugins).flavor
+    assert flavor.options == options
+
+
+@pytest.mark.parametrize("path", ["../sdk/bin/python", "bin/python"])
+def test_a_path_that_is_opened_is_absolute(composed: Compose, path: str) -> None:
+    with pytest.raises(ConfigurationError, match="plugins: a path in it must be absolute or begin with ~"):
+        composed(plugins=[path])
+
+
 def test_a_flavor_that_a_user_adds_is_found_by_its_file(composed: Compose, conf: Path) -> None:
     (conf / "flavor" / "mine.yaml").write_text(
-        "name: mine\nbackend: neutron\nconverter: neutron_converter\noptions: {module: neutron_converter_MINE}\n"
+        "name: mine\nbackend: neutron\nconverter: neutron_converter\noptions: {module: neutron_converter_SDK_26_03}\n"
     )
-    assert composed(conf=conf, flavor="mine").flavor.options["module"] == "neutron_converter_MINE"
+    assert composed(conf=conf, flavor="mine").flavor.options["module"] == "neutron_converter_SDK_26_03"
 
 
 def flavor(option: str, **options: Any) -> dict[str, Any]:
@@ -149,11 +186,15 @@ FLAVORS = {
         ("flavor.options.python: there is no file /", "/no/such/python; name the interpreter", '"~/no/such/python"'),
     ),
     "a folder for an interpreter": (
-        flavor("eiq_neutron_sdk_venv", python="conf"),
-        ("flavor.options.python: /", "is a folder; name the interpreter in it, conf/bin/python"),
+        flavor("eiq_neutron_sdk_venv", python="/usr"),
+        ("flavor.options.python: /usr is a folder; name the interpreter in it, /usr/bin/python",),
+    ),
+    "a relative interpreter": (
+        flavor("eiq_neutron_sdk_venv", python="conf/../bin/python"),
+        ("flavor.options.python: conf/../bin/python is relative; write the interpreter's path from / or ~",),
     ),
     "a file that is no program": (
-        flavor("eiq_neutron_sdk", python="params.yaml"),
+        flavor("eiq_neutron_sdk", python=str(REPOSITORY / "params.yaml")),
         ("flavor.options.python: /", "params.yaml is not executable for you"),
     ),
     "an interpreter to be given": (
@@ -161,8 +202,12 @@ FLAVORS = {
         ("flavor.options.python: must be set by you",),
     ),
     "no such folder": (
+        flavor("eiq_neutron_sdk", sys_path=["/no/such/folder"]),
+        ("flavor.options.sys_path: there is no folder /no/such/folder", '["/no/such/folder"]'),
+    ),
+    "a relative folder": (
         flavor("eiq_neutron_sdk", sys_path=["no/such/folder"]),
-        ("flavor.options.sys_path: there is no folder /", "/no/such/folder", '["no/such/folder"]'),
+        ("flavor.options.sys_path: no/such/folder is relative; write it from / or ~",),
     ),
     "an older module without its name": (
         {"flavor": "eiq_neutron_sdk", "overrides": {"flavor": {"converter": "neutron_converter"}}},

@@ -1,11 +1,13 @@
 """YAML gives plain values, and nothing else."""
 
+import time
 from pathlib import Path
 
 import pytest
 import yaml
+from ruamel.yaml import YAML
 
-from lowerdeck.config.yaml_text import plain_values
+from lowerdeck.config.yaml_text import bound_problem, bound_problem_of, plain_values
 
 
 @pytest.mark.parametrize("with_libyaml", [True, False])
@@ -20,3 +22,33 @@ def test_objects_are_refused_and_nothing_is_called(
     with pytest.raises(yaml.YAMLError):
         plain_values("!!python/name:os.system")
     assert not made.exists()
+
+
+LAUGHS = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)]
+)
+"""Nine lines that stand for a thousand million values."""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LAUGHS, "stands for more than 100,000 values, as aliases (*name) count each time"),
+        ("[" * 65 + "]" * 65, "nests lists and mappings more than 64 levels deep"),
+        ("[" * 100_000, "nests lists and mappings more than 64 levels deep"),
+        ("x: " + "{x: " * 70 + "1" + "}" * 70, "nests lists and mappings more than 64 levels deep"),
+        ("[" + "x, " * 100_001 + "]", "stands for more than 100,000 values"),
+    ],
+    ids=["aliases", "lists", "unfinished", "mappings", "long"],
+)
+def test_what_is_too_large_is_noticed_before_anything_is_built(text: str, says: str) -> None:
+    started = time.monotonic()
+    assert says in (bound_problem(text) or "")
+    assert says in (bound_problem_of(YAML(typ="safe", pure=True).parse(text)) or "")
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("text", ["a: &a [1, 2]\nb: *a\nc: {<<: {x: 1}}\n", "", "- 1", "a: [", "42", "*nothing"])
+def test_other_files_are_left_to_their_reader(text: str) -> None:
+    assert bound_problem(text) is None

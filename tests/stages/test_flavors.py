@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 
 
 def add_flavor(project: Project, name: str, environment: Environment, **values: Any) -> None:
-    """conf/flavor/NAME.yaml, with the interpreter relative to the project."""
-    python = Path("..") / environment.python.relative_to(project.root.parent)
-    flavor = {"name": name, "backend": "neutron", "converter": "eiq_neutron_sdk", "options": {"python": str(python)}}
+    """conf/flavor/NAME.yaml."""
+    options = {"python": str(environment.python)}
+    flavor = {"name": name, "backend": "neutron", "converter": "eiq_neutron_sdk", "options": options}
     (project.root / "conf" / "flavor" / f"{name}.yaml").write_text(
         f"# One for tests.\n{yaml.safe_dump(flavor | values)}"
     )
@@ -32,6 +32,7 @@ def build(project: Project, flavor: str, *stages: str, succeeds: bool = True) ->
     project.edit_params(
         target="neutron_imxrt700",
         flavor=flavor,
+        plugins=[str(project.root.parent)],
         overrides={
             "target": {"options": {"dump_kernel_selection_code": True}},
             "evaluation": {"max_samples": 20, "layer_samples": 2},

@@ -68,7 +68,7 @@ def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[S
 
     Args:
         conf_dir: The folder conf.
-        params: params.yaml: its overrides of `flavor` apply to the option that it chooses.
+        params: params.yaml: its overrides of `flavor` apply to the option that it chooses, and its plugins to all.
         timeout_s: Limit for querying one converter.
     """
     options = sorted(path.stem for path in (conf_dir / "flavor").glob("*.yaml") if path.stem != "default")
@@ -86,7 +86,7 @@ def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: floa
             overrides = (params.get("overrides") or {}).get("flavor") or {}
             options = {**(values.get("options") or {}), **(overrides.get("options") or {})}
             values |= overrides | {"options": options}
-        report = _report(values, timeout_s)
+        report = _report(values, timeout_s, params.get("plugins") or [])
     except LowerdeckError as error:
         return replace(status, problem=str(error))
     converter = report.converter
@@ -114,7 +114,7 @@ def _values(path: Path) -> dict[str, Any]:
     return values
 
 
-def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
+def _report(values: dict[str, Any], timeout_s: float, plugins: list[str]) -> FlavorReport:
     """The converter's report.
 
     Raises:
@@ -128,7 +128,7 @@ def _report(values: dict[str, Any], timeout_s: float) -> FlavorReport:
     _raise_problems(problems)
     if config.backend not in backends.available():
         raise LowerdeckError(f"flavor.backend: there is no backend {config.backend!r}")
-    config, problems = flavors.completed(config, backends.source(config.backend))
+    config, problems = flavors.completed(config, backends.source(config.backend), plugins)
     _raise_problems(problems)
     limited = replace(config, timeout_s=min(config.timeout_s, timeout_s))
     report = backends.probe(config.backend, flavors.flavor_of(limited))

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, u
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.config.shapes import shape_problems
+from lowerdeck.config.yaml_text import bound_problem, bound_problem_of
 from lowerdeck.contracts.backends import Backend, BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints import data
@@ -79,10 +81,13 @@ def read_params(path: Path) -> dict[str, Any]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        params = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        text, yaml = path.read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
+        if problem := bound_problem_of(yaml.parse(text)):
+            raise ConfigurationError(f"{path} {problem}")
+        params = yaml.load(text)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (YAMLError, UnicodeDecodeError, ValueError) as error:
         raise ConfigurationError(f"{path} is not valid YAML: {_one_line(error)}") from None
     if not isinstance(params, dict):
         raise ConfigurationError(f"{path} must be a mapping of {', '.join(_PARAMS)}")
@@ -118,6 +123,18 @@ def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
     return dict(values)
 
 
+def _check_bounds(conf_dir: Path) -> None:
+    """Check the files of conf/ before Hydra, which would expand them.
+
+    Raises:
+        ConfigurationError: a file stands for too many values, or is nested too deeply.
+    """
+    for path in sorted(conf_dir.rglob("*.yaml")):
+        with suppress(OSError, UnicodeDecodeError):  # whoever needs the file reports it
+            if problem := bound_problem(path.read_text(encoding="utf-8")):
+                raise ConfigurationError(f"{path} {problem}")
+
+
 def _hydra_config(choices: Mapping[str, str], config: str = "config") -> Any:
     """Hydra's composition of conf/`config`.yaml with `choices`, inside `initialize_config_dir`."""
     from hydra import compose as hydra_compose
@@ -139,9 +156,7 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
                 yield unknown(key, message, value, options)
         else:
             yield from find_non_plain(value, key)
-    plugins = params.get("plugins") or []
-    if not isinstance(plugins, list) or not all(isinstance(prefix, str) and prefix for prefix in plugins):
-        yield Problem("plugins", "this must be a list of import prefixes", plugins)
+    yield from _plugin_problems(params.get("plugins") or [])
     sections = [field.name for field in dataclasses.fields(Config)]
     overrides = params.get("overrides") or {}
     if not isinstance(overrides, dict):
@@ -154,6 +169,13 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
         elif not isinstance(values, dict):
             where = f"; to choose another option write `{section}: NAME` at the top" if section in GROUPS else ""
             yield Problem(key, f"this must be a mapping of single values{where}", values)
+
+
+def _plugin_problems(plugins: Any) -> Iterator[Problem]:
+    if not isinstance(plugins, list) or not all(isinstance(prefix, str) and prefix for prefix in plugins):
+        yield Problem("plugins", "this must be a list of import prefixes and paths", plugins)
+    elif relative := [path for path in plugins if "/" in path and not path.startswith(("/", "~"))]:
+        yield Problem("plugins", "a path in it must be absolute or begin with ~", relative)
 
 
 def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[str, Any]:
@@ -169,18 +191,38 @@ def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[st
     key = (str(conf_dir.resolve()), repr(flavor), *(choices.get(group) for group in GROUPS))
     try:
         if key not in chosen:
+            _check_bounds(conf_dir)
             chosen[key] = _chosen(choices, flavor, conf_dir)
         values = copy.deepcopy(chosen[key])
         if params.get("plugins") is not None and isinstance(values.get("build"), dict):
             values["build"]["plugins"] = params["plugins"]
         _merge(values, overrides)
         raise_problems(_missing(values))
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        with _without_environment():
+            resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
     except OmegaConfBaseException as error:
         raise_problems([_composition_problem(error)])
     except (HydraException, YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
     return dict(resolved)
+
+
+@contextmanager
+def _without_environment() -> Iterator[None]:
+    """Refuse interpolations of environment variables: build/config.yaml, MLflow and bundles would show a secret."""
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    def refuse(name: str, *_: Any) -> None:
+        raise ValueError(
+            f"the environment variable {name} would be readable in every record of the build: write it out"
+        )
+
+    OmegaConf.register_new_resolver("oc.env", refuse, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
 def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str, Any]:
@@ -261,7 +303,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     problems += observer_problems
     flavor = config.flavor
     if flavor.backend == config.target.backend:
-        flavor, flavor_problems = flavors.completed(flavor, backend_class)
+        flavor, flavor_problems = flavors.completed(flavor, backend_class, config.build.plugins)
         problems += flavor_problems
     raise_problems(problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from lowerdeck.config.problems import Problem, unknown, validate
@@ -15,8 +16,16 @@ def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
     return Flavor(name=config.name, converter=config.converter, options=config.options, timeout_s=config.timeout_s)
 
 
-def completed(config: FlavorConfig, backend: type[Backend]) -> tuple[FlavorConfig, list[Problem]]:
-    """`config`, which is for `backend`, with all of its options, and the problems with them."""
+def completed(
+    config: FlavorConfig, backend: type[Backend], plugins: Sequence[str]
+) -> tuple[FlavorConfig, list[Problem]]:
+    """`config`, which is for `backend`, with all of its options, and the problems with them.
+
+    Args:
+        config: The section `flavor`.
+        backend: The backend that it names.
+        plugins: `plugins` of params.yaml.
+    """
     if config.converter not in backend.converters:
         message = f"the backend {config.backend} has no such converter"
         return config, [unknown("flavor.converter", message, config.converter, backend.converters)]
@@ -24,7 +33,7 @@ def completed(config: FlavorConfig, backend: type[Backend]) -> tuple[FlavorConfi
     if problems:
         return config, problems
     resolved = dataclasses.replace(config, options=dataclasses.asdict(options))
-    for key, message in backend.check_flavor(dataclasses.replace(flavor_of(config), options=options)):
+    for key, message in backend.check_flavor(dataclasses.replace(flavor_of(config), options=options), plugins):
         received: Any = resolved
         for part in key.split("."):
             received = received[part] if isinstance(received, dict) else getattr(received, part)

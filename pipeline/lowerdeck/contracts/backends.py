@@ -168,8 +168,13 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
         yield from ()
 
     @classmethod
-    def check_flavor(cls, flavor: Flavor[FlavorOptionsT]) -> Problems:
-        """Yield problems of a flavor; keys are relative to `flavor`."""
+    def check_flavor(cls, flavor: Flavor[FlavorOptionsT], plugins: Sequence[str] = ()) -> Problems:
+        """Yield problems of a flavor; keys are relative to `flavor`.
+
+        Args:
+            flavor: The flavor.
+            plugins: What params.yaml opens: import prefixes, and paths below which foreign programs may be run.
+        """
         yield from ()
 
     @classmethod

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,9 +20,17 @@ from lowerdeck.backends.neutron.options import FlavorOptions
 from lowerdeck.contracts.backends import Flavor, FlavorReport, Problems
 from lowerdeck.contracts.converter import Converter
 
+_VENDORS_MODULES = re.compile(r"eiq_neutron_sdk|neutron_converter(_SDK_\d\d_\d\d)?")
+"""Packages of NXP's releases."""
 
-def problems(flavor: Flavor[FlavorOptions]) -> Problems:
-    """Yield paths that cannot be reached and options that would be ignored; keys are relative to `flavor`."""
+
+def problems(flavor: Flavor[FlavorOptions], plugins: Sequence[str]) -> Problems:
+    """Yield paths that cannot be reached or are not opened, and options that would be ignored.
+
+    Args:
+        flavor: The flavor; keys are relative to it.
+        plugins: What params.yaml opens: import prefixes and paths.
+    """
     options = flavor.options
     if flavor.converter == "reference":
         for name in ("module", "python", "sys_path"):
@@ -31,11 +41,13 @@ def problems(flavor: Flavor[FlavorOptions]) -> Problems:
         yield "options.module", "name the package of the release, e.g. neutron_converter_SDK_25_09"
     if options.module is not None and not all(part.isidentifier() for part in options.module.split(".")):
         yield "options.module", "is not a module name such as neutron_converter_SDK_25_09"
-    if options.python is not None and (reason := _interpreter_problem(options.python)):
+    elif options.module is not None and not _module_is_open(options.module, plugins):
+        yield "options.module", _not_open("imports a package that is not NXP's", options.module, plugins)
+    if options.python is not None and (reason := _interpreter_problem(options.python, plugins)):
         yield "options.python", reason
     for folder in options.sys_path:
-        if not _expand_path(folder).is_dir():
-            yield "options.sys_path", f"there is no folder {_expand_path(folder)}"
+        if reason := _folder_problem(folder, plugins):
+            yield "options.sys_path", reason
 
 
 def converter_flavor(flavor: Flavor[FlavorOptions]) -> ConverterFlavor:
@@ -79,18 +91,51 @@ def probe(flavor: Flavor[FlavorOptions]) -> FlavorReport:
 
 
 def _expand_path(path: str) -> Path:
-    """`path` with `~` expanded, relative to the current folder, which is the project's.
+    """`path` with `~` expanded.
 
     Links are not resolved: the interpreter of a virtual environment is a link that finds its environment by its path.
     """
-    return Path.cwd() / Path(path).expanduser()
+    return Path(os.path.normpath(Path(path).expanduser()))
 
 
-def _interpreter_problem(python: str) -> str | None:
-    """Why `python` cannot be started; None where no reason is found."""
+def _is_absolute(path: str) -> bool:
+    """Whether `path` means the same from every folder; a relative one would run what a clone brings along."""
+    return path.startswith("~") or Path(path).is_absolute()
+
+
+def _path_is_open(path: str, plugins: Sequence[str]) -> bool:
+    opened = [_expand_path(plugin) for plugin in plugins if "/" in plugin]
+    return any(_expand_path(path).is_relative_to(folder) for folder in opened)
+
+
+def _module_is_open(module: str, plugins: Sequence[str]) -> bool:
+    is_vendors = _VENDORS_MODULES.fullmatch(module) is not None
+    return is_vendors or any(module == prefix or module.startswith(f"{prefix}.") for prefix in plugins)
+
+
+def _not_open(what: str, name: str, plugins: Sequence[str]) -> str:
+    line = f"plugins: [{', '.join([*plugins, name])}]"
+    return f"{what}, which runs any code. If you trust it, let params.yaml say `{line}`"
+
+
+def _folder_problem(folder: str, plugins: Sequence[str]) -> str | None:
+    """Why modules cannot or may not be imported from `folder`; None where no reason is found."""
+    if not _is_absolute(folder):
+        return f"{folder} is relative; write it from / or ~"
+    if not _expand_path(folder).is_dir():
+        return f"there is no folder {_expand_path(folder)}"
+    return None if _path_is_open(folder, plugins) else _not_open("imports code from there", folder, plugins)
+
+
+def _interpreter_problem(python: str, plugins: Sequence[str]) -> str | None:
+    """Why `python` cannot or may not be started; None where no reason is found."""
+    if not _is_absolute(python):
+        return f"{python} is relative; write the interpreter's path from / or ~"
     path = _expand_path(python)
     if path.is_dir():
         return f"{path} is a folder; name the interpreter in it, {Path(python) / 'bin' / 'python'}"
     if not path.is_file():
         return f"there is no file {path}; name the interpreter of the environment that has the converter"
-    return None if os.access(path, os.X_OK) else f"{path} is not executable for you"
+    if not os.access(path, os.X_OK):
+        return f"{path} is not executable for you"
+    return None if _path_is_open(python, plugins) else _not_open("starts this program", python, plugins)

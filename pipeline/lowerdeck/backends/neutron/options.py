@@ -52,9 +52,11 @@ class FlavorOptions:
     """The converter package and its Python environment; see docs/flavors.md."""
 
     module: str | None = None
-    """Package to import, e.g. `neutron_converter_SDK_25_09`; null for `eiq_neutron_sdk`."""
+    """Package to import, e.g. `neutron_converter_SDK_25_09`; null for `eiq_neutron_sdk`. Others than NXP's have to be
+    opened by `plugins` in params.yaml."""
     python: str | None = None
-    """Interpreter of the package's environment, e.g. `~/envs/sdk-3.1.3/bin/python`; paths may be relative to the
-    project. Null for this environment."""
+    """Interpreter of the package's environment, e.g. `~/envs/sdk-3.1.3/bin/python`: absolute or below `~`, and
+    opened by `plugins` in params.yaml, because it runs any code. Null for this environment."""
     sys_path: list[str] = field(default_factory=list)
-    """Folders that the interpreter searches for modules first, for a package that is unpacked, not installed."""
+    """Folders that the interpreter searches for modules first, for a package that is unpacked, not installed; written
+    and opened like `python`."""
