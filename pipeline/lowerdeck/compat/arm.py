@@ -38,6 +38,11 @@ CREATE_OPERATOR_SUPPORT = Replacement(
     target=f"{_PARTITIONER}:TOSAPartitioner._create_operator_support",
     reason="Checks of a more capable Ethos-U need the program, which is available only here.",
 )
+FUSE_QUANTIZED_ACTIVATION = Replacement(
+    target="executorch.backends.arm._passes.fuse_quantized_activation_pass:FuseQuantizedActivationPass.call",
+    reason="Drops a ReLU behind a convolution even if the quantization of its result also covers negative values, as "
+    "where a concatenation shares it: `cat([conv1(x), relu(conv2(x))])` is wrong by up to the whole negative range.",
+)
 COMPILE_TOSA = Replacement(
     target="executorch.backends.arm.ethosu:EthosUBackend._compile_tosa_flatbuffer",
     reason="Vela is native code that may crash: it runs in a separate process with a time limit, and the TOSA graph "

@@ -21,6 +21,15 @@ VALIDATE_PARTITIONING = Replacement(
     reason="The partitioner withdraws nodes of formed partitions and does not report why.",
     upstream="pytorch/executorch#14373",
 )
+IS_FUSED_ACTIVATION = Replacement(
+    target="executorch.backends.nxp.backend.neutron_target_spec:NeutronTargetNeutronC.is_supported_fused_activation__aten",
+    reason="Counts sigmoid and tanh, so that what a convolution gives them is clipped to the range of their results.",
+)
+REDIRECT_TENSOR = Replacement(
+    target="executorch.backends.nxp.backend.ir.converter.builder.model_builder:ModelBuilder.redirect_tensor",
+    reason="Leaves earlier redirections to the tensor as they are: a max_pool2d with two users becomes a LiteRT model "
+    "with an input that nothing computes.",
+)
 BINARY_PAYLOAD = Replacement(
     target="executorch.backends.nxp.nxp_backend:PayloadComposer.get_binary_payload",
     reason="ExecuTorch provides the payload of a partition only inside the program; here it is stored separately.",

@@ -145,6 +145,7 @@ class EthosU(Backend[Device, Options]):
         """Run Vela for every partition in a separate process and folder; the TOSA graph becomes the host twin."""
 
         from lowerdeck.backends.ethos_u import vela
+        from lowerdeck.backends.ethos_u.activations import exact_fusing
         from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
         from lowerdeck.backends.ethos_u.payload import scratch_bytes
 
@@ -174,7 +175,11 @@ class EthosU(Backend[Device, Options]):
             )
             return made.result
 
-        with arm.COMPILE_TOSA.active(compile_tosa), debug_info(self.options.debug_info, workdir / "debug"):
+        with (
+            arm.COMPILE_TOSA.active(compile_tosa),
+            arm.FUSE_QUANTIZED_ACTIVATION.active(exact_fusing()),
+            debug_info(self.options.debug_info, workdir / "debug"),
+        ):
             yield compiled
 
     def _compile_spec(self) -> EthosUCompileSpec:

@@ -103,9 +103,9 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
                 yield source
 
     @classmethod
-    def check_flavor(cls, flavor: Flavor[FlavorOptions]) -> Problems:
-        """Yield paths that cannot be reached and options that would be ignored."""
-        return flavors.problems(flavor)
+    def check_flavor(cls, flavor: Flavor[FlavorOptions], plugins: Sequence[str] = ()) -> Problems:
+        """Yield paths that cannot be reached or are not opened, and options that would be ignored."""
+        return flavors.problems(flavor, plugins)
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[FlavorOptions]) -> FlavorReport:
@@ -113,12 +113,13 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         return flavors.probe(flavor)
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """Create a NeutronQuantizer for the whole model."""
+        """Create NXP's quantizer for the whole model."""
         sdk.provide_sdk(self._converter_flavor)
         from executorch.backends.nxp.backend.neutron_target_spec import NeutronTargetSpec
-        from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
 
-        quantizer: Quantizer = NeutronQuantizer(NeutronTargetSpec(self.device.target), is_qat=scheme.is_qat)
+        from lowerdeck.backends.neutron.quantizer import SeparatingQuantizer
+
+        quantizer: Quantizer = SeparatingQuantizer(NeutronTargetSpec(self.device.target), is_qat=scheme.is_qat)
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:
@@ -153,6 +154,8 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run the converter for every partition in its own process and folder; LiteRT models are the host twins."""
         sdk.provide_sdk(self._converter_flavor)
+        from lowerdeck.backends.neutron.redirection import complete_redirection
+
         compiled: list[CompiledPartition] = []
         conversions: list[tuple[bytes, Conversion]] = []
         compose = nxp.BINARY_PAYLOAD.original()
@@ -177,7 +180,8 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
             lambda tag, litert, conversion: conversions.append((litert, conversion)),
             self.options.extra_flags,
         )
-        with nxp.BINARY_PAYLOAD.active(compose_and_keep), intercepted:
+        redirecting = nxp.REDIRECT_TENSOR.active(complete_redirection())
+        with nxp.BINARY_PAYLOAD.active(compose_and_keep), redirecting, intercepted:
             yield compiled
 
     def converter(self) -> Converter:

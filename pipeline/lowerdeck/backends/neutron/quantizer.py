@@ -1,0 +1,50 @@
+"""NXP's quantizer, changed to quantize what goes into a sigmoid or tanh.
+
+Import this after `sdk.provide_sdk`: importing ExecuTorch's backend requires the SDK.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch
+from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
+
+from lowerdeck.compat import nxp
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule, Node
+
+_aten = torch.ops.aten
+_TABLES = (_aten.sigmoid.default, _aten.sigmoid_.default, _aten.tanh.default, _aten.tanh_.default)
+
+
+class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
+    """NeutronQuantizer that treats only ReLU and its relatives as part of the layer before them.
+
+    NXP's quantizer also leaves the result of a convolution or linear layer unquantized in front of a sigmoid or tanh.
+    The backend then gives it the quantization of the activation's result, 0 ... 1 or -1 ... 1, and clips it: up to 128
+    steps of error. A ReLU may share the quantization of its result, because clipping is what it does.
+    """
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Run NXP's transformation, which moves fused activations in front of concatenations."""
+        with _tables_apart():
+            transformed: GraphModule = super().transform_for_annotation(model)
+        return transformed
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        """Annotate `model`."""
+        with _tables_apart():
+            annotated: GraphModule = super().annotate(model)
+        return annotated
+
+
+def _tables_apart() -> AbstractContextManager[None]:
+    is_fused = nxp.IS_FUSED_ACTIVATION.original()
+
+    def is_fused_exactly(node: Node) -> bool:
+        return bool(is_fused(node)) and node.target not in _TABLES
+
+    return nxp.IS_FUSED_ACTIVATION.active(is_fused_exactly)
