@@ -8,7 +8,7 @@ from lowerdeck.execution.stage_entry import run_stage
 
 def main() -> None:
     build = fix_arithmetic()
-    from lowerdeck.artifacts import files, observers, paths, programs, training_checkpoints
+    from lowerdeck.artifacts import check_inputs, files, observers, paths, programs, training_checkpoints
     from lowerdeck.config.schema import QuantizationConfig
     from lowerdeck.datasets import choice, overlap
     from lowerdeck.steps.calibrate import calibrate
@@ -21,6 +21,8 @@ def main() -> None:
     if (quantizer := quantization.chosen_quantizer()) is not None:
         program, inputs = programs.read_program(paths.EXPORTED), choice.ChosenInputs(split=split, indices=chosen)
         state = calibrate(program, quantizer, inputs, len(chosen), training.chosen_training(data))
+    shown = chosen or range(min(len(split), check_inputs.NUM_CHECK_INPUTS))
+    check_inputs.write_check_inputs(choice.ChosenInputs(split=split, indices=shown))
     files.write_json(paths.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
     observers.write_observers(state)
     training_checkpoints.remove_checkpoints()

@@ -1,26 +1,33 @@
-"""Stage convert: edge program -> build/convert/, the `.pte` with its manifest and host twins."""
+"""Stage convert: edge program -> build/convert/, the `.pte` with its manifest, plan and host twins."""
 
 from lowerdeck.execution import preload
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen.backend import lowering_backend
+from lowerdeck.execution.resolved_config import section
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
     fix_arithmetic()
-    from lowerdeck.artifacts.conversion import converter_folder, write_converted
-    from lowerdeck.artifacts.edge_programs import read_edge_program
-    from lowerdeck.artifacts.plans import read_plan
+    from lowerdeck.artifacts import check_inputs, conversion, edge_programs, paths, plans
+    from lowerdeck.config.schema import EvaluationConfig
 
-    backend = lowering_backend()
+    backend, settings = lowering_backend(), section(EvaluationConfig).conformance
     converter = backend.converter()
-    from lowerdeck.steps.convert import convert
+    from lowerdeck.steps.convert_conforming import convert_conforming
 
-    plan, edge_program = read_plan(), read_edge_program()
-    with converter_folder() as workdir:
-        converted = convert(edge_program, plan, backend, workdir)
-    write_converted(converted, converter)
-    print(f"convert: {len(converted.program):,} bytes by {converter.name} {converter.version}")
+    plan, edge, samples = (
+        plans.read_plan(paths.PLANNED),
+        edge_programs.read_edge_program(),
+        check_inputs.read_check_inputs(),
+    )
+    with conversion.converter_folder() as workdir:
+        checked = convert_conforming(
+            edge, plan, backend, samples, workdir, settings, lambda line: print(f"convert: {line}", flush=True)
+        )
+    plans.write_plan(checked.plan)
+    conversion.write_converted(checked.converted, converter, checked)
+    print(f"convert: {len(checked.converted.program):,} bytes by {converter.name} {converter.version}")
     if converter.caveat:
         print(f"convert: {converter.caveat}")
 

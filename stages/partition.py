@@ -20,7 +20,7 @@ def main() -> None:
         made = partition(program, backend)
         edge_programs.write_edge_program(made.program, made.edge_config, fingerprint, options, made.preserved_ops)
     plan = made.plan if edge is None else replan(edge, backend)
-    plans.write_plan(plan)
+    plans.write_plan(plan, paths.PLANNED)
     print(f"partition: {plan.summary}")
     for exclusion in plan.exclusions:
         print(f"partition: {exclusion}")

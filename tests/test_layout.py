@@ -38,7 +38,6 @@ EXCEPTIONS = {
     "explain/views.py": ("pages/explanation/test_page.py", "its graphs are seen in the page"),
     "formats/etrecord.py": ("backends/neutron/test_options.py", "needs a converted program"),
     "graph/node_origins.py": ("evaluation/test_layerwise_sqnr.py", "needs the same layers of two programs"),
-    "graph/nodes.py": ("backends/xnnpack/test_patterns.py", "names operators, which every test of nodes asks for"),
     "metrics": ("metrics/test_metrics.py", "opened by their names, as evaluations open them"),
     "operators/cases": ("operators/test_rows.py", "opened by the names of backends"),
     "pages/comparison": ("cli/test_compare.py", "the page is what the command writes"),

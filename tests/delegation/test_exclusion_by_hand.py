@@ -276,7 +276,9 @@ class TestPlan:
         made = Graph()
         relu = made.call("relu", ATEN.relu.default, made.given("x", 2), tag="t0")
         mark(made.graph, Exclusion(nodes_not_to_delegate=["relu"]))
-        with pytest.raises(AssertionError, match="relu is delegated in spite of nodes_not_to_delegate: relu"):
+        with pytest.raises(
+            AssertionError, match="relu is delegated although excluded: excluded by nodes_not_to_delegate: relu"
+        ):
             made.planned(relu)
 
     def test_quantize_and_dequantize_belong_to_their_neighbours(self) -> None:

@@ -12,6 +12,7 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.contracts.partition_hooks import HookPosition, PartitionHook
+from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.partition_chain import PartitionChain, partition_chain
 from lowerdeck.delegation.verification import check_partitioner_against_plan
 from tests.conftest import TARGETS, Lowered
@@ -50,9 +51,11 @@ ORDER = [
     "before STEP",
     "before IO_BOUNDARY",
     "before MARK_EXCLUDED",
+    "before MARK_WRONG",
     "before BACKEND",
     "partitioner",
     "after BACKEND",
+    "after MARK_WRONG",
     "after MARK_EXCLUDED",
     "after IO_BOUNDARY",
     "after STEP",
@@ -95,7 +98,8 @@ def test_every_backend_has_the_same_chain(target: str, lowered: Callable[[str], 
     small = lowered(target)
     lowering = small.backend().lowering(small.quantized())
     lowering.quantized_inputs = True
-    chain = partition_chain(lowering, check_partitioner_against_plan(small.plan))
+    wrong = {"node": Reason(code=ReasonCode.WRONG_RESULT, message="off by 106 LSB")}
+    chain = partition_chain(lowering, check_partitioner_against_plan(small.plan), wrong=wrong)
     own = {HookPosition.BACKEND} if target != "xnnpack_cpu" else set()
     assert {hook.position for hook in chain.hooks} == {*HookPosition} - {HookPosition.BACKEND} | own
 

@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, replace_folder, require_file, write_bytes, write_json, write_text
+from lowerdeck.artifacts.files import (
+    read_json,
+    replace_folder,
+    require_file,
+    sha256,
+    write_bytes,
+    write_json,
+    write_text,
+)
+from lowerdeck.contracts.conformance import ErrorUnit, OutputError
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.fingerprints.versions import lowering_versions
 
 if TYPE_CHECKING:
     from lowerdeck.steps.convert import Converted
+    from lowerdeck.steps.convert_conforming import ConvertedConforming
 
 
 _TWIN_SUFFIXES = {"litert": ".tflite", "tosa": ".tosa"}
@@ -31,8 +41,14 @@ def converter_folder() -> Iterator[Path]:
     shutil.rmtree(paths.CONVERTER_WORK)
 
 
-def write_converted(converted: Converted, converter: Converter) -> None:
-    """Write the program with its data files, reports and host twins, and last the manifest with their digests."""
+def write_converted(converted: Converted, converter: Converter, checked: ConvertedConforming | None = None) -> None:
+    """Write the program with its data files, reports and host twins, and last the manifest with their digests.
+
+    Args:
+        converted: The program.
+        converter: What made it.
+        checked: How its partitions compare with what they replace; None where they were not executed.
+    """
     partitions = []
     with replace_folder(paths.TWINS) as folder:
         for index, partition in enumerate(converted.partitions):
@@ -75,8 +91,41 @@ def write_converted(converted: Converted, converter: Converter) -> None:
         "estimates": converted.estimates,
         "partitions": partitions,
         "versions": lowering_versions(),
+        "conformance": None if checked is None else _conformance(checked),
+        "planned_sha256": None if checked is None else sha256(paths.PLANNED),
     }
     write_json(paths.MANIFEST, manifest)
+
+
+def _conformance(checked: ConvertedConforming) -> dict[str, Any]:
+    partitions = [
+        {
+            "partition": found.partition,
+            "depth": found.depth,
+            "conforms": found.conforms,
+            "accumulates": found.partition in checked.accumulating,
+            "outputs": [_output_error(output) for output in found.outputs],
+        }
+        for found in checked.partitions
+    ]
+    return {"partitions": partitions, "unchecked": list(checked.unchecked)}
+
+
+def _output_error(error: OutputError) -> dict[str, Any]:
+    return {
+        "output": error.output,
+        "unit": str(error.unit),
+        "max_error": _rounded(error.max_error, error.unit),
+        "mean_error": _rounded(error.mean_error, error.unit),
+        "bound": round(error.bound, 4),
+    }
+
+
+def _rounded(error: float, unit: ErrorUnit) -> float:
+    """`error` without the digits that depend on the host's processor."""
+    if unit is ErrorUnit.LSB:
+        return round(error, 2)
+    return float(f"{error:.0e}") if error >= 1e-4 else 0.0
 
 
 def read_data_files() -> dict[str, bytes]:

@@ -5,23 +5,34 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import require_file, write_json
+from lowerdeck.artifacts.files import read_json, require_file, sha256, write_json
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 
 
-def write_plan(plan: DelegationPlan) -> None:
-    """Write the delegation plan."""
-    write_json(paths.PLAN, dataclasses.asdict(plan))
+def write_plan(plan: DelegationPlan, path: Path = paths.PLAN) -> None:
+    """Write the delegation plan: that of the program, or the partitioner's (paths.PLANNED)."""
+    write_json(path, dataclasses.asdict(plan))
 
 
-def read_plan() -> DelegationPlan:
+def read_plan(path: Path = paths.PLAN) -> DelegationPlan:
     """The delegation plan that `write_plan` wrote."""
-    return parse_plan(require_file(paths.PLAN).read_text(encoding="utf-8"), str(paths.PLAN))
+    return parse_plan(require_file(path).read_text(encoding="utf-8"), str(path))
+
+
+def newest_plan() -> DelegationPlan:
+    """The plan of the program, or the partitioner's where convert has not run on it."""
+    if paths.PLAN.is_file() and paths.PLANNED.is_file():
+        is_current = paths.MANIFEST.is_file() and read_json(paths.MANIFEST).get("planned_sha256") == sha256(
+            paths.PLANNED
+        )
+        return read_plan(paths.PLAN if is_current else paths.PLANNED)
+    return read_plan(paths.PLAN if paths.PLAN.is_file() else paths.PLANNED)
 
 
 def parse_plan(text: str, source: str) -> DelegationPlan:

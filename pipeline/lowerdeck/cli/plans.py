@@ -63,15 +63,20 @@ def _of_revision(revision: str) -> str:
     from dvc.exceptions import DvcException
     from dvc.scm import SCMError
 
-    try:
-        text: str = dvc.api.read(paths.PLAN.as_posix(), rev=revision, mode="r")
-    except (DvcException, SCMError, OSError) as error:
-        raise LowerdeckError(
-            f"the plan of revision {revision} is not available here: {' '.join(str(error).split())}\n"
-            "git has its digest in dvc.lock, and DVC's cache the file. `dvc fetch` gets it from a remote; otherwise "
-            f"check out {revision} in another folder, run `dvc repro partition` there and pass its {paths.PLAN}."
-        ) from None
-    return text
+    # Revisions before the check of partitions have the partitioner's plan only.
+    errors = []
+    for path in (paths.PLAN, paths.PLANNED):
+        try:
+            text: str = dvc.api.read(path.as_posix(), rev=revision, mode="r")
+        except (DvcException, SCMError, OSError) as error:
+            errors.append(" ".join(str(error).split()))
+        else:
+            return text
+    raise LowerdeckError(
+        f"the plan of revision {revision} is not available here: {errors[0]}\n"
+        "git has its digest in dvc.lock, and DVC's cache the file. `dvc fetch` gets it from a remote; otherwise "
+        f"check out {revision} in another folder, run `dvc repro convert` there and pass its {paths.PLAN}."
+    )
 
 
 def _run(name: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.conformance import ConformanceSettings
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -188,6 +189,8 @@ class EvaluationConfig(Strict):
     """Most samples for the table of layers, whose measurement stores every intermediate tensor."""
     resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
     """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
+    conformance: ConformanceSettings = field(default_factory=ConformanceSettings)
+    """How convert holds partitions to the subgraphs that they replace: `on_mismatch`, `num_samples`, `max_rounds`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,12 +27,14 @@ class HookPosition(IntEnum):
     """
 
     BACKEND = 1
-    """Backend-specific changes next to the partitioner; it reads the marks of MARK_EXCLUDED."""
-    MARK_EXCLUDED = 2
-    """Marks the nodes that options exclude, before other hooks read these marks."""
-    IO_BOUNDARY = 3
+    """Backend-specific changes next to the partitioner; it reads the marks of MARK_WRONG and MARK_EXCLUDED."""
+    MARK_WRONG = 2
+    """Marks the nodes that were found to compute something else on the delegate."""
+    MARK_EXCLUDED = 3
+    """Marks the nodes that options exclude, and removes earlier marks of this kind."""
+    IO_BOUNDARY = 4
     """Removes tags, so it is outside of everything that sets them."""
-    STEP = 4
+    STEP = 5
     """Builds the plan or checks the tags against it; it is outermost because it must see the final tags."""
 
 

@@ -16,6 +16,8 @@ class ReasonCode(StrEnum):
 
     EXCLUDED = "excluded"
     """A configuration option keeps it, or its quantize/dequantize cluster, off the delegate."""
+    WRONG_RESULT = "wrong_result"
+    """Delegated, it computes something else than the quantized model; convert measured it."""
     USER_CHECK = "user_check"
     """A user's check, named in the configuration, refused it."""
     NO_CONVERTER = "no_converter"

@@ -8,14 +8,14 @@ program preserves; the step partition writes the marks into the plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
-from lowerdeck.contracts.plan import listed
+from lowerdeck.contracts.plan import Reason, ReasonCode, listed
 from lowerdeck.graph.modules import matches, modules_of
 from lowerdeck.graph.nodes import is_compute, is_operator, operator_name, original_operators
 from lowerdeck.registry import components
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _MARK = "lowerdeck_excluded_by"
+_WRONG = "lowerdeck_wrong_result"
 _OPERATOR = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GLOB = re.compile(r"[\w.*?!\[\]-]+")
 
@@ -107,10 +108,46 @@ def mark(graph: torch.fx.Graph, exclusion: Exclusion) -> None:
         raise LowerdeckError("\n".join(unmatched))
 
 
+def mark_wrong_results(wrong: Mapping[str, Reason]) -> PartitionHook:
+    """Return the hook that keeps nodes off the delegate which were found to compute something else there.
+
+    Args:
+        wrong: Name of a node -> its reason, with the measured error.
+    """
+
+    def partition_marked(decide: Partition, program: ExportedProgram) -> PartitionResult:
+        for node in program.graph.nodes:
+            node.meta.pop(_WRONG, None)
+            if node.name in wrong:
+                node.meta[_WRONG] = wrong[node.name]
+        return decide(program)
+
+    return PartitionHook(position=HookPosition.MARK_WRONG, partition=partition_marked)
+
+
+def is_excluded(node: torch.fx.Node) -> bool:
+    """Whether an option or a wrong result keeps `node` off the delegate."""
+    return _MARK in node.meta or _WRONG in node.meta
+
+
 def excluded_by(node: torch.fx.Node) -> str | None:
     """Return the option and pattern that keep `node` off the delegate, e.g. `operators_not_to_delegate: aten::add`."""
     found: str | None = node.meta.get(_MARK)
     return found
+
+
+def exclusion_reason(node: torch.fx.Node) -> Reason | None:
+    """Return why `node` is kept off the delegate by an option or a wrong result; None where neither does."""
+    wrong: Reason | None = node.meta.get(_WRONG)
+    excluded = excluded_by(node)
+    if excluded is None:
+        return wrong
+    option, _, pattern = excluded.partition(": ")
+    return Reason(
+        code=ReasonCode.EXCLUDED,
+        message=f"excluded by {excluded}",
+        values={"option": option, "pattern": pattern},
+    )
 
 
 def matches_aten_node(node: torch.fx.Node, exclusion: Exclusion) -> bool:
@@ -124,11 +161,21 @@ def matches_aten_node(node: torch.fx.Node, exclusion: Exclusion) -> bool:
     )
 
 
-def missing_kernel_error(node: torch.fx.Node, pattern: str) -> LowerdeckError:
+def missing_kernel_error(node: torch.fx.Node, pattern: str | None) -> LowerdeckError:
     """Return the error for an excluded node that the partitioner preserved and no CPU kernel executes.
 
     An operator or module that is excluded by its own name is decomposed in the ATen program instead.
+
+    Args:
+        node: The node.
+        pattern: Option and pattern that exclude it; None where it computes a wrong result on the delegate.
     """
+    if pattern is None:
+        return LowerdeckError(
+            f"{node.name} computes a wrong result on the delegate, and ExecuTorch has no CPU kernel for "
+            f"{operator_name(node)}, which was preserved for the delegate. Keep it off by its name, so that it is "
+            f"decomposed: target.options.operators_not_to_delegate: [{operator_name(node)}]"
+        )
     return LowerdeckError(
         f"target.options.{pattern} keeps {node.name} off the delegate, for which {operator_name(node)} was preserved, "
         "but ExecuTorch has no CPU kernel for it. Name it by operators_not_to_delegate or modules_not_to_delegate "

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.contracts.partition_hooks import PartitionHook, PreservedOperators
+from lowerdeck.contracts.plan import Reason
+from lowerdeck.delegation.exclusion import mark_wrong_results
 from lowerdeck.graph.io_boundary import keep_io_boundary_on_cpu
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-def partition_chain(lowering: Lowering, *step_hooks: PartitionHook) -> PartitionChain:
+def partition_chain(
+    lowering: Lowering, *step_hooks: PartitionHook, wrong: Mapping[str, Reason] = MappingProxyType({})
+) -> PartitionChain:
     """Wrap the partitioner of `lowering` in its own hooks, those of the I/O boundary and those of a step.
 
     Every backend's partitioner reaches ExecuTorch this way. HookPosition defines the order.
+
+    Args:
+        lowering: How the backend lowers the program.
+        step_hooks: Hooks of the step.
+        wrong: Nodes that compute something else on the delegate and stay on the CPU, each with its reason.
     """
-    return PartitionChain(lowering.partitioner, [*lowering.hooks, *keep_io_boundary_on_cpu(lowering), *step_hooks])
+    marking = [mark_wrong_results(wrong)] if wrong else []
+    hooks = [*lowering.hooks, *marking, *keep_io_boundary_on_cpu(lowering), *step_hooks]
+    return PartitionChain(lowering.partitioner, hooks)
 
 
 class PartitionChain(Partitioner):  # type: ignore[misc]  # ExecuTorch is untyped

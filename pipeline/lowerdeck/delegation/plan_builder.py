@@ -11,8 +11,8 @@ import torch
 from executorch.exir.sym_util import eval_upper_bound
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason, ReasonCode
-from lowerdeck.delegation.exclusion import excluded_by
+from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason
+from lowerdeck.delegation.exclusion import excluded_by, exclusion_reason
 from lowerdeck.graph.macs import macs
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, is_compute, operator_name
@@ -57,15 +57,9 @@ def planned_nodes(
 
 
 def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None]) -> Reason | None:
-    tag, excluded = node.meta.get(DELEGATION_TAG), excluded_by(node)
-    assert not (tag and excluded), f"{node.name} is delegated in spite of {excluded}"
-    if tag:
-        return None
-    if excluded:
-        option, _, pattern = excluded.partition(": ")
-        message = f"excluded by {excluded}"
-        return Reason(code=ReasonCode.EXCLUDED, message=message, values={"option": option, "pattern": pattern})
-    return reason(node)
+    tag, excluded = node.meta.get(DELEGATION_TAG), exclusion_reason(node)
+    assert not (tag and excluded), f"{node.name} is delegated although {excluded}"
+    return None if tag else excluded or reason(node)
 
 
 class _NodeDescriber:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
-from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node
+from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.nodes import STATIC_DEQUANTIZE, STATIC_QUANTIZE
 
 if TYPE_CHECKING:
@@ -68,17 +68,16 @@ def compare_layers(
     pairs = _pairs(exported, quantized) or _retraced_pairs(exported, quantized)
     if not pairs:
         return []
-    reference = _Tap(exported, {pair.folded for pair in pairs})
-    actual = _Tap(quantized, {pair.dequantize for pair in pairs})
+    reference = NodeValues(exported, {pair.folded for pair in pairs})
+    actual = NodeValues(quantized, {pair.dequantize for pair in pairs})
     signal, noise = [0.0] * len(pairs), [0.0] * len(pairs)
-    with torch.no_grad():
-        for sample in samples:
-            inputs = split[sample].inputs
-            expected, found = reference(inputs), actual(inputs)
-            for index, pair in enumerate(pairs):
-                wanted = expected[pair.folded].double()
-                signal[index] += float(wanted.square().sum())
-                noise[index] += float((wanted - found[pair.dequantize].double()).square().sum())
+    for sample in samples:
+        inputs = split[sample].inputs
+        expected, found = reference(inputs), actual(inputs)
+        for index, pair in enumerate(pairs):
+            wanted = expected[pair.folded].double()
+            signal[index] += float(wanted.square().sum())
+            noise[index] += float((wanted - found[pair.dequantize].double()).square().sum())
     layers = [
         LayerMetrics(
             node=pair.source.name,
@@ -169,27 +168,3 @@ def _shape(node: torch.fx.Node) -> tuple[int | None, ...] | None:
     if not isinstance(value, torch.Tensor):
         return None
     return tuple(size if isinstance(size, int) else None for size in value.shape)
-
-
-class _Tap:
-    """A program that returns the results of some of its nodes."""
-
-    def __init__(self, program: ExportedProgram, names: Container[str]) -> None:
-        self._results: dict[str, torch.Tensor] = {}
-        self._dtypes = input_dtypes(program)
-        results = self._results
-
-        class Interpreter(torch.fx.Interpreter):
-            def run_node(self, node: torch.fx.Node) -> Any:
-                result = super().run_node(node)
-                if node.name in names:
-                    results[node.name] = result.clone()  # an in-place operator may change it later
-                return result
-
-        self._interpreter = Interpreter(program.module(check_guards=False))
-
-    def __call__(self, inputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        """The results by node name."""
-        self._results.clear()
-        self._interpreter.run(*(value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)))
-        return self._results

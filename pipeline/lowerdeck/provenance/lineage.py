@@ -57,7 +57,7 @@ def artifact_links(config: Config) -> list[dict[str, Any]]:
         _file_link("exported", paths.EXPORTED, "export", ["weights"]),
         _file_link("observers", paths.OBSERVERS, "calibrate", ["dataset", "exported"]),
         _file_link("quantized", paths.QUANTIZED, "quantize", ["exported", "observers"]),
-        _file_link("plan", paths.PLAN, "partition", ["quantized"]),
+        _file_link("plan", paths.PLAN, "convert", ["quantized"]),
         program | {"converter": manifest["converter"]},
     ]
 

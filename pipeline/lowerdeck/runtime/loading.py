@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
-    from lowerdeck.formats.pte import Method
+    from collections.abc import Mapping
+
+    from lowerdeck.formats.pte import Delegate, Method
     from lowerdeck.runtime.floats import FloatProgram
+    from lowerdeck.runtime.interpreter import Twin
     from lowerdeck.runtime.program import HostProgram
     from lowerdeck.runtime.twins import Manifest
 
@@ -71,6 +74,47 @@ def open_program(
         return _interpreted(methods, bound, twins, resolver, num_threads)
     except ValueError as error:
         raise LowerdeckError(f"{path} cannot be executed: {error}") from error
+
+
+def open_made_program(
+    data: bytes, twins: Mapping[bytes, bytes], *, resolver: Resolver = "reference", num_threads: int = 1
+) -> HostProgram:
+    """Load a `.pte` that this process has made.
+
+    Args:
+        data: The program.
+        twins: Payload of a delegate -> its host twin.
+        resolver: See `open_program`.
+        num_threads: See `open_program`.
+
+    Raises:
+        LowerdeckError: this host cannot execute it.
+    """
+    from lowerdeck.formats.pte import read_pte
+    from lowerdeck.runtime.interpreter import Interpreter
+    from lowerdeck.runtime.program import HostProgram
+    from lowerdeck.runtime.twins import open_delegate_twin
+
+    methods = read_pte(data)
+    if _runs_natively(methods):
+        from lowerdeck.runtime.native import NativeEngine
+
+        return HostProgram(methods, NativeEngine(data, methods, probe=False))
+
+    def open_twin(delegate: Delegate) -> Twin:
+        stored = twins.get(bytes(delegate.payload))
+
+        def read(suffix: str) -> bytes:
+            if stored is None:
+                raise LowerdeckError(f"a partition for {delegate.backend} has no host twin")
+            return stored
+
+        return open_delegate_twin(delegate, read, ".tosa", resolver=resolver, num_threads=num_threads)
+
+    try:
+        return HostProgram(methods, Interpreter(methods, open_twin))
+    except (RuntimeError, ValueError) as error:
+        raise LowerdeckError(f"the program cannot be executed: {error}") from error
 
 
 def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference") -> FloatProgram:

@@ -46,6 +46,37 @@ def twin_modules() -> Mapping[str, str]:
     return {string_constant(path, "DELEGATE_ID"): f"{_BACKENDS}.{path.parent.name}.twin" for path in paths}
 
 
+def open_delegate_twin(
+    delegate: Delegate, stored: StoredTwin, suffix: str | None, *, resolver: str, num_threads: int
+) -> Twin:
+    """Open the twin of a delegate.
+
+    Args:
+        delegate: A delegate of the program.
+        stored: Returns the twin that convert stored, by its suffix.
+        suffix: Suffix of that twin; None where there is none.
+        resolver: Which of LiteRT's kernels execute LiteRT models: a key of backends.neutron.twin.RESOLVERS.
+        num_threads: Number of threads for kernels that use them.
+
+    Raises:
+        LowerdeckError: there is none, or it cannot be executed here.
+        ValueError: the payload is damaged.
+    """
+    if delegate.backend in twin_modules():
+        module: Any = importlib.import_module(twin_modules()[delegate.backend])
+        opened: TwinModule = module
+        return opened.open_twin(delegate.payload, stored, resolver=resolver, num_threads=num_threads)
+    # The TOSA reference model executes any backend's TOSA graphs, so a new backend needs no module.
+    if suffix == ".tosa":
+        from lowerdeck.runtime.tosa_twin import TosaTwin
+
+        return TosaTwin(stored(".tosa"))
+    raise LowerdeckError(
+        f"this host cannot execute partitions for {delegate.backend!r}: the installed ExecuTorch runtime lacks "
+        f"that backend, and host twins exist for {', '.join(twin_modules())}"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Convert's description of a program: its digest, inputs and outputs, and the twins of partitions."""
@@ -108,19 +139,12 @@ class TwinFinder:
             LowerdeckError: there is none, or the stored one does not match the manifest.
             ValueError: the payload is damaged.
         """
-        stored = partial(self._stored, delegate)
-        if delegate.backend in twin_modules():
-            module: Any = importlib.import_module(twin_modules()[delegate.backend])
-            opened: TwinModule = module
-            return opened.open_twin(delegate.payload, stored, resolver=self.resolver, num_threads=self.num_threads)
-        # The TOSA reference model executes any backend's TOSA graphs, so a new backend needs no module.
-        if self._stored_suffix(delegate) == ".tosa":
-            from lowerdeck.runtime.tosa_twin import TosaTwin
-
-            return TosaTwin(stored(".tosa"))
-        raise LowerdeckError(
-            f"this host cannot execute partitions for {delegate.backend!r}: the installed ExecuTorch runtime lacks "
-            f"that backend, and host twins exist for {', '.join(twin_modules())}"
+        return open_delegate_twin(
+            delegate,
+            partial(self._stored, delegate),
+            self._stored_suffix(delegate),
+            resolver=self.resolver,
+            num_threads=self.num_threads,
         )
 
     def _stored_suffix(self, delegate: Delegate) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 # Registers out variants: to_executorch fails without those of undelegated quantize and dequantize.
@@ -13,10 +14,11 @@ import executorch.kernels.quantized  # noqa: F401
 from executorch.exir import ExecutorchBackendConfig
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
-from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.contracts.plan import DelegationPlan, Reason
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.transposes import with_transposes
@@ -50,6 +52,8 @@ class Converted:
     """ExecuTorch's ETRecord, where the backend's options request it."""
     reports: Mapping[str, bytes] = field(default_factory=dict)
     """The converter's reports about the whole program, by file name, in addition to those of partitions."""
+    replaced: Sequence[Subgraph] = ()
+    """What the partitions replace, in the program's order."""
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -62,7 +66,13 @@ class Converted:
         return total
 
 
-def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend, workdir: Path) -> Converted:
+def convert(
+    manager: EdgeProgramManager,
+    plan: DelegationPlan,
+    backend: Backend,
+    workdir: Path,
+    wrong: Mapping[str, Reason] = MappingProxyType({}),
+) -> Converted:
     """Lower an edge program according to `plan`.
 
     Args:
@@ -70,6 +80,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         plan: Decisions of partition; the partitioner runs again and has to decide the same.
         backend: The backend that partition used.
         workdir: Empty folder for the converter's files.
+        wrong: Nodes that compute something else on the delegate; `plan` keeps them on the CPU.
 
     Raises:
         ConversionError: the converter failed.
@@ -81,11 +92,12 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
     names = io_boundary.input_and_output_names(manager.exported_program())
     output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
-    partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan))
+    partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan), wrong=wrong)
     with fast_graph_passes():
         with backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(partitioner)
         verification.check_lowered_program(lowered.exported_program().graph_module, plan)
+        replaced = subgraphs(lowered.exported_program().graph_module)
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
@@ -109,6 +121,7 @@ def convert(manager: EdgeProgramManager, plan: DelegationPlan, backend: Backend,
         data_files=_data_files(executorch_program),
         etrecord=None if recorder is None else recorder.finish(executorch_program),
         reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
+        replaced=replaced,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
@@ -96,19 +97,22 @@ def _preserved_nodes(program: ExportedProgram, preserved: PreservedOperators) ->
     return sorted(map(str, operators)), [node.name for node in nodes if preserves is None or preserves(node)]
 
 
-def replan(edge: EdgeProgramManager, backend: Backend) -> DelegationPlan:
+def replan(
+    edge: EdgeProgramManager, backend: Backend, wrong: Mapping[str, Reason] = MappingProxyType({})
+) -> DelegationPlan:
     """The plan for an edge program of `partition` under other options, which leave the program unchanged.
 
     Args:
         edge: The stored edge program.
         backend: Has options that differ in Backend.delegation_options at most, and the same preserved_ops.
+        wrong: Nodes that compute something else on the delegate and stay on the CPU, each with its reason.
 
     Raises:
         NothingDelegatedError: no node would be delegated; the message lists the reasons.
     """
     lowering = backend.lowering(edge.exported_program())
     with fast_graph_passes(), _planning(lowering, backend) as planner:
-        edge.to_backend(partition_chain(lowering, planner.hook))
+        edge.to_backend(partition_chain(lowering, planner.hook, wrong=wrong))
     return _require_delegation(planner.plan)
 
 

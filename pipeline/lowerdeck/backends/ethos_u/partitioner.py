@@ -20,7 +20,13 @@ from lowerdeck.contracts.partition_hooks import (
     PreserveOperators,
 )
 from lowerdeck.contracts.plan import Reason, ReasonCode
-from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition, matches_aten_node, missing_kernel_error
+from lowerdeck.delegation.exclusion import (
+    excluded_by,
+    is_excluded,
+    mark_before_partition,
+    matches_aten_node,
+    missing_kernel_error,
+)
 from lowerdeck.graph.nodes import operator_name
 from lowerdeck.registry import import_paths
 
@@ -66,10 +72,9 @@ class _ExclusionCheck(OperatorSupportBase):
     """Refuses excluded nodes."""
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
-        excluded = excluded_by(node)
-        if excluded is not None:
-            _check_has_cpu_kernel(node, excluded)
-        return excluded is None
+        if is_excluded(node):
+            _check_has_cpu_kernel(node, excluded_by(node))
+        return not is_excluded(node)
 
 
 class _UserCheck(OperatorSupportBase):
@@ -115,7 +120,7 @@ def _operator(path: str) -> torch._ops.OpOverload:
     return operator
 
 
-def _check_has_cpu_kernel(node: torch.fx.Node, excluded_by_option: str) -> None:
+def _check_has_cpu_kernel(node: torch.fx.Node, excluded_by_option: str | None) -> None:
     """Raise LowerdeckError where ExecuTorch has no CPU kernel for `node`."""
     if operator_name(node).removeprefix("aten.").partition(".")[0] in _NO_CPU_KERNEL:
         raise missing_kernel_error(node, excluded_by_option)

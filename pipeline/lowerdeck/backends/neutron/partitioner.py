@@ -28,7 +28,7 @@ from lowerdeck.contracts.partition_hooks import (
     PreservedOperators,
     PreserveOperators,
 )
-from lowerdeck.delegation.exclusion import excluded_by, mark_before_partition
+from lowerdeck.delegation.exclusion import is_excluded, mark_before_partition
 from lowerdeck.graph.nodes import is_operator
 from lowerdeck.registry import components, import_paths
 
@@ -132,7 +132,7 @@ def _partition_unmarked(decide: Partition, program: ExportedProgram) -> Partitio
     The compute node alone decides whether its cluster is delegated. The rest of a cluster without it would neither be
     quantized arithmetic, which the NPU needs, nor be refused.
     """
-    marked = [node for node in program.graph.nodes if excluded_by(node) is not None]
+    marked = [node for node in program.graph.nodes if is_excluded(node)]
     recognizer = QDQClusterRecognizer()
     if marked:
         recognizer.tag_qdq_clusters(list(program.graph.nodes))

@@ -20,7 +20,7 @@ from executorch.backends.nxp.neutron_partitioner import (
 
 from lowerdeck.compat import nxp
 from lowerdeck.contracts.plan import Reason, ReasonCode
-from lowerdeck.delegation.exclusion import excluded_by
+from lowerdeck.delegation.exclusion import exclusion_reason, is_excluded
 from lowerdeck.delegation.rejections.rejection import explain_rejection
 from lowerdeck.graph.nodes import is_compute
 
@@ -71,24 +71,25 @@ class RejectionRecorder:
         reason = self._reason_of_compute(compute)
         if reason.code is ReasonCode.PARTITIONING and reason.check == _PARTITIONING:
             return reason  # supported by itself
-        if reason.code is ReasonCode.EXCLUDED:
+        if reason.code in (ReasonCode.EXCLUDED, ReasonCode.WRONG_RESULT):
             named = reason.node or compute.name
             message = f"in one quantize/dequantize cluster with {named}, which is excluded"
-            return Reason(code=ReasonCode.EXCLUDED, message=message, check=_CLUSTER, values=reason.values, node=named)
+            return Reason(code=reason.code, message=message, check=_CLUSTER, values=reason.values, node=named)
         message = f"follows {compute.name}, which stays on the CPU ({reason.code})"
         return Reason(code=ReasonCode.NEIGHBOUR, message=message, check=_CLUSTER, node=compute.name)
 
     def _reason_of_compute(self, node: torch.fx.Node) -> Reason:
         cluster = self._checks.qdq_clusters.get(node.meta.get("cluster"))
-        excluded = excluded_by(node)
+        excluded = exclusion_reason(node)
         if excluded is not None:
-            return Reason(code=ReasonCode.EXCLUDED, message=f"excluded by {excluded}", values={"option": excluded})
+            return excluded
         members = cluster.ops if cluster is not None else ()
-        named = sorted((member for member in members if excluded_by(member)), key=lambda member: member.name)
-        if node.meta.get(NXP_DO_NOT_DELEGATE) and named:
-            message = f"in one quantize/dequantize cluster with {named[0].name}, which is excluded"
-            option = {"option": excluded_by(named[0])}
-            return Reason(code=ReasonCode.EXCLUDED, message=message, check=_CLUSTER, values=option, node=named[0].name)
+        named = min((member for member in members if is_excluded(member)), key=lambda member: member.name, default=None)
+        if node.meta.get(NXP_DO_NOT_DELEGATE) and named is not None:
+            reason = exclusion_reason(named)
+            assert reason is not None, "an excluded node has a reason"
+            message = f"in one quantize/dequantize cluster with {named.name}, which is excluded"
+            return Reason(code=reason.code, message=message, check=_CLUSTER, values=reason.values, node=named.name)
         if node in self._withdrawn:
             return self._withdrawn[node]
         converter = supported_ops.get(node.target)

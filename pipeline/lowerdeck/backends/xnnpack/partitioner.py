@@ -16,7 +16,7 @@ from lowerdeck.backends.xnnpack import logs
 from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.backends.xnnpack.reasons import CONFIGS, DEFAULT_CONFIGS, Check, Reasons, operator_of, tensors_at
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.delegation.exclusion import excluded_by, matches_aten_node, missing_kernel_error
+from lowerdeck.delegation.exclusion import excluded_by, is_excluded, matches_aten_node, missing_kernel_error
 
 _LINEAR = ("linear.default", "addmm.default", "mm.default")
 """Operators whose configs support bfloat16 and weights as inputs. The constructor sets these flags on all configs, and
@@ -81,7 +81,7 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
 
             def get_partition(self, node: torch.fx.Node, ep: ExportedProgram) -> list[torch.fx.Node]:
                 # In float arithmetic an excluded activation need not be fused.
-                return [member for member in super().get_partition(node, ep) if excluded_by(member) is None]
+                return [member for member in super().get_partition(node, ep) if not is_excluded(member)]
 
         return Guarded
 
@@ -91,10 +91,10 @@ class ConfiguredPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuT
         Excluded nodes must not be checked at all: a check marks the surrounding quantize and dequantize nodes as part
         of a quantized operator, and XNNPACK's serializer then omits them from the program.
         """
-        if excluded_by(node) is not None:
+        if is_excluded(node):
             return True
         activation = _fused_activation(config, node)
-        if activation is None or not excluded_by(activation) or not any(map(is_dequant, node.all_input_nodes)):
+        if activation is None or not is_excluded(activation) or not any(map(is_dequant, node.all_input_nodes)):
             return False
         self.reasons.add_fused_exclusion(node, activation)
         return True
@@ -122,9 +122,8 @@ def _check_options_have_effect(options: Options, graph: torch.fx.Graph) -> None:
 def _check_has_cpu_kernel(graph: torch.fx.Graph) -> None:
     """Raise LowerdeckError where a node is excluded that ExecuTorch has no CPU kernel for."""
     for node in graph.nodes:
-        pattern = excluded_by(node)
-        if pattern is not None and operator_of(node) in _NO_CPU_KERNEL:
-            raise missing_kernel_error(node, pattern)
+        if is_excluded(node) and operator_of(node) in _NO_CPU_KERNEL:
+            raise missing_kernel_error(node, excluded_by(node))
 
 
 def _is_float_linear(node: torch.fx.Node) -> bool:

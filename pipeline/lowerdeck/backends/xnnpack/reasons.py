@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from lowerdeck.backends.xnnpack.logs import LoggedRejection
 from lowerdeck.backends.xnnpack.options import Options
 from lowerdeck.contracts.plan import Reason, ReasonCode
-from lowerdeck.delegation.exclusion import excluded_by
+from lowerdeck.delegation.exclusion import exclusion_reason
 from lowerdeck.delegation.rejections.rejection import explain_rejection
 from lowerdeck.graph.nodes import DELEGATION_TAG, is_compute, operator_name
 
@@ -160,13 +160,10 @@ def _owners(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _fused_with_excluded(activation: torch.fx.Node) -> Reason:
-    option, _, pattern = str(excluded_by(activation)).partition(": ")
-    return Reason(
-        code=ReasonCode.EXCLUDED,
-        message=f"quantized, it is one operation with {activation.name}, which is excluded",
-        values={"option": option, "pattern": pattern},
-        node=activation.name,
-    )
+    reason = exclusion_reason(activation)
+    assert reason is not None, "an excluded activation has a reason"
+    message = f"quantized, it is one operation with {activation.name}, which is excluded"
+    return replace(reason, message=message, node=activation.name)
 
 
 def _not_partitioned(name: str) -> Reason:

@@ -1,0 +1,37 @@
+"""A few inputs of the model, on which stages compare programs with what they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import require_file, write_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+NUM_CHECK_INPUTS = 4
+"""Most samples that are kept; a comparison may use fewer."""
+
+
+def write_check_inputs(samples: Iterable[tuple[torch.Tensor, ...]]) -> None:
+    """Write the first of `samples`, each the inputs of one call with their batch dimension."""
+    from safetensors.torch import save
+
+    kept = enumerate(islice(samples, NUM_CHECK_INPUTS))
+    tensors = {f"{sample}.{index}": value.contiguous() for sample, inputs in kept for index, value in enumerate(inputs)}
+    write_bytes(paths.CHECK_INPUTS, save(dict(sorted(tensors.items()))))
+
+
+def read_check_inputs() -> list[tuple[torch.Tensor, ...]]:
+    """The samples that `write_check_inputs` wrote."""
+    from safetensors.torch import load
+
+    tensors = load(require_file(paths.CHECK_INPUTS).read_bytes())
+    by_sample: dict[int, dict[int, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        sample, _, index = name.partition(".")
+        by_sample.setdefault(int(sample), {})[int(index)] = tensor
+    return [tuple(inputs[index] for index in sorted(inputs)) for _, inputs in sorted(by_sample.items())]

@@ -1,0 +1,89 @@
+"""Executes every compiled partition beside the subgraph that it replaces, on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from lowerdeck.conformance.errors import output_error
+from lowerdeck.conformance.subgraphs import Subgraph
+from lowerdeck.contracts.conformance import PartitionConformance
+from lowerdeck.contracts.lowering import CompiledPartition
+from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.runtime.loading import open_made_program
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_SEED = 0
+Values = Mapping[str, torch.Tensor]
+"""Values by the name of the node that computes them."""
+Inputs = tuple[torch.Tensor, ...]
+
+
+def boundary_values(
+    program: ExportedProgram, parts: Sequence[Subgraph], samples: Sequence[Inputs]
+) -> list[dict[str, torch.Tensor]]:
+    """Values of all inputs and outputs of `parts` for every sample, computed by the edge program in PyTorch.
+
+    Args:
+        program: The edge program before lowering.
+        parts: Parts of it.
+        samples: Inputs of the program.
+    """
+    names = {node.name for part in parts for node in (*part.inputs, *part.outputs)}
+    execute = NodeValues(program, names)
+    return [execute(sample) for sample in samples]
+
+
+def all_values(program: ExportedProgram, part: Subgraph, samples: Sequence[Inputs]) -> list[dict[str, torch.Tensor]]:
+    """Values of all nodes of `part`: for every sample, and for inputs that reach both ends of their ranges."""
+    given = boundary_values(program, [part], samples)
+    execute = NodeValues(part.program, {node.name for node in part.program.graph.nodes})
+    inputs = [[values[node.name] for node in part.inputs] for values in given]
+    return [execute(values) for values in (*inputs, part.synthetic_inputs(inputs, _SEED))]
+
+
+def check_partition(
+    part: Subgraph, twins: Mapping[bytes, bytes], samples: Sequence[Values], *, synthetic: bool = True
+) -> PartitionConformance:
+    """Execute a compiled partition and the subgraph that it replaces, and compare their outputs.
+
+    Args:
+        part: The subgraph with the payload.
+        twins: Payload -> host twin.
+        samples: For every sample the values of at least the part's inputs and outputs.
+        synthetic: Whether to try inputs, too, that reach both ends of their ranges.
+
+    Raises:
+        LowerdeckError: this host cannot execute the partition.
+    """
+    # LiteRT's optimized kernels: evaluate executes the program with the reference kernels.
+    program = open_made_program(part.executable(), twins, resolver="optimized")
+    tried = [
+        ([sample[node.name] for node in part.inputs], [sample[node.name] for node in part.outputs])
+        for sample in samples
+    ]
+    if synthetic and part.inputs:
+        inputs = part.synthetic_inputs([given for given, _ in tried], _SEED)
+        values = NodeValues(part.program, {node.name for node in part.outputs})(inputs)
+        tried.append((inputs, [values[node.name] for node in part.outputs]))
+    results = [program(*given) for given, _ in tried]
+    outputs = tuple(
+        output_error(
+            node.name,
+            [(expected[index], result[index]) for (_, expected), result in zip(tried, results, strict=True)],
+            part.scale_of(node),
+            part.depth,
+            quantized=part.is_quantized,
+        )
+        for index, node in enumerate(part.outputs)
+    )
+    return PartitionConformance(partition=part.tag, depth=part.depth, outputs=outputs)
+
+
+def twins_by_payload(partitions: Sequence[CompiledPartition]) -> dict[bytes, bytes]:
+    """Payload -> host twin, of the partitions that have one."""
+    return {partition.payload: partition.twin for partition in partitions if partition.twin is not None}

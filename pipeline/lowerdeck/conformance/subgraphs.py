@@ -1,0 +1,155 @@
+"""What a partition replaces: a subgraph of the edge program, executed in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
+
+from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, is_compute, operator_name
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int16)
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """The part of an edge program that one compiled partition replaces."""
+
+    lowered: LoweredBackendModule
+    """ExecuTorch's module with the original nodes and the delegate's payload."""
+
+    @property
+    def program(self) -> ExportedProgram:
+        """The original nodes, with those of other parts as inputs."""
+        program: ExportedProgram = self.lowered.original_module
+        return program
+
+    @cached_property
+    def depth(self) -> int:
+        """Number of roundings in succession."""
+        return _depth(self.program.graph)
+
+    @cached_property
+    def tag(self) -> str:
+        """The partition's tag in the delegation plan; ExecuTorch keeps it in the nodes."""
+        tags = (node.meta.get(DELEGATION_TAG) for node in self.program.graph.nodes if node.op == "call_function")
+        return next(filter(None, tags), "")
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """Names of its operators, which identify it however partitions are numbered."""
+        return frozenset(node.name for node in self.program.graph.nodes if node.op == "call_function")
+
+    @property
+    def inputs(self) -> list[torch.fx.Node]:
+        """Placeholders of the values that other parts compute."""
+        placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        return [placeholders[str(name)] for name in self.program.graph_signature.user_inputs]
+
+    @property
+    def outputs(self) -> list[torch.fx.Node]:
+        """The nodes whose results other parts use."""
+        outputs = self.program.graph.output_node().args[0]
+        assert isinstance(outputs, (list, tuple))
+        return [node for node in outputs if isinstance(node, torch.fx.Node)]
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it computes with integers."""
+        return any(
+            operator_name(node).startswith((*QUANTIZE, *DEQUANTIZE))
+            for node in self.program.graph.nodes
+            if node.op == "call_function"
+        )
+
+    def scale_of(self, output: torch.fx.Node) -> float | None:
+        """One step of an output's quantization in its own units, None where it has none."""
+        if output.meta["val"].dtype in _INTEGERS:
+            return 1.0
+        is_per_tensor = output.op == "call_function" and operator_name(output).endswith("dequantize_per_tensor.default")
+        return float(output.args[1]) if is_per_tensor else None  # type: ignore[arg-type]
+
+    def executable(self) -> bytes:
+        """A `.pte` with the delegate alone.
+
+        ExecuTorch's LoweredBackendModule.buffer() would copy the subgraph and execute it on fake tensors, to find out
+        what the delegate returns; it is known, so the subgraph is replaced by one that returns the same kinds of
+        tensors.
+        """
+        inputs = [node.meta["val"] for node in self.inputs]
+        outputs = [node.meta["val"] for node in self.outputs]
+
+        class SameKinds(torch.nn.Module):
+            def forward(self, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+                return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) for value in outputs)
+
+        real = tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) for value in inputs)
+        lowered = self.lowered
+        alone = LoweredBackendModule(
+            edge_program=torch.export.export(SameKinds(), real),
+            backend_id=lowered.backend_id,
+            processed_bytes=lowered.processed_bytes,
+            compile_specs=lowered.compile_specs,
+            named_data_store_output=lowered.named_data_store_output,
+        )
+        alone.meta = lowered.meta
+        program: bytes = alone.buffer()
+        return program
+
+    def synthetic_inputs(self, seen: Sequence[Sequence[torch.Tensor]], seed: int) -> list[torch.Tensor]:
+        """Inputs that reach both ends of their ranges.
+
+        Integers that are dequantized are drawn from their whole range, floats between the extremes in `seen`; others
+        are those of the first sample, because indices have a meaning.
+
+        Args:
+            seen: Values of the inputs for every sample.
+            seed: Of the random numbers.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for index, node in enumerate(self.inputs):
+            values = [sample[index] for sample in seen]
+            first = values[0]
+            dequantized = bool(node.users) and all(
+                operator_name(user).startswith(DEQUANTIZE) for user in node.users if user.op == "call_function"
+            )
+            if first.dtype in _INTEGERS and dequantized:
+                limits = torch.iinfo(first.dtype)
+                drawn = torch.randint(limits.min, limits.max + 1, first.shape, generator=generator)
+            elif first.is_floating_point():
+                low = min(float(value.min()) for value in values)
+                high = max(float(value.max()) for value in values)
+                drawn = torch.rand(first.shape, generator=generator) * (high - low) + low
+            else:
+                drawn = first
+            made.append(drawn.to(first.dtype).to(memory_format=torch.preserve_format))
+        return made
+
+
+def subgraphs(lowered: torch.fx.GraphModule) -> list[Subgraph]:
+    """The parts that the delegates of a lowered edge program replace, in the program's order."""
+    return [Subgraph(module) for _, module, _ in get_lowered_submodules(lowered)]
+
+
+def _depth(graph: torch.fx.Graph) -> int:
+    """The most quantize nodes on a path, or, in a graph without any, the most computing nodes."""
+    depth: dict[torch.fx.Node, tuple[int, int]] = {}
+    most_quantized = most_computing = 0
+    for node in graph.nodes:
+        quantized, computing = (
+            max((depth[source][index] for source in node.all_input_nodes), default=0) for index in (0, 1)
+        )
+        if node.op == "call_function":
+            quantized += operator_name(node).startswith(QUANTIZE)
+            computing += is_compute(node)
+        depth[node] = (quantized, computing)
+        most_quantized, most_computing = max(most_quantized, quantized), max(most_computing, computing)
+    return most_quantized or most_computing

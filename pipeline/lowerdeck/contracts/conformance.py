@@ -1,0 +1,79 @@
+"""How far a compiled partition, or a whole program, is from what it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class ErrorUnit(StrEnum):
+    """What an error is counted in."""
+
+    LSB = "LSB"
+    """Steps of the output's quantization."""
+    RELATIVE = "of the largest value"
+    """Fraction of the largest absolute value of the reference; for floats without a quantization."""
+    SHARE = "of the values differ"
+    """Share of elements that differ; for indices and booleans."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputError:
+    """Difference between one output and its reference, over all elements of all inputs that were tried."""
+
+    output: str
+    """Node whose result it is."""
+    max_error: float
+    mean_error: float
+    """Mean of the absolute errors of all elements."""
+    unit: ErrorUnit
+    bound: float
+    """Largest `max_error` that rounding explains."""
+    mean_bound: float
+    """Largest `mean_error` that rounding explains."""
+
+    @property
+    def excess(self) -> float:
+        """The error relative to its bound: above 1 where rounding does not explain it."""
+        return max(self.max_error / self.bound, self.mean_error / self.mean_bound)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.output} is off by up to {self.max_error:.3g} {self.unit} (mean {self.mean_error:.2g}; rounding "
+            f"explains {self.bound:.3g})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionConformance:
+    """Agreement of one compiled partition with the part of the edge program that it replaces, on the same inputs."""
+
+    partition: str
+    """Its tag in the delegation plan."""
+    depth: int
+    """Number of roundings in succession between its inputs and outputs."""
+    outputs: tuple[OutputError, ...]
+
+    @property
+    def worst(self) -> OutputError:
+        """The output with the largest error relative to its bound."""
+        return max(self.outputs, key=lambda output: output.excess)
+
+    @property
+    def conforms(self) -> bool:
+        """Whether rounding explains every output's error."""
+        return self.worst.excess <= 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConformanceSettings:
+    """How convert compares partitions with what they replace, and what follows."""
+
+    on_mismatch: Literal["exclude", "warn", "fail"] = "exclude"
+    """What to do where a partition differs by more than rounding explains: keep the operator to blame on the CPU, only
+    mark the build, or fail."""
+    num_samples: int = 2
+    """Number of calibration samples to compare on, beside inputs that reach both ends of their ranges."""
+    max_rounds: int = 8
+    """Most times that operators are excluded and the program is lowered again."""

@@ -1,0 +1,58 @@
+"""Executes an exported program in PyTorch and returns the values of some of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from lowerdeck.graph.io_boundary import input_dtypes
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+class NodeValues:
+    """An ATen or edge program that returns the results of some of its nodes.
+
+    It interprets the program's graph as it is: `ExportedProgram.module()` would copy it first, which takes longer than
+    one execution of most networks.
+    """
+
+    def __init__(self, program: ExportedProgram, names: Container[str]) -> None:
+        """Prepare `program` for execution; the nodes are those of its graph that are called `names`."""
+        self._program = program
+        self._results: dict[str, torch.Tensor] = {}
+        self._dtypes = input_dtypes(program)
+        results = self._results
+
+        class Interpreter(torch.fx.Interpreter):
+            def run_node(self, node: torch.fx.Node) -> Any:
+                result = super().run_node(node)
+                if node.name in names and isinstance(result, torch.Tensor):
+                    results[node.name] = result.clone()  # an in-place operator may change it later
+                return result
+
+        self._interpreter = Interpreter(program.graph_module)
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The results by node name for `inputs`, which are rounded to the dtypes of the program's inputs."""
+        self._results.clear()
+        given = [value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)]
+        with torch.no_grad():
+            self._interpreter.run(*self._arguments(iter(given)))
+        return dict(self._results)
+
+    def _arguments(self, inputs: Iterator[torch.Tensor]) -> Iterator[Any]:
+        """The values of all placeholders: parameters, buffers and constants of the program, and the inputs."""
+        program = self._program
+        for spec in program.graph_signature.input_specs:
+            if spec.kind is InputKind.USER_INPUT:
+                yield next(inputs)
+            else:
+                assert spec.target is not None, "only inputs have no target"
+                stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
+                # A program may write its buffers; every execution starts with the same ones.
+                yield stored.clone() if isinstance(stored, torch.Tensor) and spec.kind is InputKind.BUFFER else stored

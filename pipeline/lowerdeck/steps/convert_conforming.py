@@ -1,0 +1,143 @@
+"""Step convert, checked: partitions are executed beside what they replace, and operators to blame stay on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerdeck.conformance.bisection import Culprit, culprit_of
+from lowerdeck.conformance.partitions import Inputs, all_values, boundary_values, check_partition, twins_by_payload
+from lowerdeck.conformance.subgraphs import Subgraph
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.conformance import ConformanceSettings, PartitionConformance
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.partition import replan
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+
+WAYS_OUT = (
+    "Keep the operator off the delegate (target.options.nodes_not_to_delegate), let convert find and exclude it "
+    "(evaluation.conformance.on_mismatch: exclude), or accept the result (on_mismatch: warn)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertedConforming:
+    """A program whose partitions were checked."""
+
+    converted: Converted
+    plan: DelegationPlan
+    """The plan that it was lowered by: the given one, without the operators that computed something else."""
+    partitions: tuple[PartitionConformance, ...]
+    """Agreement of every partition that this host can execute."""
+    accumulating: frozenset[str]
+    """Tags of those whose error exceeds its bound although every piece conforms."""
+    unchecked: tuple[str, ...]
+    """Why partitions were not checked, one line each."""
+
+
+def convert_conforming(
+    manager: EdgeProgramManager,
+    plan: DelegationPlan,
+    backend: Backend,
+    samples: Sequence[Inputs],
+    workdir: Path,
+    settings: ConformanceSettings,
+    report: Callable[[str], None],
+) -> ConvertedConforming:
+    """Lower an edge program, and keep operators on the CPU that compute something else on the delegate.
+
+    Args:
+        manager: Edge program from partition.
+        plan: Decisions of partition.
+        backend: The backend that partition used.
+        samples: Inputs of the model to try; calibration samples.
+        workdir: Empty folder for the converter's files.
+        settings: What to do about a partition that computes something else.
+        report: Shows a line to the user.
+
+    Raises:
+        ConversionError: a partition computes something else, and `settings` or the means found forbid to go on.
+        LowerdeckError: see `convert`.
+    """
+    samples, wrong, accumulating = samples[: settings.num_samples], dict[str, Reason](), set[frozenset[str]]()
+    for round_number in range(settings.max_rounds + 1):
+        folder = workdir / f"round_{round_number}"
+        folder.mkdir()
+        converted = convert(manager, plan, backend, folder, wrong)
+        checked, unchecked = _checked(manager, converted, samples)
+        result = ConvertedConforming(
+            converted=converted,
+            plan=plan,
+            partitions=tuple(found for _, found in checked),
+            accumulating=frozenset(part.tag for part, _ in checked if part.nodes in accumulating),
+            unchecked=tuple(unchecked),
+        )
+        mismatches = [(part, found) for part, found in checked if not found.conforms and part.nodes not in accumulating]
+        for _, found in mismatches:
+            report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
+        if not mismatches or settings.on_mismatch == "warn":
+            return result
+        if settings.on_mismatch == "fail":
+            raise _not_conforming_error(mismatches, "evaluation.conformance.on_mismatch is `fail`")
+        if round_number == settings.max_rounds:
+            raise _not_conforming_error(mismatches, f"max_rounds: {settings.max_rounds} rounds of exclusions")
+        for part, _ in mismatches:
+            report(f"partition {part.tag}: looking for the operator to blame")
+            values = all_values(manager.exported_program(), part, samples)
+            culprit = culprit_of(part, manager, backend, values, folder / f"pieces_{part.tag}", wrong)
+            if culprit is None:
+                report("every piece of it agrees within rounding: the errors of its depth add up")
+                accumulating.add(part.nodes)
+            else:
+                wrong |= _reasons(culprit, plan, report)
+        plan = replan(manager, backend, wrong)
+    raise AssertionError("the loop ends in a return or an error")
+
+
+def _checked(
+    manager: EdgeProgramManager, converted: Converted, samples: Sequence[Inputs]
+) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str]]:
+    values = boundary_values(manager.exported_program(), converted.replaced, samples)
+    twins = twins_by_payload(converted.partitions)
+    checked, unchecked = [], []
+    for part in converted.replaced:
+        try:
+            checked.append((part, check_partition(part, twins, values)))
+        except LowerdeckError as error:
+            unchecked.append(f"partition {part.tag} was not checked: {error}")
+    return checked, unchecked
+
+
+def _reasons(culprit: Culprit, plan: DelegationPlan, report: Callable[[str], None]) -> dict[str, Reason]:
+    """The reason of every computing node that stays on the CPU, reported with its place in the model.
+
+    Of units that are wrong only together, the one with the fewest MACs stays: that breaks the combination.
+    """
+    computing = {node.name: node for node in plan.nodes if node.compute}
+    in_units = [[computing[name] for name in unit if name in computing] for unit in culprit.units]
+    nodes = min(filter(None, reversed(in_units)), key=lambda unit: sum(node.macs for node in unit))
+    worst = culprit.conformance.worst
+    others = "" if len(culprit.units) == 1 else f" together with {len(culprit.units) - 1} operators around it"
+    message = f"on the delegate it computes something else{others}: {worst}"
+    places = [f"{node.name} ({node.operator}{_place(node.module, node.source)})" for node in nodes]
+    report(f"stays on the CPU: {listed(places, 5)}: {message}")
+    values = {"max_error": worst.max_error, "mean_error": worst.mean_error, "unit": str(worst.unit)}
+    reason = Reason(code=ReasonCode.WRONG_RESULT, message=message, check="convert", values=values)
+    return dict.fromkeys((node.name for node in nodes), reason)
+
+
+def _place(module: str, source: str) -> str:
+    return "".join(f", {text}" for text in (module, source) if text)
+
+
+def _not_conforming_error(mismatches: Sequence[tuple[Subgraph, PartitionConformance]], why: str) -> ConversionError:
+    lines = "\n".join(f"  partition {found.partition}: {found.worst}" for _, found in mismatches)
+    return ConversionError(
+        f"{len(mismatches)} partitions compute something else than the quantized model ({why}):\n{lines}\n{WAYS_OUT}"
+    )

@@ -1,0 +1,71 @@
+"""lowerdeck.conformance.bisection: the smallest wrong piece is found, with compilers that are functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from lowerdeck.conformance.bisection import find_culprit
+from lowerdeck.conformance.units import Unit
+from lowerdeck.contracts.conformance import ErrorUnit, OutputError, PartitionConformance
+
+
+def units(count: int) -> list[Unit]:
+    return [(f"n{index}",) for index in range(count)]
+
+
+def conformance(wrong: bool) -> PartitionConformance:
+    error = 9.0 if wrong else 0.0
+    output = OutputError(output="out", max_error=error, mean_error=error, unit=ErrorUnit.LSB, bound=1.0, mean_bound=1.0)
+    return PartitionConformance(partition="tag0", depth=1, outputs=(output,))
+
+
+class Compiler:
+    """Judges pieces by a function, and counts them."""
+
+    def __init__(self, is_wrong: Callable[[set[str]], bool | None]) -> None:
+        self.is_wrong, self.count = is_wrong, 0
+
+    def __call__(self, chosen: Sequence[Unit]) -> PartitionConformance | None:
+        self.count += 1
+        wrong = self.is_wrong({name for unit in chosen for name in unit})
+        return None if wrong is None else conformance(wrong)
+
+
+@pytest.mark.parametrize("culprit", range(13))
+def test_one_wrong_unit_is_found_in_a_logarithm_of_compilations(culprit: int) -> None:
+    compiler = Compiler(lambda names: f"n{culprit}" in names)
+    found = find_culprit(units(13), compiler)
+    assert found is not None
+    assert found.units == ((f"n{culprit}",),)
+    assert compiler.count <= 9
+
+
+def test_two_units_that_are_wrong_only_together_are_found() -> None:
+    found = find_culprit(units(12), Compiler(lambda names: {"n5", "n6"} <= names))
+    assert found is not None
+    assert found.units == (("n5",), ("n6",))
+
+
+def test_errors_that_only_add_up_have_no_culprit() -> None:
+    assert find_culprit(units(12), Compiler(lambda names: len(names) == 12)) is None
+
+
+def test_a_piece_that_cannot_be_compiled_is_passed_over() -> None:
+    compiler = Compiler(lambda names: None if len(names) == 3 and "n0" in names else "n4" in names)
+    found = find_culprit(units(6), compiler)
+    assert found is not None
+    assert found.units == (("n4",),)
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_single_unit_is_judged_by_itself(wrong: bool) -> None:
+    found = find_culprit(units(1), Compiler(lambda names: wrong))
+    assert (found is not None) is wrong
+
+
+def test_two_units_of_a_partition_that_are_wrong_only_together_are_both_to_blame() -> None:
+    found = find_culprit(units(2), Compiler(lambda names: len(names) == 2))
+    assert found is not None
+    assert found.units == (("n0",), ("n1",))

@@ -1,0 +1,85 @@
+"""lowerdeck.conformance.errors: errors in units that suit the element type, and what rounding explains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lowerdeck.conformance.errors import output_error
+from lowerdeck.contracts.conformance import ErrorUnit, OutputError, PartitionConformance
+from lowerdeck.contracts.errors import LowerdeckError
+
+
+def integers(*pairs: tuple[list[int], list[int]], depth: int = 1) -> OutputError:
+    tensors = [tuple(torch.tensor(values, dtype=torch.int8) for values in pair) for pair in pairs]
+    return output_error("out", tensors, 1.0, depth, quantized=True)  # type: ignore[arg-type]
+
+
+def test_integers_are_compared_in_steps_over_all_inputs() -> None:
+    found = integers(([0, -128, 5], [0, 127, 5]), ([1, 1, 1], [1, 2, 1]))
+    assert (found.max_error, found.unit) == (255.0, ErrorUnit.LSB)
+    assert found.mean_error == pytest.approx(256 / 6)
+    assert str(found).startswith("out is off by up to 255 LSB (mean 43; rounding explains 1.01)")
+
+
+@pytest.mark.parametrize(("error", "depth", "explained"), [(1, 1, True), (2, 1, False), (2, 2, True), (3, 2, False)])
+def test_every_rounding_explains_one_step(error: int, depth: int, explained: bool) -> None:
+    found = integers(([0] * 100, [error] + [0] * 99), depth=depth)
+    assert (found.excess <= 1) is explained
+
+
+def test_a_mean_that_rounding_does_not_explain_counts_although_the_largest_error_is_within_its_bound() -> None:
+    few, many = ([0] * 100, [4] + [0] * 99), ([0] * 100, [4] * 100)
+    assert integers(few, depth=10).excess <= 1
+    assert integers(many, depth=10).excess > 1
+
+
+def test_a_dequantized_output_is_compared_in_steps_of_its_scale() -> None:
+    found = output_error("out", [(torch.tensor([0.5, 1.0]), torch.tensor([0.5, 1.5]))], 0.25, 1, quantized=True)
+    assert (found.max_error, found.mean_error, found.unit) == (2.0, 1.0, ErrorUnit.LSB)
+
+
+def test_floats_without_a_scale_are_compared_with_the_largest_value() -> None:
+    expected = torch.tensor([0.0, -4.0])
+    found = output_error("out", [(expected, expected + 0.002)], None, 1, quantized=False)
+    assert found.max_error == pytest.approx(0.0005, rel=1e-3)
+    assert (found.unit, found.excess <= 1) == (ErrorUnit.RELATIVE, True)
+    assert output_error("out", [(expected, expected + 0.02)], None, 1, quantized=False).excess > 1
+    assert output_error("out", [(expected, expected + 0.02)], None, 1, quantized=True).excess <= 1
+
+
+def test_indices_are_equal_or_not() -> None:
+    pair = torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 400])
+    found = output_error("out", [pair], None, 3, quantized=True)
+    assert (found.max_error, found.unit) == (0.25, ErrorUnit.SHARE)
+    assert found.excess > 1
+
+
+def test_nan_in_one_of_both_is_the_largest_error_and_in_both_none() -> None:
+    nan = torch.tensor([math.nan, 1.0])
+    assert output_error("out", [(nan, nan)], None, 1, quantized=False).max_error == 0
+    assert output_error("out", [(nan, torch.ones(2))], None, 1, quantized=False).max_error == math.inf
+
+
+def test_equal_infinities_are_no_error() -> None:
+    infinite = torch.tensor([math.inf, -math.inf, 1.0])
+    assert output_error("out", [(infinite, infinite)], None, 1, quantized=False).max_error == 0
+    assert output_error("out", [(infinite, -infinite)], None, 1, quantized=False).max_error == math.inf
+
+
+def test_empty_outputs_agree() -> None:
+    assert output_error("out", [(torch.empty(0), torch.empty(0))], None, 1, quantized=False).max_error == 0
+
+
+def test_another_shape_is_refused() -> None:
+    with pytest.raises(LowerdeckError, match=r"out has shape \[1, 2\] instead of \[2\]"):
+        output_error("out", [(torch.zeros(2), torch.zeros(1, 2))], None, 1, quantized=False)
+
+
+def test_the_worst_output_decides_about_a_partition() -> None:
+    right, wrong = integers(([1], [1])), integers(([1], [100]))
+    found = PartitionConformance(partition="tag0", depth=1, outputs=(right, wrong))
+    assert (found.worst, found.conforms) == (wrong, False)
+    assert PartitionConformance(partition="tag0", depth=1, outputs=(right,)).conforms

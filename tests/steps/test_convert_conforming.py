@@ -1,0 +1,217 @@
+"""lowerdeck.steps.convert_conforming: what computes something else is found, named, and kept off the delegate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from lowerdeck.backends.ethos_u import activations
+from lowerdeck.compat import arm
+from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.errors import ConversionError
+from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
+from tests.conftest import TARGETS, Lowered, backend_for
+from tests.project import REPOSITORY
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_partitions_of_a_network_agree_with_what_they_replace(
+    lowered: Callable[[str], Lowered], target: str, tmp_path: Path
+) -> None:
+    build, said = lowered(target), list[str]()
+    found = convert_conforming(
+        build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
+    )
+    assert (found.unchecked, said) == ((), [])
+    assert [part.conforms for part in found.partitions] == [True] * len(build.plan.partitions)
+    assert all(part.worst.max_error <= 1.01 for part in found.partitions)
+    assert found.plan == build.plan
+    assert found.converted.program == build.converted.program
+
+
+class Skip(nn.Module):
+    """As in a U-Net: a concatenation of a convolution and of another one behind a ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.direct, self.rectified = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+        self.head = nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        scores: torch.Tensor = self.head(torch.cat([self.direct(x), torch.relu(self.rectified(x))], 1))
+        return scores
+
+
+@pytest.fixture(scope="module")
+def skip() -> tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]]:
+    """Skip for an Ethos-U: quantized program, partition's result, backend and samples."""
+    torch.manual_seed(0)
+    network = Skip().eval()
+    samples: list[tuple[torch.Tensor, ...]] = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
+    backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / "ethos_u55_128.yaml").read_text()))
+    scheme = QuantizationScheme(name="int8")
+    observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
+    assert observing is not None
+    assert converting is not None
+    state = calibrate(export(network, [[1, 3, 8, 8]]), observing, samples, len(samples))
+    quantized, _ = quantize(export(network, [[1, 3, 8, 8]]), converting, state)
+    return quantized, partition(quantized, backend), backend, samples
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arm's backend as it is."""
+    monkeypatch.setattr(activations, "exact_fusing", arm.FUSE_QUANTIZED_ACTIVATION.original)
+
+
+@pytest.fixture
+def checked(
+    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[ConvertedConforming, list[str]]]:
+    """(settings) -> the checked program, and what was reported."""
+    from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+
+    _, partitioned, backend, samples = skip
+    monkeypatch.chdir(tmp_path)
+    write_edge_program(partitioned.program, partitioned.edge_config)
+
+    def run(**settings: Any) -> tuple[ConvertedConforming, list[str]]:
+        said: list[str] = []
+        (tmp_path / "work").mkdir()
+        found = convert_conforming(
+            read_edge_program(),
+            partitioned.plan,
+            backend,
+            samples,
+            tmp_path / "work",
+            ConformanceSettings(**settings),
+            said.append,
+        )
+        return found, said
+
+    return run
+
+
+def largest_error(quantized: Any, found: ConvertedConforming, samples: list[tuple[torch.Tensor, ...]]) -> float:
+    """Of the `.pte` on the samples, in steps of its output."""
+    twins = {part.payload: part.twin for part in found.converted.partitions if part.twin is not None}
+    program, module = open_made_program(found.converted.program, twins), quantized.module(check_guards=False)
+    (scale,) = found.converted.output_scales
+    assert scale is not None
+    return max(float((program(*sample)[0] - module(*sample)).abs().max()) / scale for sample in samples)
+
+
+def reasons_of(plan: DelegationPlan) -> dict[str, str]:
+    return {node.operator: str(node.reason) for node in plan.nodes if node.reason and node.compute}
+
+
+def test_a_rectified_convolution_in_a_concatenation_is_exact(
+    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], checked: Callable[..., Any]
+) -> None:
+    quantized, partitioned, _, samples = skip
+    found, said = checked()
+    assert said == []
+    assert found.plan == partitioned.plan
+    assert largest_error(quantized, found, samples) <= 1.01
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_fault_of_a_backend_is_found_and_its_operator_stays_on_the_cpu(
+    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], checked: Callable[..., Any]
+) -> None:
+    quantized, partitioned, _, samples = skip
+    found, said = checked()
+    kept_off = {node.name: node for node in found.plan.nodes if node.reason and node.compute}
+    assert {node.module.partition(".")[0] for node in kept_off.values()} <= {"rectified", ""}
+    assert {node.reason.code for node in kept_off.values() if node.reason} == {ReasonCode.WRONG_RESULT}
+    assert {node.operator for node in kept_off.values()} == {"aten.convolution.default", "aten.relu.default"}
+    assert found.plan.delegated_compute_nodes == partitioned.plan.delegated_compute_nodes - 2
+    assert largest_error(quantized, found, samples) <= 1.01
+    assert all(part.conforms for part in found.partitions)
+    text = "\n".join(said)
+    assert "computes something else than the quantized model: " in text
+    assert "LSB" in text
+    assert "test_convert_conforming.py:" in text  # the line of the model's code
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_fault_may_end_the_build_with_the_ways_out(checked: Callable[..., Any]) -> None:
+    with pytest.raises(ConversionError) as caught:
+        checked(on_mismatch="fail")
+    message = str(caught.value)
+    assert "1 partitions compute something else than the quantized model" in message
+    assert "target.options.nodes_not_to_delegate" in message
+    assert "evaluation.conformance.on_mismatch: exclude" in message
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_fault_may_be_accepted_and_stays_visible(
+    skip: tuple[Any, Any, Backend, list[tuple[torch.Tensor, ...]]], checked: Callable[..., Any]
+) -> None:
+    quantized, partitioned, _, samples = skip
+    found, _ = checked(on_mismatch="warn")
+    assert [part.conforms for part in found.partitions] == [False]
+    assert found.plan == partitioned.plan
+    assert largest_error(quantized, found, samples) > 10
+
+
+@pytest.mark.usefixtures("faulty")
+def test_exclusions_have_a_bound(checked: Callable[..., Any]) -> None:
+    with pytest.raises(ConversionError, match="max_rounds: 0 rounds of exclusions"):
+        checked(max_rounds=0)
+
+
+class Attention(nn.Module):
+    """A softmax over the last dimension, which XNNPACK computes over the channels behind a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Conv2d(3, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.scores(x), -1)
+
+
+def test_operators_that_are_wrong_only_together_are_separated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / "xnnpack_cpu.yaml").read_text()))
+    exported, samples = export(Attention().eval(), [[1, 3, 8, 8]]), [(torch.randn(1, 3, 8, 8),)]
+    made = partition(exported, backend)
+    write_edge_program(made.program, made.edge_config)
+    (tmp_path / "work").mkdir()
+    said: list[str] = []
+    found = convert_conforming(
+        read_edge_program(), made.plan, backend, samples, tmp_path / "work", ConformanceSettings(), said.append
+    )
+    (kept_off,) = (node for node in found.plan.nodes if node.reason)
+    assert kept_off.operator == "aten._softmax.default"
+    assert "together with 1 operators around it: aten__softmax_default is off by up to" in str(kept_off.reason)
+    expected = exported.module(check_guards=False)(*samples[0])
+    (actual,) = open_made_program(found.converted.program, {})(*samples[0])
+    assert torch.allclose(actual, expected, atol=1e-5)
