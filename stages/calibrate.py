@@ -21,8 +21,7 @@ def main() -> None:
     if (quantizer := quantization.chosen_quantizer()) is not None:
         program, inputs = programs.read_program(paths.EXPORTED), choice.ChosenInputs(split=split, indices=chosen)
         state = calibrate(program, quantizer, inputs, len(chosen), training.chosen_training(data))
-    shown = chosen or range(min(len(split), check_inputs.NUM_CHECK_INPUTS))
-    check_inputs.write_check_inputs(choice.ChosenInputs(split=split, indices=shown))
+    check_inputs.write_check_inputs(choice.ChosenInputs(split=split, indices=chosen or range(len(split))))
     files.write_json(paths.CALIBRATION_SAMPLES, [split.digest(index) for index in chosen])
     observers.write_observers(state)
     training_checkpoints.remove_checkpoints()

@@ -108,7 +108,8 @@ def _conformance(checked: ConvertedConforming) -> dict[str, Any]:
         }
         for found in checked.partitions
     ]
-    return {"partitions": partitions, "unchecked": list(checked.unchecked)}
+    outputs = [_output_error(error) for error in checked.outputs]
+    return {"partitions": partitions, "program": outputs, "unchecked": list(checked.unchecked)}
 
 
 def _output_error(error: OutputError) -> dict[str, Any]:

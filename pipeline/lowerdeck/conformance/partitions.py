@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from lowerdeck.conformance.errors import output_error
-from lowerdeck.conformance.subgraphs import Subgraph
+from lowerdeck.conformance.subgraphs import Subgraph, is_quantized, scale_of
 from lowerdeck.contracts.conformance import PartitionConformance
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.runtime.loading import open_made_program
@@ -60,6 +61,8 @@ def check_partition(
     Raises:
         LowerdeckError: this host cannot execute the partition.
     """
+    if not part.is_static:
+        raise LowerdeckError("its tensors vary in size")
     # LiteRT's optimized kernels: evaluate executes the program with the reference kernels.
     program = open_made_program(part.executable(), twins, resolver="optimized")
     tried = [
@@ -75,9 +78,9 @@ def check_partition(
         output_error(
             node.name,
             [(expected[index], result[index]) for (_, expected), result in zip(tried, results, strict=True)],
-            part.scale_of(node),
+            scale_of(node),
             part.depth,
-            quantized=part.is_quantized,
+            quantized=is_quantized(part.program.graph),
         )
         for index, node in enumerate(part.outputs)
     )

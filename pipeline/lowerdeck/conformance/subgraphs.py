@@ -34,7 +34,7 @@ class Subgraph:
     @cached_property
     def depth(self) -> int:
         """Number of roundings in succession."""
-        return _depth(self.program.graph)
+        return depth_of(self.program.graph)
 
     @cached_property
     def tag(self) -> str:
@@ -61,20 +61,10 @@ class Subgraph:
         return [node for node in outputs if isinstance(node, torch.fx.Node)]
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether it computes with integers."""
-        return any(
-            operator_name(node).startswith((*QUANTIZE, *DEQUANTIZE))
-            for node in self.program.graph.nodes
-            if node.op == "call_function"
-        )
-
-    def scale_of(self, output: torch.fx.Node) -> float | None:
-        """One step of an output's quantization in its own units, None where it has none."""
-        if output.meta["val"].dtype in _INTEGERS:
-            return 1.0
-        is_per_tensor = output.op == "call_function" and operator_name(output).endswith("dequantize_per_tensor.default")
-        return float(output.args[1]) if is_per_tensor else None  # type: ignore[arg-type]
+    def is_static(self) -> bool:
+        """Whether all inputs and outputs have sizes that are known before execution."""
+        sizes = (size for node in (*self.inputs, *self.outputs) for size in node.meta["val"].shape)
+        return all(isinstance(size, int) for size in sizes)
 
     def executable(self) -> bytes:
         """A `.pte` with the delegate alone.
@@ -139,7 +129,21 @@ def subgraphs(lowered: torch.fx.GraphModule) -> list[Subgraph]:
     return [Subgraph(module) for _, module, _ in get_lowered_submodules(lowered)]
 
 
-def _depth(graph: torch.fx.Graph) -> int:
+def scale_of(output: torch.fx.Node) -> float | None:
+    """One step of an output's quantization in its own units (1 for integers themselves), None where it has none."""
+    if output.meta["val"].dtype in _INTEGERS:
+        return 1.0
+    is_per_tensor = output.op == "call_function" and operator_name(output).endswith("dequantize_per_tensor.default")
+    return float(output.args[1]) if is_per_tensor else None  # type: ignore[arg-type]
+
+
+def is_quantized(graph: torch.fx.Graph) -> bool:
+    """Whether it computes with integers."""
+    called = (operator_name(node) for node in graph.nodes if node.op == "call_function")
+    return any(name.startswith((*QUANTIZE, *DEQUANTIZE)) for name in called)
+
+
+def depth_of(graph: torch.fx.Graph) -> int:
     """The most quantize nodes on a path, or, in a graph without any, the most computing nodes."""
     depth: dict[torch.fx.Node, tuple[int, int]] = {}
     most_quantized = most_computing = 0

@@ -21,18 +21,18 @@ def float_node(node: torch.fx.Node) -> str | None:
     """Name of the float program's node that `node` was made from, None where unknown."""
     if node.op == "placeholder":
         return node.name  # no pass renames inputs
-    *_, oldest = (None, *_history(node))
+    *_, oldest = (None, *history(node))
     # The history of a node that a later pass introduced ends at that pass.
     return str(oldest.name) if oldest is not None and oldest.pass_name == _MODULE_PASS else None
 
 
 def observer_of(node: torch.fx.Node) -> str | None:
     """Name of the observer that a quantize or dequantize node replaces, None where unknown."""
-    return next((str(source.name) for source in _history(node) if source.pass_name == _CONVERSION), None)
+    return next((str(source.name) for source in history(node) if source.pass_name == _CONVERSION), None)
 
 
-def _history(node: torch.fx.Node) -> Iterator[NodeSource]:
-    """The nodes that `node` was made from, most recent first."""
+def history(node: torch.fx.Node) -> Iterator[NodeSource]:
+    """Yield the nodes that `node` was made from, most recent first."""
     history = node.meta.get("from_node")
     while history:
         yield history[-1]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.conformance.bisection import Culprit, culprit_of
 from lowerdeck.conformance.partitions import Inputs, all_values, boundary_values, check_partition, twins_by_payload
+from lowerdeck.conformance.programs import program_errors
 from lowerdeck.conformance.subgraphs import Subgraph
 from lowerdeck.contracts.backends import Backend
-from lowerdeck.contracts.conformance import ConformanceSettings, PartitionConformance
+from lowerdeck.contracts.conformance import ConformanceSettings, OutputError, PartitionConformance
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
+from lowerdeck.runtime.floats import FloatProgram
+from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import replan
 
@@ -38,7 +41,9 @@ class ConvertedConforming:
     accumulating: frozenset[str]
     """Tags of those whose error exceeds its bound although every piece conforms."""
     unchecked: tuple[str, ...]
-    """Why partitions were not checked, one line each."""
+    """Why partitions, or the whole program, were not checked, one line each."""
+    outputs: tuple[OutputError, ...] = ()
+    """Errors of the whole program's outputs, relative to the edge program."""
 
 
 def convert_conforming(
@@ -78,11 +83,14 @@ def convert_conforming(
             accumulating=frozenset(part.tag for part, _ in checked if part.nodes in accumulating),
             unchecked=tuple(unchecked),
         )
+        if round_number == 0:
+            for line in unchecked:
+                report(line)
         mismatches = [(part, found) for part, found in checked if not found.conforms and part.nodes not in accumulating]
         for _, found in mismatches:
             report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
         if not mismatches or settings.on_mismatch == "warn":
-            return result
+            return _with_program_checked(result, manager, samples, settings, report)
         if settings.on_mismatch == "fail":
             raise _not_conforming_error(mismatches, "evaluation.conformance.on_mismatch is `fail`")
         if round_number == settings.max_rounds:
@@ -109,9 +117,46 @@ def _checked(
     for part in converted.replaced:
         try:
             checked.append((part, check_partition(part, twins, values)))
-        except LowerdeckError as error:
-            unchecked.append(f"partition {part.tag} was not checked: {error}")
+        except Exception as error:  # a check that fails shows nothing about the program, and must not end its build
+            what = str(error) if isinstance(error, LowerdeckError) else repr(error)
+            unchecked.append(f"partition {part.tag} was not checked: {what}")
     return checked, unchecked
+
+
+def _with_program_checked(
+    result: ConvertedConforming,
+    manager: EdgeProgramManager,
+    samples: Sequence[Inputs],
+    settings: ConformanceSettings,
+    report: Callable[[str], None],
+) -> ConvertedConforming:
+    """`result` with the errors of the whole `.pte`: what the CPU computes around partitions, and at its boundary.
+
+    Raises:
+        ConversionError: the program computes something else, although its partitions conform, and this is not accepted.
+    """
+    converted = result.converted
+    try:
+        if converted.data_files:
+            raise LowerdeckError("its constants are in files of their own")
+        opened = open_made_program(converted.program, twins_by_payload(converted.partitions), resolver="optimized")
+        program = FloatProgram(opened, converted.inputs, converted.outputs)
+        errors = program_errors(program, manager.exported_program(), samples, converted.output_scales)
+    except Exception as error:  # as above
+        what = str(error) if isinstance(error, LowerdeckError) else repr(error)
+        report(f"the program was not checked as a whole: {what}")
+        return replace(result, unchecked=(*result.unchecked, f"the program was not checked as a whole: {what}"))
+    wrong = [str(error) for error in errors if error.excess > 1]
+    if wrong and not result.accumulating and all(found.conforms for found in result.partitions):
+        message = f"the program computes something else than the quantized model: {'; '.join(wrong)}"
+        if settings.on_mismatch != "warn":
+            raise ConversionError(
+                f"{message}\nEvery partition conforms, so that the difference arises on the CPU, or where tensors pass "
+                "between it and the delegate. Keep the operators there in float (quantization.keep_float), or accept "
+                "the result (evaluation.conformance.on_mismatch: warn)"
+            )
+        report(message)
+    return replace(result, outputs=errors)
 
 
 def _reasons(culprit: Culprit, plan: DelegationPlan, report: Callable[[str], None]) -> dict[str, Reason]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,7 +12,10 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.conformance.programs import edge_deviation
 from lowerdeck.contracts.backends import Backend
+from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.contracts.partition_hooks import (
     HookPosition,
@@ -74,6 +77,40 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
         preserved_ops=planner.preserved_ops,
         plan=_require_delegation(planner.plan),
     )
+
+
+def partition_conforming(
+    read_program: Callable[[], ExportedProgram],
+    backend: Backend,
+    samples: Sequence[tuple[torch.Tensor, ...]],
+    settings: ConformanceSettings,
+    report: Callable[[str], None],
+) -> Partitioned:
+    """`partition`, with a check that the edge program computes what the quantized program does.
+
+    Args:
+        read_program: Returns the quantized program; called again for the check, because passes modify it.
+        backend: The backend to lower to.
+        samples: Inputs of the model to try; calibration samples.
+        settings: What to do about a difference.
+        report: Shows a line to the user.
+
+    Raises:
+        LowerdeckError: the edge program computes something else, and `settings` do not accept it; or see `partition`.
+    """
+    made = partition(read_program(), backend)
+    deviation = edge_deviation(read_program(), made.program, samples[: settings.num_samples])
+    if deviation is not None:
+        message = (
+            f"the backend's passes made a program that computes something else than the quantized model: {deviation}"
+        )
+        if settings.on_mismatch != "warn":
+            raise LowerdeckError(
+                f"{message}\nKeep that module in float (quantization.keep_float), choose another quantization, or "
+                "accept the result (evaluation.conformance.on_mismatch: warn)"
+            )
+        report(message)
+    return made
 
 
 def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:

@@ -1,0 +1,124 @@
+"""Compares whole programs: the edge program with the quantized one, and the `.pte` with the edge program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from lowerdeck.conformance.errors import output_error
+from lowerdeck.conformance.partitions import Inputs
+from lowerdeck.conformance.subgraphs import depth_of, is_quantized, scale_of
+from lowerdeck.contracts.conformance import OutputError
+from lowerdeck.graph.modules import module_path
+from lowerdeck.graph.node_origins import history
+from lowerdeck.graph.node_values import NodeValues
+from lowerdeck.graph.source_lines import source_line
+from lowerdeck.runtime.floats import FloatProgram
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """A program that computes something else than the one that it was made from."""
+
+    output: OutputError
+    """The output with the largest error relative to its bound."""
+    node: str
+    """The first node that deviates; empty where none is found."""
+    place: str
+    """Its operator, module and source line, as far as they are known."""
+
+    def __str__(self) -> str:
+        found = f"; the first to deviate is {self.node} ({self.place})" if self.node else ""
+        return f"{self.output}{found}"
+
+
+def edge_deviation(quantized: ExportedProgram, edge: ExportedProgram, samples: Sequence[Inputs]) -> Deviation | None:
+    """How the edge program deviates from the quantized program; None where rounding explains the difference.
+
+    Args:
+        quantized: The quantized ATen program.
+        edge: What partition made of it with the backend's passes.
+        samples: Inputs of the model to try.
+    """
+    ours, theirs = _outputs(edge), _outputs(quantized)
+    names = {node.name for node in ours}, {node.name for node in theirs}
+    actual, expected = (
+        [NodeValues(program, wanted)(sample) for sample in samples]
+        for program, wanted in zip((edge, quantized), names, strict=True)
+    )
+    errors = [
+        output_error(
+            node.name,
+            [(before[source.name], after[node.name]) for before, after in zip(expected, actual, strict=True)],
+            scale_of(node),
+            depth_of(edge.graph),
+            quantized=is_quantized(edge.graph),
+        )
+        for node, source in zip(ours, theirs, strict=True)
+    ]
+    worst = max(errors, key=lambda error: error.excess, default=None)
+    if worst is None or worst.excess <= 1:
+        return None
+    first = _first_deviating(quantized, edge, samples[0])
+    if first is None:
+        return Deviation(output=worst, node="", place="")
+    known = (str(first.target), module_path(first), source_line(first.meta.get("stack_trace")))
+    return Deviation(output=worst, node=first.name, place=", ".join(filter(None, known)))
+
+
+def program_errors(
+    program: FloatProgram, edge: ExportedProgram, samples: Sequence[Inputs], scales: Sequence[float | None]
+) -> tuple[OutputError, ...]:
+    """Errors of a `.pte` relative to the edge program that it was lowered from.
+
+    Args:
+        program: The program.
+        edge: The edge program before lowering.
+        samples: Inputs of the model to try.
+        scales: One step of each output's quantization, None where it has none.
+    """
+    outputs = _outputs(edge)
+    execute = NodeValues(edge, {node.name for node in outputs})
+    pairs = [(execute(sample), program(*sample)) for sample in samples]
+    return tuple(
+        output_error(
+            node.name,
+            [(expected[node.name].to(torch.float32), actual[index]) for expected, actual in pairs],
+            scale,
+            depth_of(edge.graph),
+            quantized=is_quantized(edge.graph),
+        )
+        for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
+    )
+
+
+def _outputs(program: ExportedProgram) -> list[torch.fx.Node]:
+    """The nodes whose results the program returns."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    return [nodes[name] for name in program.graph_signature.user_outputs if isinstance(name, str)]
+
+
+def _first_deviating(quantized: ExportedProgram, edge: ExportedProgram, sample: Inputs) -> torch.fx.Node | None:
+    """The first node of the edge program whose value differs from that of the node that it was made from."""
+    expected = NodeValues(quantized, {node.name for node in quantized.graph.nodes})(sample)
+    actual = NodeValues(edge, {node.name for node in edge.graph.nodes})(sample)
+    nodes: list[torch.fx.Node] = list(edge.graph.nodes)
+    for node in nodes:
+        if node.op != "call_function" or node.name not in actual:
+            continue
+        source = next((str(source.name) for source in history(node) if source.name in expected), None)
+        if source is None or expected[source].shape != actual[node.name].shape:
+            continue
+        pair = (expected[source], actual[node.name])
+        error = output_error(
+            node.name, [pair], scale_of(node), depth_of(edge.graph), quantized=is_quantized(edge.graph)
+        )
+        if error.excess > 1:
+            return node
+    return None

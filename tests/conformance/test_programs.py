@@ -1,0 +1,113 @@
+"""lowerdeck.conformance.programs: a fault of a backend's passes is found before anything is compiled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck.backends.neutron import sdk
+from lowerdeck.backends.neutron.converter import REFERENCE
+from lowerdeck.conformance.programs import edge_deviation, program_errors
+from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.runtime.floats import FloatProgram
+from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps.partition import partition_conforming
+from tests.backends.neutron.steps import neutron, quantized
+from tests.conftest import TARGETS, Lowered
+
+
+class Gate(nn.Module):
+    """A sigmoid behind a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.gate = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(4 * self.gate(self.stem(x)))
+
+
+class BareGate(Gate):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.gate(self.stem(x)))
+
+
+SHAPE = [1, 3, 8, 8]
+SAMPLES: list[tuple[torch.Tensor, ...]] = [(3 * torch.randn(SHAPE, generator=torch.Generator().manual_seed(5)),)]
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Any:
+    """BareGate, quantized by NXP's quantizer as it is."""
+    sdk.provide_sdk(REFERENCE)
+    from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
+
+    from lowerdeck.backends.neutron import quantizer
+
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantizer, "SeparatingQuantizer", NeutronQuantizer)
+        return quantized(BareGate().eval(), SHAPE)
+
+
+def partitioned(program: Any, **settings: Any) -> tuple[Any, list[str]]:
+    said: list[str] = []
+    made = partition_conforming(
+        lambda: copy.deepcopy(program), neutron(), SAMPLES, ConformanceSettings(**settings), said.append
+    )
+    return made, said
+
+
+def test_a_pass_that_clips_is_found_with_the_layer_and_the_ways_out(faulty: Any) -> None:
+    with pytest.raises(LowerdeckError) as caught:
+        partitioned(faulty)
+    message = str(caught.value)
+    assert message.startswith(
+        "the backend's passes made a program that computes something else than the quantized model: "
+    )
+    assert "LSB" in message
+    assert "the first to deviate is " in message
+    assert ", gate" in message
+    assert "quantization.keep_float" in message
+    assert "evaluation.conformance.on_mismatch: warn" in message
+
+
+def test_it_may_be_accepted_and_is_shown(faulty: Any) -> None:
+    made, (line,) = partitioned(faulty, on_mismatch="warn")
+    assert "computes something else" in line
+    assert made.plan.delegated_compute_nodes > 0
+
+
+def test_the_corrected_quantizer_makes_programs_that_agree() -> None:
+    torch.manual_seed(0)
+    for network in (BareGate(), Gate()):
+        _, said = partitioned(quantized(network.eval(), SHAPE))
+        assert said == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_programs_of_the_small_network_agree(target: str, lowered: Callable[[str], Lowered]) -> None:
+    build = lowered(target)
+    edge = build.edge().exported_program()
+    assert edge_deviation(build.quantized(), edge, build.samples[:2]) is None
+    twins = {part.payload: part.twin for part in build.converted.partitions if part.twin is not None}
+    opened = open_made_program(build.converted.program, twins)
+    program = FloatProgram(opened, build.converted.inputs, build.converted.outputs)
+    (error,) = program_errors(program, edge, build.samples[:2], build.converted.output_scales)
+    assert error.excess <= 1
+
+
+def test_another_program_is_told_apart(lowered: Callable[[str], Lowered]) -> None:
+    build = lowered("xnnpack_cpu")
+    edge = build.edge().exported_program()
+    (name,) = [name for name in edge.state_dict if name.endswith("head.bias")] or [next(iter(edge.state_dict))]
+    edge.state_dict[name] = edge.state_dict[name] + 100
+    found = edge_deviation(build.quantized(), edge, build.samples[:1])
+    assert found is not None
+    assert found.output.excess > 1
