@@ -192,6 +192,10 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "firmware": ({"firmware": "any_section"}, {"firmware"}),
     "number of evaluation samples": ({"overrides": {"evaluation": {"max_samples": 50}}}, {"baseline", "evaluate"}),
     "seed": ({"overrides": {"build": {"seed": 1}}}, set(STAGES) - {"compose", "track"}),
+    "conformance": (
+        {"overrides": {"evaluation": {"conformance": {"num_samples": 1}}}},
+        {"partition", "convert"},
+    ),
     "plugins": ({"plugins": ["plugins.mine"]}, set()),
 }
 
@@ -401,12 +405,16 @@ def test_there_is_an_entry_for_every_stage() -> None:
 
 # Keys of a section that a stage reads and does not depend on, because they do not matter to what it makes.
 _QUANTIZER_ONLY = {"name", "default_flavor", "options", "fingerprint"}
+_MEASURED_LATER = {"name", "metrics", "max_samples", "layer_samples", "resolver"}
 LEFT_OUT = {
     ("calibrate", "quantization"): {"name", "group_size"},
     ("calibrate", "target"): _QUANTIZER_ONLY,
     ("quantize", "quantization"): {"name", "num_calibration_samples", "calibration_choice"},
     ("quantize", "target"): _QUANTIZER_ONLY,
-    ("baseline", "evaluation"): {"name", "metrics", "resolver"},
+    ("partition", "evaluation"): _MEASURED_LATER,
+    ("convert", "evaluation"): _MEASURED_LATER,
+    ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance"},
+    ("evaluate", "evaluation"): {"name", "conformance"},
 }
 
 
