@@ -103,7 +103,7 @@ def test_programs_of_the_small_network_agree(target: str, lowered: Callable[[str
     assert error.excess <= 1
 
 
-def test_another_program_is_told_apart(lowered: Callable[[str], Lowered]) -> None:
+def test_another_program_is_recognized(lowered: Callable[[str], Lowered]) -> None:
     build = lowered("xnnpack_cpu")
     edge = build.edge().exported_program()
     (name,) = [name for name in edge.state_dict if name.endswith("head.bias")] or [next(iter(edge.state_dict))]
