@@ -49,7 +49,13 @@ CASES: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("a ReLU in a concatenation", "a gate", "a tanh behind a convolution", "a pooling with two users")
+"""One case of each fault; the others are the same in other contexts."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+)
 def test_the_program_computes_the_quantized_model(name: str, tmp_path: Path) -> None:
     target, combine = CASES[name]
     torch.manual_seed(0)
