@@ -215,3 +215,33 @@ def test_operators_that_are_wrong_only_together_are_separated(tmp_path: Path, mo
     expected = exported.module(check_guards=False)(*samples[0])
     (actual,) = open_made_program(found.converted.program, {})(*samples[0])
     assert torch.allclose(actual, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [torch.sigmoid, torch.tanh])
+def test_steps_that_an_activation_enlarges_are_explained(
+    activation: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step of a wide range in front of a steep function is several steps behind it, and no fault."""
+    from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+    from tests.backends.neutron.steps import neutron, quantized
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 8, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return activation(self.layer(8 * x))
+
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    samples: list[tuple[torch.Tensor, ...]] = [(torch.randn(1, 3, 8, 8),)]
+    made = partition(quantized(Wide().eval(), [1, 3, 8, 8]), neutron())
+    write_edge_program(made.program, made.edge_config)
+    (tmp_path / "work").mkdir()
+    said: list[str] = []
+    found = convert_conforming(
+        read_edge_program(), made.plan, neutron(), samples, tmp_path / "work", ConformanceSettings(), said.append
+    )
+    assert said == []
+    assert found.plan == made.plan

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from lowerdeck.contracts.conformance import ErrorUnit, OutputError
 from lowerdeck.contracts.errors import LowerdeckError
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""A reference and what is compared with it."""
 _RELATIVE = 1e-3
 """XNNPACK's exponential functions are approximations with about 1e-5; float32 sums differ in the order of terms."""
 _RELATIVE_OF_INTEGERS = 5e-2
@@ -17,7 +20,13 @@ _RELATIVE_OF_INTEGERS = 5e-2
 
 
 def output_error(
-    name: str, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], scale: float | None, depth: int, *, quantized: bool
+    name: str,
+    pairs: Sequence[Pair],
+    scale: float | None,
+    depth: int,
+    *,
+    quantized: bool,
+    rounded: Sequence[Pair] = (),
 ) -> OutputError:
     """Compare an output with its reference.
 
@@ -28,10 +37,22 @@ def output_error(
             themselves); None for values without a quantization.
         depth: Number of roundings in succession that led to it.
         quantized: Whether integers are involved in its computation.
+        rounded: The same with the reference's own integers rounded in another way as actual values. They raise the
+            bounds: an activation function may turn one step at its input into several at its output.
 
     Raises:
         LowerdeckError: the shapes of a pair differ.
     """
+    error = _error_within(name, pairs, scale, depth, quantized=quantized)
+    if not rounded or error.unit is ErrorUnit.SHARE:
+        return error
+    by_rounding = _error_within(name, rounded, scale, depth, quantized=quantized)
+    bound, mean = max(error.bound, by_rounding.max_error), max(error.mean_bound, by_rounding.mean_error)
+    return replace(error, bound=bound, mean_bound=mean)
+
+
+def _error_within(name: str, pairs: Sequence[Pair], scale: float | None, depth: int, *, quantized: bool) -> OutputError:
+    """The error, with the bounds that the depth explains."""
     worst, total, count, largest = 0.0, 0.0, 0, 0.0
     is_number = scale is not None or pairs[0][0].is_floating_point()
     for expected, actual in pairs:

@@ -74,6 +74,8 @@ def check_partition(
         values = NodeValues(part.program, {node.name for node in part.outputs})(inputs)
         tried.append((inputs, [values[node.name] for node in part.outputs]))
     results = [program(*given) for given, _ in tried]
+    another_rounding = NodeValues(part.program, {node.name for node in part.outputs}, rounding_noise())
+    rounded = [another_rounding(given) for given, _ in tried]
     outputs = tuple(
         output_error(
             node.name,
@@ -81,10 +83,18 @@ def check_partition(
             scale_of(node),
             part.depth,
             quantized=is_quantized(part.program.graph),
+            rounded=[
+                (expected[index], values[node.name]) for (_, expected), values in zip(tried, rounded, strict=True)
+            ],
         )
         for index, node in enumerate(part.outputs)
     )
     return PartitionConformance(partition=part.tag, depth=part.depth, outputs=outputs)
+
+
+def rounding_noise() -> torch.Generator:
+    """Seeded steps for NodeValues, always the same."""
+    return torch.Generator().manual_seed(_SEED)
 
 
 def twins_by_payload(partitions: Sequence[CompiledPartition]) -> dict[bytes, bytes]:

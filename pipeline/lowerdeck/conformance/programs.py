@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lowerdeck.conformance.errors import output_error
-from lowerdeck.conformance.partitions import Inputs
+from lowerdeck.conformance.partitions import Inputs, rounding_noise
 from lowerdeck.conformance.subgraphs import depth_of, is_quantized, scale_of
 from lowerdeck.contracts.conformance import OutputError
 from lowerdeck.graph.modules import module_path
@@ -84,15 +84,17 @@ def program_errors(
         scales: One step of each output's quantization, None where it has none.
     """
     outputs = _outputs(edge)
-    execute = NodeValues(edge, {node.name for node in outputs})
-    pairs = [(execute(sample), program(*sample)) for sample in samples]
+    names = {node.name for node in outputs}
+    execute, another_rounding = NodeValues(edge, names), NodeValues(edge, names, rounding_noise())
+    pairs = [(execute(sample), program(*sample), another_rounding(sample)) for sample in samples]
     return tuple(
         output_error(
             node.name,
-            [(expected[node.name].to(torch.float32), actual[index]) for expected, actual in pairs],
+            [(expected[node.name].to(torch.float32), actual[index]) for expected, actual, _ in pairs],
             scale,
             depth_of(edge.graph),
             quantized=is_quantized(edge.graph),
+            rounded=[(expected[node.name], values[node.name]) for expected, _, values in pairs],
         )
         for index, (node, scale) in enumerate(zip(outputs, scales, strict=True))
     )

@@ -9,6 +9,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from lowerdeck.graph.io_boundary import input_dtypes
+from lowerdeck.graph.nodes import STATIC_QUANTIZE, operator_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -21,8 +22,17 @@ class NodeValues:
     one execution of most networks.
     """
 
-    def __init__(self, program: ExportedProgram, names: Container[str]) -> None:
-        """Prepare `program` for execution; the nodes are those of its graph that are called `names`."""
+    def __init__(
+        self, program: ExportedProgram, names: Container[str], rounding: torch.Generator | None = None
+    ) -> None:
+        """Prepare `program` for execution.
+
+        Args:
+            program: The program.
+            names: Names of the nodes in its graph.
+            rounding: Draws -1, 0 or 1 for every integer that a quantize node computes, and adds it: what may become of
+                the values if every operator rounds in another way. None to leave them as they are.
+        """
         self._program = program
         self._results: dict[str, torch.Tensor] = {}
         self._dtypes = input_dtypes(program)
@@ -31,6 +41,10 @@ class NodeValues:
         class Interpreter(torch.fx.Interpreter):
             def run_node(self, node: torch.fx.Node) -> Any:
                 result = super().run_node(node)
+                if rounding is not None and _is_quantize(node):
+                    limits = torch.iinfo(result.dtype)
+                    steps = torch.randint(-1, 2, result.shape, generator=rounding)
+                    result = (result.to(torch.int64) + steps).clamp(limits.min, limits.max).to(result.dtype)
                 if node.name in names and isinstance(result, torch.Tensor):
                     results[node.name] = result.clone()  # an in-place operator may change it later
                 return result
@@ -56,3 +70,7 @@ class NodeValues:
                 stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
                 # A program may write its buffers; every execution starts with the same ones.
                 yield stored.clone() if isinstance(stored, torch.Tensor) and spec.kind is InputKind.BUFFER else stored
+
+
+def _is_quantize(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and operator_name(node).startswith(STATIC_QUANTIZE)
