@@ -69,6 +69,18 @@ def test_equal_infinities_are_no_error() -> None:
     assert output_error("out", [(infinite, -infinite)], None, 1, quantized=False).max_error == math.inf
 
 
+def test_rounding_that_leaves_the_domain_of_a_function_explains_nothing() -> None:
+    pair, infinite = (torch.zeros(2), torch.full((2,), 9.0)), (torch.zeros(2), torch.full((2,), math.inf))
+    found = output_error("out", [pair], 1.0, 1, quantized=True, rounded=[infinite])
+    assert found.excess > 1
+
+
+def test_rounding_that_a_steep_function_enlarges_is_explained() -> None:
+    pair, enlarged = (torch.zeros(2), torch.full((2,), 3.0)), (torch.zeros(2), torch.full((2,), 3.0))
+    assert output_error("out", [pair], 1.0, 1, quantized=True).excess > 1
+    assert output_error("out", [pair], 1.0, 1, quantized=True, rounded=[enlarged]).excess <= 1
+
+
 def test_empty_outputs_agree() -> None:
     assert output_error("out", [(torch.empty(0), torch.empty(0))], None, 1, quantized=False).max_error == 0
 

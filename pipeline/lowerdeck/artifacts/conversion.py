@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,8 +123,10 @@ def _output_error(error: OutputError) -> dict[str, Any]:
     }
 
 
-def _rounded(error: float, unit: ErrorUnit) -> float:
-    """`error` without the digits that depend on the host's processor."""
+def _rounded(error: float, unit: ErrorUnit) -> float | None:
+    """`error` without the digits that depend on the host's processor; None where it is infinite."""
+    if not math.isfinite(error):
+        return None
     if unit is ErrorUnit.LSB:
         return round(error, 2)
     return float(f"{error:.0e}") if error >= 1e-4 else 0.0

@@ -116,12 +116,10 @@ class PieceCompiler:
         try:
             with self._backend.compiling(workdir) as partitions:
                 lowered = self._manager.to_backend(chain)
-        except (
-            Exception
-        ):  # whatever a library raises for a piece that it cannot compile: it says nothing about the piece
+            (part,) = subgraphs(lowered.exported_program().graph_module)
+            return check_partition(part, twins_by_payload(partitions), self._samples, synthetic=False)
+        except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
             return None
-        (part,) = subgraphs(lowered.exported_program().graph_module)
-        return check_partition(part, twins_by_payload(partitions), self._samples, synthetic=False)
 
 
 def culprit_of(

@@ -47,6 +47,8 @@ def output_error(
     if not rounded or error.unit is ErrorUnit.SHARE:
         return error
     by_rounding = _error_within(name, rounded, scale, depth, quantized=quantized)
+    if not math.isfinite(by_rounding.max_error):  # it left the domain of a function, and explains nothing
+        return error
     bound, mean = max(error.bound, by_rounding.max_error), max(error.mean_bound, by_rounding.mean_error)
     return replace(error, bound=bound, mean_bound=mean)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,13 +167,14 @@ def _reasons(culprit: Culprit, plan: DelegationPlan, report: Callable[[str], Non
     """
     computing = {node.name: node for node in plan.nodes if node.compute}
     in_units = [[computing[name] for name in unit if name in computing] for unit in culprit.units]
-    nodes = min(filter(None, reversed(in_units)), key=lambda unit: sum(node.macs for node in unit))
+    nodes = min(filter(None, reversed(in_units)), key=lambda unit: sum(node.macs for node in unit), default=[])
     worst = culprit.conformance.worst
     others = "" if len(culprit.units) == 1 else f" together with {len(culprit.units) - 1} operators around it"
     message = f"on the delegate it computes something else{others}: {worst}"
     places = [f"{node.name} ({node.operator}{_place(node.module, node.source)})" for node in nodes]
     report(f"stays on the CPU: {listed(places, 5)}: {message}")
-    values = {"max_error": worst.max_error, "mean_error": worst.mean_error, "unit": str(worst.unit)}
+    measured = {"max_error": worst.max_error, "mean_error": worst.mean_error}
+    values = {name: error for name, error in measured.items() if math.isfinite(error)} | {"unit": str(worst.unit)}
     reason = Reason(code=ReasonCode.WRONG_RESULT, message=message, check="convert", values=values)
     return dict.fromkeys((node.name for node in nodes), reason)
 
