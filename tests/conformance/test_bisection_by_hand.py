@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lowerdeck.conformance.bisection import find_culprit
+from lowerdeck.conformance.bisection import find_culprit, find_uncompilable
 from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.conformance import ErrorUnit, OutputError, PartitionConformance
 
@@ -69,3 +69,39 @@ def test_two_units_of_a_partition_that_are_wrong_only_together_are_both_to_blame
     found = find_culprit(units(2), Compiler(lambda names: len(names) == 2))
     assert found is not None
     assert found.units == (("n0",), ("n1",))
+
+
+class Failing:
+    """Fails on pieces by a function, and counts them."""
+
+    def __init__(self, fails: Callable[[set[str]], bool]) -> None:
+        self.fails, self.count = fails, 0
+
+    def __call__(self, chosen: Sequence[Unit]) -> bool:
+        self.count += 1
+        return self.fails({name for unit in chosen for name in unit})
+
+
+@pytest.mark.parametrize("culprits", [{"n0"}, {"n12"}, {"n3", "n4"}, {"n0", "n6", "n12"}])
+def test_all_units_that_do_not_compile_are_found(culprits: set[str]) -> None:
+    compiler = Failing(lambda names: bool(names & culprits))
+    assert find_uncompilable(units(13), compiler) == [((name,),) for name in sorted(culprits, key=lambda n: int(n[1:]))]
+    assert compiler.count <= 8 * len(culprits)
+
+
+def test_units_that_do_not_compile_together_are_found() -> None:
+    assert find_uncompilable(units(12), Failing(lambda names: {"n5", "n6"} <= names)) == [(("n5",), ("n6",))]
+
+
+def test_a_partition_that_is_too_large_has_no_culprit() -> None:
+    assert find_uncompilable(units(12), Failing(lambda names: len(names) > 9)) == []
+
+
+def test_a_compiler_that_fails_on_everything_has_no_culprit_and_is_not_asked_about_all() -> None:
+    compiler = Failing(lambda names: True)
+    assert find_uncompilable(units(64), compiler) == []
+    assert compiler.count <= 12
+
+
+def test_a_single_unit_that_does_not_compile_is_the_culprit() -> None:
+    assert find_uncompilable(units(1), Failing(lambda names: True)) == [(("n0",),)]

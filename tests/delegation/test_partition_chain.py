@@ -51,11 +51,11 @@ ORDER = [
     "before STEP",
     "before IO_BOUNDARY",
     "before MARK_EXCLUDED",
-    "before MARK_WRONG",
+    "before MARK_FAULTY",
     "before BACKEND",
     "partitioner",
     "after BACKEND",
-    "after MARK_WRONG",
+    "after MARK_FAULTY",
     "after MARK_EXCLUDED",
     "after IO_BOUNDARY",
     "after STEP",
@@ -98,8 +98,8 @@ def test_every_backend_has_the_same_chain(target: str, lowered: Callable[[str], 
     small = lowered(target)
     lowering = small.backend().lowering(small.quantized())
     lowering.quantized_inputs = True
-    wrong = {"node": Reason(code=ReasonCode.WRONG_RESULT, message="off by 106 LSB")}
-    chain = partition_chain(lowering, check_partitioner_against_plan(small.plan), wrong=wrong)
+    faulty = {"node": Reason(code=ReasonCode.WRONG_RESULT, message="off by 106 LSB")}
+    chain = partition_chain(lowering, check_partitioner_against_plan(small.plan), faulty=faulty)
     own = {HookPosition.BACKEND} if target != "xnnpack_cpu" else set()
     assert {hook.position for hook in chain.hooks} == {*HookPosition} - {HookPosition.BACKEND} | own
 

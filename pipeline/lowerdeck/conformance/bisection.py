@@ -1,7 +1,7 @@
-"""Finds the operators of a partition that make it compute something else than the subgraph that it replaces.
+"""Finds the operators of a partition that its backend computes wrongly or cannot compile.
 
-Pieces of the subgraph are compiled on their own and compared on the values that the edge program computes at their
-inputs, so that an error before a piece has no effect on it.
+Pieces of the partition are compiled on their own. They are compared with the subgraphs that they replace on the values
+that the edge program computes at their inputs, so that an error before a piece has no effect on it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from lowerdeck.conformance.partitions import Values, check_partition, twins_by_p
 from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.conformance.units import Unit, names_in, units
 from lowerdeck.contracts.conformance import PartitionConformance
+from lowerdeck.contracts.errors import PartitionCompilationError
+from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import Reason
+from lowerdeck.delegation.compilation import same_failure
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.graph.nodes import DELEGATION_TAG
 
@@ -27,11 +30,14 @@ if TYPE_CHECKING:
 
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
+    from torch.fx import Graph
 
     from lowerdeck.contracts.backends import Backend
 
 _MAX_TOGETHER = 4
 """Most units of a culprit: beyond it the errors of a deep network have added up, and no operator is to blame."""
+_ALL_FAIL = 4
+"""Operators after which a compiler that failed on every piece so far is taken to fail on any."""
 Check = Callable[[Sequence[Unit]], PartitionConformance | None]
 """Compiles some units on their own and compares them; None where they cannot be compiled."""
 
@@ -58,7 +64,7 @@ def find_culprit(found: Sequence[Unit], check: Check) -> Culprit | None:
         half = len(pieces) // 2
         wrong = next((part for part in (pieces[:half], pieces[half:]) if _is_wrong(check(part))), None)
         if wrong is None:
-            pieces = _without_ends(pieces, check)
+            pieces = _without_ends(pieces, lambda part: _is_wrong(check(part)))
             break
         pieces = wrong
     if len(pieces) > _MAX_TOGETHER:
@@ -69,10 +75,40 @@ def find_culprit(found: Sequence[Unit], check: Check) -> Culprit | None:
     return Culprit(units=tuple(pieces), conformance=conformance)
 
 
-def _without_ends(pieces: list[Unit], check: Check) -> list[Unit]:
+def find_uncompilable(found: Sequence[Unit], fails: Callable[[Sequence[Unit]], bool]) -> list[tuple[Unit, ...]]:
+    """All smallest pieces of `found`, whose units fail to compile together; empty where no operator is to blame.
+
+    Args:
+        found: Units in an order in which none depends on a later one.
+        fails: Whether some consecutive units, compiled on their own, fail in the same way.
+    """
+    compiled, failed_alone = 0, 0
+
+    def check(pieces: Sequence[Unit]) -> bool:
+        nonlocal compiled, failed_alone
+        if compiled == 0 and failed_alone == _ALL_FAIL:
+            return False
+        failed = fails(pieces)
+        compiled += not failed
+        failed_alone += failed and len(pieces) == 1
+        return failed
+
+    def search(pieces: list[Unit]) -> list[tuple[Unit, ...]]:
+        if len(pieces) == 1:
+            return [tuple(pieces)]
+        half = len(pieces) // 2
+        inside = [piece for part in (pieces[:half], pieces[half:]) if check(part) for piece in search(part)]
+        together = [] if inside else _without_ends(pieces, check)
+        return inside or ([tuple(together)] if len(together) <= _MAX_TOGETHER else [])
+
+    culprits = search(list(found))
+    return [] if compiled == 0 and failed_alone == _ALL_FAIL else culprits
+
+
+def _without_ends(pieces: list[Unit], is_wrong: Callable[[Sequence[Unit]], bool]) -> list[Unit]:
     """The shortest run of units that is wrong only together: units are left out at either end while it stays wrong."""
     for end in (slice(1, None), slice(None, -1)):
-        while len(pieces) > 2 and _is_wrong(check(pieces[end])):
+        while len(pieces) > 2 and is_wrong(pieces[end]):
             pieces = pieces[end]
     return pieces
 
@@ -82,57 +118,73 @@ def _is_wrong(conformance: PartitionConformance | None) -> bool:
 
 
 class PieceCompiler:
-    """Compiles pieces of one partition and compares them."""
+    """Compiles pieces of one partition."""
 
     def __init__(
-        self,
-        manager: EdgeProgramManager,
-        backend: Backend,
-        samples: Sequence[Values],
-        workdir: Path,
-        wrong: Mapping[str, Reason],
+        self, manager: EdgeProgramManager, backend: Backend, workdir: Path, faulty: Mapping[str, Reason]
     ) -> None:
         """Prepare for one partition.
 
         Args:
             manager: The edge program before lowering.
             backend: The backend.
-            samples: For every sample the values of all nodes.
             workdir: Folder for the converter's files.
-            wrong: Nodes that stay on the CPU, as for the partition.
+            faulty: Nodes that stay on the CPU, as for the partition.
         """
-        self._manager, self._backend, self._samples = manager, backend, samples
-        self._workdir, self._wrong = workdir, wrong
+        self._manager, self._backend, self._workdir, self._faulty = manager, backend, workdir, faulty
         self.count = 0
         """Number of pieces compiled so far."""
 
-    def check(self, chosen: Sequence[Unit]) -> PartitionConformance | None:
-        """Compile `chosen` on their own and compare them."""
+    def compile(self, chosen: Sequence[Unit]) -> tuple[EdgeProgramManager, Sequence[CompiledPartition]]:
+        """Compile `chosen` on their own: the lowered program with nothing else delegated, and its partitions."""
         self.count += 1
         workdir = self._workdir / f"piece_{self.count}"
         workdir.mkdir(parents=True)
         lowering = self._backend.lowering(self._manager.exported_program())
-        chain = partition_chain(lowering, _only(names_in(chosen)), wrong=self._wrong)
+        chain = partition_chain(lowering, _only(names_in(chosen)), faulty=self._faulty)
+        with self._backend.compiling(workdir) as partitions:
+            return self._manager.to_backend(chain), partitions
+
+
+def culprit_of(part: Subgraph, compiler: PieceCompiler, samples: Sequence[Values]) -> Culprit | None:
+    """The piece of a partition that makes it wrong; None where every piece is right on its own.
+
+    Args:
+        part: The partition.
+        compiler: Compiles pieces of it.
+        samples: For every sample the values of all nodes.
+    """
+
+    def check(chosen: Sequence[Unit]) -> PartitionConformance | None:
         try:
-            with self._backend.compiling(workdir) as partitions:
-                lowered = self._manager.to_backend(chain)
-            (part,) = subgraphs(lowered.exported_program().graph_module)
-            return check_partition(part, twins_by_payload(partitions), self._samples, synthetic=False)
+            lowered, partitions = compiler.compile(chosen)
+            (piece,) = subgraphs(lowered.exported_program().graph_module)
+            return check_partition(piece, twins_by_payload(partitions), samples, synthetic=False)
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
             return None
 
+    return find_culprit(units(part.program.graph), check)
 
-def culprit_of(
-    part: Subgraph,
-    manager: EdgeProgramManager,
-    backend: Backend,
-    samples: Sequence[Values],
-    workdir: Path,
-    wrong: Mapping[str, Reason],
-) -> Culprit | None:
-    """The piece of a partition that makes it wrong; None where every piece is right on its own."""
-    compiler = PieceCompiler(manager, backend, samples, workdir, wrong)
-    return find_culprit(units(part.program.graph), compiler.check)
+
+def uncompilable_pieces(
+    error: PartitionCompilationError, compiler: PieceCompiler, graph: Graph
+) -> list[tuple[Unit, ...]]:
+    """The smallest pieces of a partition on which its backend fails as on the whole; empty where none is to blame.
+
+    Args:
+        error: How the partition failed.
+        compiler: Compiles pieces of it.
+        graph: The edge program's.
+    """
+
+    def fails(chosen: Sequence[Unit]) -> bool:
+        try:
+            compiler.compile(chosen)
+        except Exception as raised:  # whatever a library raises on a piece is only compared
+            return same_failure(error, raised)
+        return False
+
+    return find_uncompilable(units(graph, error.nodes), fails)
 
 
 def _only(names: frozenset[str]) -> PartitionHook:

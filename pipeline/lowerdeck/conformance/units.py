@@ -6,7 +6,7 @@ where integers pass. Float operators are units each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import networkx
@@ -21,14 +21,20 @@ Unit = tuple[str, ...]
 """Names of nodes, in the graph's order."""
 
 
-def units(graph: Graph) -> list[Unit]:
-    """The units of a partition's subgraph, so ordered that none depends on a later one."""
-    nodes = [node for node in graph.nodes if node.op == "call_function"]
+def units(graph: Graph, names: Collection[str] | None = None) -> list[Unit]:
+    """The units of a partition, so ordered that none depends on a later one.
+
+    Args:
+        graph: The partition's subgraph, or the edge program with it.
+        names: The partition's nodes; None for all of `graph`.
+    """
+    nodes = [node for node in graph.nodes if node.op == "call_function" and (names is None or node.name in names)]
     is_quantized = any(operator_name(node).startswith(STATIC_QUANTIZE) for node in nodes)
     joined = networkx.Graph()
     joined.add_nodes_from(nodes)
     for node in nodes:
-        joined.add_edges_from((node, user) for user in node.users if _belong_together(node, user, is_quantized))
+        users = (user for user in node.users if user in joined)
+        joined.add_edges_from((node, user) for user in users if _belong_together(node, user, is_quantized))
     members = {node: index for index, unit in enumerate(networkx.connected_components(joined)) for node in unit}
     between = networkx.DiGraph()
     between.add_nodes_from(dict.fromkeys(members[node] for node in nodes))
@@ -52,8 +58,6 @@ def names_in(chosen: Sequence[Unit]) -> frozenset[str]:
 
 def _belong_together(node: Node, user: Node, is_quantized: bool) -> bool:
     """Whether a backend needs both in one partition: no integers pass between them."""
-    if user.op != "call_function":
-        return False
     name, user_name, value = operator_name(node), operator_name(user), node.meta.get("val")
     if name.startswith(DEQUANTIZE) or user_name.startswith(STATIC_QUANTIZE) or user_name == "getitem":
         return True

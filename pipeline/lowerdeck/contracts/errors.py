@@ -31,6 +31,24 @@ class ConversionError(LowerdeckError):
     """A converter crashed, exceeded its time limit or returned no valid partition."""
 
 
+class ConverterTimeoutError(ConversionError):
+    """A converter did not finish within its time limit."""
+
+
+class PartitionCompilationError(ConversionError):
+    """A backend did not compile one of its partitions."""
+
+    def __init__(self, message: str, nodes: frozenset[str]) -> None:
+        """Store the partition's nodes next to the message.
+
+        Args:
+            message: What failed and at which operator.
+            nodes: Names of the partition's nodes in the edge program.
+        """
+        super().__init__(message)
+        self.nodes = nodes
+
+
 class SampleOverlapError(LowerdeckError):
     """Calibration and evaluation share a sample: accuracy would be measured on data that the program has seen."""
 

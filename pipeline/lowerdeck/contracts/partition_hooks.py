@@ -27,9 +27,9 @@ class HookPosition(IntEnum):
     """
 
     BACKEND = 1
-    """Backend-specific changes next to the partitioner; it reads the marks of MARK_WRONG and MARK_EXCLUDED."""
-    MARK_WRONG = 2
-    """Marks the nodes that were found to compute something else on the delegate."""
+    """Backend-specific changes next to the partitioner; it reads the marks of MARK_FAULTY and MARK_EXCLUDED."""
+    MARK_FAULTY = 2
+    """Marks the nodes that the delegate was found to compute wrongly, or not to compile."""
     MARK_EXCLUDED = 3
     """Marks the nodes that options exclude, and removes earlier marks of this kind."""
     IO_BOUNDARY = 4

@@ -18,6 +18,8 @@ class ReasonCode(StrEnum):
     """A configuration option keeps it, or its quantize/dequantize cluster, off the delegate."""
     WRONG_RESULT = "wrong_result"
     """Delegated, it computes something else than the quantized model; convert measured it."""
+    NOT_COMPILED = "not_compiled"
+    """The partitioner accepts it, but the backend's compiler fails on it; convert tried."""
     USER_CHECK = "user_check"
     """A user's check, named in the configuration, refused it."""
     NO_CONVERTER = "no_converter"

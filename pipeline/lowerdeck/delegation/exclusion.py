@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _MARK = "lowerdeck_excluded_by"
-_WRONG = "lowerdeck_wrong_result"
+_FAULTY = "lowerdeck_faulty"
 _OPERATOR = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 _GLOB = re.compile(r"[\w.*?!\[\]-]+")
 
@@ -108,26 +108,26 @@ def mark(graph: torch.fx.Graph, exclusion: Exclusion) -> None:
         raise LowerdeckError("\n".join(unmatched))
 
 
-def mark_wrong_results(wrong: Mapping[str, Reason]) -> PartitionHook:
-    """Return the hook that keeps nodes off the delegate which were found to compute something else there.
+def mark_faulty(faulty: Mapping[str, Reason]) -> PartitionHook:
+    """Return the hook that keeps nodes off the delegate that were found to be wrong there, or not to compile.
 
     Args:
-        wrong: Name of a node -> its reason, with the measured error.
+        faulty: Name of a node -> its reason.
     """
 
     def partition_marked(decide: Partition, program: ExportedProgram) -> PartitionResult:
         for node in program.graph.nodes:
-            node.meta.pop(_WRONG, None)
-            if node.name in wrong:
-                node.meta[_WRONG] = wrong[node.name]
+            node.meta.pop(_FAULTY, None)
+            if node.name in faulty:
+                node.meta[_FAULTY] = faulty[node.name]
         return decide(program)
 
-    return PartitionHook(position=HookPosition.MARK_WRONG, partition=partition_marked)
+    return PartitionHook(position=HookPosition.MARK_FAULTY, partition=partition_marked)
 
 
 def is_excluded(node: torch.fx.Node) -> bool:
-    """Whether an option or a wrong result keeps `node` off the delegate."""
-    return _MARK in node.meta or _WRONG in node.meta
+    """Whether an option or a fault of the delegate keeps `node` off the delegate."""
+    return _MARK in node.meta or _FAULTY in node.meta
 
 
 def excluded_by(node: torch.fx.Node) -> str | None:
@@ -137,11 +137,11 @@ def excluded_by(node: torch.fx.Node) -> str | None:
 
 
 def exclusion_reason(node: torch.fx.Node) -> Reason | None:
-    """Return why `node` is kept off the delegate by an option or a wrong result; None where neither does."""
-    wrong: Reason | None = node.meta.get(_WRONG)
+    """Return why `node` is kept off the delegate by an option or a fault of the delegate; None where neither does."""
+    fault: Reason | None = node.meta.get(_FAULTY)
     excluded = excluded_by(node)
     if excluded is None:
-        return wrong
+        return fault
     option, _, pattern = excluded.partition(": ")
     return Reason(
         code=ReasonCode.EXCLUDED,
@@ -168,11 +168,11 @@ def missing_kernel_error(node: torch.fx.Node, pattern: str | None) -> LowerdeckE
 
     Args:
         node: The node.
-        pattern: Option and pattern that exclude it; None where it computes a wrong result on the delegate.
+        pattern: Option and pattern that exclude it; None where the delegate computes it wrongly or does not compile.
     """
     if pattern is None:
         return LowerdeckError(
-            f"{node.name} computes a wrong result on the delegate, and ExecuTorch has no CPU kernel for "
+            f"the delegate computes {node.name} wrongly or does not compile it, and ExecuTorch has no CPU kernel for "
             f"{operator_name(node)}, which was preserved for the delegate. Keep it off by its name, so that it is "
             f"decomposed: target.options.operators_not_to_delegate: [{operator_name(node)}]"
         )

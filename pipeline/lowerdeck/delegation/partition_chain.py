@@ -12,7 +12,7 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.contracts.partition_hooks import PartitionHook, PreservedOperators
 from lowerdeck.contracts.plan import Reason
-from lowerdeck.delegation.exclusion import mark_wrong_results
+from lowerdeck.delegation.exclusion import mark_faulty
 from lowerdeck.graph.io_boundary import keep_io_boundary_on_cpu
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def partition_chain(
-    lowering: Lowering, *step_hooks: PartitionHook, wrong: Mapping[str, Reason] = MappingProxyType({})
+    lowering: Lowering, *step_hooks: PartitionHook, faulty: Mapping[str, Reason] = MappingProxyType({})
 ) -> PartitionChain:
     """Wrap the partitioner of `lowering` in its own hooks, those of the I/O boundary and those of a step.
 
@@ -29,9 +29,10 @@ def partition_chain(
     Args:
         lowering: How the backend lowers the program.
         step_hooks: Hooks of the step.
-        wrong: Nodes that compute something else on the delegate and stay on the CPU, each with its reason.
+        faulty: Nodes that the delegate computes wrongly or does not compile, each with its reason; they stay on
+            the CPU.
     """
-    marking = [mark_wrong_results(wrong)] if wrong else []
+    marking = [mark_faulty(faulty)] if faulty else []
     hooks = [*lowering.hooks, *marking, *keep_io_boundary_on_cpu(lowering), *step_hooks]
     return PartitionChain(lowering.partitioner, hooks)
 

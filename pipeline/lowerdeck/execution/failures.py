@@ -9,11 +9,20 @@ import traceback
 from pathlib import Path
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.graph import library_errors
 
 LOGS = Path("build") / "logs"
 """Folder for tracebacks."""
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_OWN_PACKAGES = ("lowerdeck", "stages")
+_WAYS_OUT = {
+    "export": "rewrite that line of the model with operators that torch.export takes",
+    "calibrate": "keep its module in float (quantization.keep_float) or choose another quantization",
+    "quantize": "keep its module in float (quantization.keep_float) or choose another quantization",
+    "partition": "keep it off the delegate (target.options.modules_not_to_delegate), keep its module in float "
+    "(quantization.keep_float) or rewrite that line of the model",
+    "convert": "keep it off the delegate (target.options.nodes_not_to_delegate) or rewrite that line of the model",
+}
+"""What to do about an operator that a library fails on, by the stage."""
 
 
 def failure_message(error: Exception, name: str) -> str:
@@ -29,11 +38,10 @@ def failure_message(error: Exception, name: str) -> str:
         return known
     if isinstance(error, MemoryError):
         return "not enough memory; end other programs, or build a smaller model. What was built before is unchanged"
-    text = " ".join(str(error).split()) or "without a message"
-    text = text if len(text) <= 500 else f"{text[:500]} ..."
-    source = _raised_by(error)
-    cause = f"{source} raised {type(error).__name__}" if source else f"unforeseen {type(error).__name__}"
-    return f"{cause}: {text}\n{_where_the_traceback_is(error, name)}. What was built before is unchanged"
+    message = f"{library_errors.described(error)}\n{_where_the_traceback_is(error, name)}"
+    if name in _WAYS_OUT and library_errors.handled_node(error) is not None:
+        message = f"{message}. Way out: {_WAYS_OUT[name]}"
+    return f"{message}. What was built before is unchanged"
 
 
 def _operating_system_message(error: OSError) -> str | None:
@@ -52,17 +60,6 @@ def _operating_system_message(error: OSError) -> str | None:
         shown = path if len(path) <= 200 else f"{path[:200]} ..."
         return f"the path{shown} is too long for the file system; shorten it"
     return None
-
-
-def _raised_by(error: Exception) -> str:
-    """The installed package whose code raised `error`; empty where this project's did."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        parts = Path(frame.filename).parts
-        if "site-packages" in parts:
-            return parts[parts.index("site-packages") + 1].removesuffix(".py")
-        if any(package in parts for package in _OWN_PACKAGES):
-            return ""
-    return ""
 
 
 def _where_the_traceback_is(error: Exception, name: str) -> str:

@@ -208,9 +208,11 @@ def _partitioning(refused: UndelegatedNode) -> str:
     return "make the nodes around it delegable, so that one partition can contain them all"
 
 
+_FAULT = "a fault of the backend: write it differently, or report it to the vendor"
 _BY_CODE: Mapping[ReasonCode, Callable[[UndelegatedNode], str]] = {
     ReasonCode.EXCLUDED: _excluded,
-    ReasonCode.WRONG_RESULT: lambda refused: "a fault of the backend: write it differently, or report it to the vendor",
+    ReasonCode.WRONG_RESULT: lambda refused: _FAULT,
+    ReasonCode.NOT_COMPILED: lambda refused: _FAULT,
     ReasonCode.USER_CHECK: lambda refused: "change your own check, or take it out of the target's options",
     ReasonCode.NO_CONVERTER: _no_converter,
     ReasonCode.NOT_QUANTIZED: _not_quantized,

@@ -20,6 +20,7 @@ from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan, Reason
 from lowerdeck.delegation import verification
+from lowerdeck.delegation.compilation import naming_failed_partition
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
@@ -71,7 +72,7 @@ def convert(
     plan: DelegationPlan,
     backend: Backend,
     workdir: Path,
-    wrong: Mapping[str, Reason] = MappingProxyType({}),
+    faulty: Mapping[str, Reason] = MappingProxyType({}),
 ) -> Converted:
     """Lower an edge program according to `plan`.
 
@@ -80,10 +81,11 @@ def convert(
         plan: Decisions of partition; the partitioner runs again and has to decide the same.
         backend: The backend that partition used.
         workdir: Empty folder for the converter's files.
-        wrong: Nodes that compute something else on the delegate; `plan` keeps them on the CPU.
+        faulty: Nodes that the delegate computes wrongly or does not compile; `plan` keeps them on the CPU.
 
     Raises:
-        ConversionError: the converter failed.
+        PartitionCompilationError: a partition was not compiled.
+        ConverterTimeoutError: the converter exceeded its time limit.
         LowerdeckError: the converter, the partitioner's decisions or their result differ from those in partition, or
             the program cannot have the integer inputs or outputs that the backend's options require.
     """
@@ -92,9 +94,9 @@ def convert(
     names = io_boundary.input_and_output_names(manager.exported_program())
     output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
-    partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan), wrong=wrong)
+    partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan), faulty=faulty)
     with fast_graph_passes():
-        with backend.compiling(workdir) as partitions:
+        with naming_failed_partition(plan), backend.compiling(workdir) as partitions:
             lowered = manager.to_backend(partitioner)
         verification.check_lowered_program(lowered.exported_program().graph_module, plan)
         replaced = subgraphs(lowered.exported_program().graph_module)

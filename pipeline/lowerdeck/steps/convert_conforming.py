@@ -1,20 +1,31 @@
-"""Step convert, checked: partitions are executed beside what they replace, and operators to blame stay on the CPU."""
+"""Step convert, checked: partitions are executed beside what they replace, and operators to blame stay on the CPU.
+
+Operators are to blame where the backend computes something else than the quantized model, or fails to compile.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.conformance.bisection import Culprit, culprit_of
-from lowerdeck.conformance.partitions import Inputs, all_values, boundary_values, check_partition, twins_by_payload
+from lowerdeck.conformance.bisection import PieceCompiler, culprit_of, uncompilable_pieces
+from lowerdeck.conformance.partitions import (
+    Inputs,
+    Values,
+    all_values,
+    boundary_values,
+    check_partition,
+    twins_by_payload,
+)
 from lowerdeck.conformance.programs import program_errors
 from lowerdeck.conformance.subgraphs import Subgraph
+from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.conformance import ConformanceSettings, OutputError, PartitionConformance
-from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, LowerdeckError, PartitionCompilationError
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_made_program
@@ -23,6 +34,7 @@ from lowerdeck.steps.partition import replan
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
+    from torch.fx import Graph
 
 WAYS_OUT = (
     "Keep the operator off the delegate (target.options.nodes_not_to_delegate), let convert find and exclude it "
@@ -68,14 +80,26 @@ def convert_conforming(
         report: Shows a line to the user.
 
     Raises:
-        ConversionError: a partition computes something else, and `settings` or the means found forbid to go on.
+        ConversionError: a partition computes something else or is not compiled, and `settings` or the means found
+            forbid to go on.
         LowerdeckError: see `convert`.
     """
-    samples, wrong, accumulating = samples[: settings.num_samples], dict[str, Reason](), set[frozenset[str]]()
+    samples, faulty, accumulating = samples[: settings.num_samples], dict[str, Reason](), set[frozenset[str]]()
     for round_number in range(settings.max_rounds + 1):
+        may_exclude = settings.on_mismatch == "exclude" and round_number < settings.max_rounds
         folder = workdir / f"round_{round_number}"
         folder.mkdir()
-        converted = convert(manager, plan, backend, folder, wrong)
+        try:
+            converted = convert(manager, plan, backend, folder, faulty)
+        except PartitionCompilationError as error:
+            report(str(error))
+            pieces = PieceCompiler(manager, backend, folder / "pieces", faulty)
+            kept = _uncompilable(error, pieces, manager.exported_program().graph, plan)
+            if not kept or not may_exclude:
+                raise _not_compiled_error(error, kept, plan) from error
+            faulty |= _on_cpu(kept, plan, report)
+            plan = replan(manager, backend, faulty)
+            continue
         checked, unchecked = _checked(manager, converted, samples)
         result = ConvertedConforming(
             converted=converted,
@@ -84,28 +108,22 @@ def convert_conforming(
             accumulating=frozenset(part.tag for part, _ in checked if part.nodes in accumulating),
             unchecked=tuple(unchecked),
         )
-        if round_number == 0:
-            for line in unchecked:
-                report(line)
+        for line in unchecked if round_number == 0 else ():
+            report(line)
         mismatches = [(part, found) for part, found in checked if not found.conforms and part.nodes not in accumulating]
         for _, found in mismatches:
             report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
         if not mismatches or settings.on_mismatch == "warn":
             return _with_program_checked(result, manager, samples, settings, report)
-        if settings.on_mismatch == "fail":
-            raise _not_conforming_error(mismatches, "evaluation.conformance.on_mismatch is `fail`")
-        if round_number == settings.max_rounds:
-            raise _not_conforming_error(mismatches, f"max_rounds: {settings.max_rounds} rounds of exclusions")
+        if not may_exclude:
+            raise _not_conforming_error(mismatches, settings)
         for part, _ in mismatches:
             report(f"partition {part.tag}: looking for the operator to blame")
-            values = all_values(manager.exported_program(), part, samples)
-            culprit = culprit_of(part, manager, backend, values, folder / f"pieces_{part.tag}", wrong)
-            if culprit is None:
-                report("every piece of it agrees within rounding: the errors of its depth add up")
-                accumulating.add(part.nodes)
-            else:
-                wrong |= _reasons(culprit, plan, report)
-        plan = replan(manager, backend, wrong)
+            pieces = PieceCompiler(manager, backend, folder / f"pieces_{part.tag}", faulty)
+            wrong = _wrong_results(part, pieces, all_values(manager.exported_program(), part, samples), plan)
+            accumulating |= {part.nodes} if not wrong else set()
+            faulty |= _on_cpu(wrong, plan, report)
+        plan = replan(manager, backend, faulty)
     raise AssertionError("the loop ends in a return or an error")
 
 
@@ -160,31 +178,85 @@ def _with_program_checked(
     return replace(result, outputs=errors)
 
 
-def _reasons(culprit: Culprit, plan: DelegationPlan, report: Callable[[str], None]) -> dict[str, Reason]:
-    """The reason of every computing node that stays on the CPU, reported with its place in the model.
-
-    Of units that are wrong only together, the one with the fewest MACs stays: that breaks the combination.
-    """
-    computing = {node.name: node for node in plan.nodes if node.compute}
-    in_units = [[computing[name] for name in unit if name in computing] for unit in culprit.units]
-    nodes = min(filter(None, reversed(in_units)), key=lambda unit: sum(node.macs for node in unit), default=[])
+def _wrong_results(
+    part: Subgraph, pieces: PieceCompiler, samples: Sequence[Values], plan: DelegationPlan
+) -> dict[str, Reason]:
+    """The reason of every computing node that has to stay on the CPU because its result is wrong."""
+    culprit = culprit_of(part, pieces, samples)
+    if culprit is None:
+        return {}
     worst = culprit.conformance.worst
-    others = "" if len(culprit.units) == 1 else f" together with {len(culprit.units) - 1} operators around it"
-    message = f"on the delegate it computes something else{others}: {worst}"
-    places = [f"{node.name} ({node.operator}{_place(node.module, node.source)})" for node in nodes]
-    report(f"stays on the CPU: {listed(places, 5)}: {message}")
+    message = f"on the delegate it computes something else{_together(culprit.units)}: {worst}"
     measured = {"max_error": worst.max_error, "mean_error": worst.mean_error}
     values = {name: error for name, error in measured.items() if math.isfinite(error)} | {"unit": str(worst.unit)}
     reason = Reason(code=ReasonCode.WRONG_RESULT, message=message, check="convert", values=values)
-    return dict.fromkeys((node.name for node in nodes), reason)
+    return dict.fromkeys(_cheapest(culprit.units, plan), reason)
+
+
+def _uncompilable(
+    error: PartitionCompilationError, pieces: PieceCompiler, graph: Graph, plan: DelegationPlan
+) -> dict[str, Reason]:
+    """The reason of every computing node that has to stay on the CPU because the compiler fails on it."""
+    found: dict[str, Reason] = {}
+    failure = str(error).partition(" was not compiled: ")[2].splitlines()[0]
+    for units in uncompilable_pieces(error, pieces, graph):
+        message = f"the backend's compiler fails on it{_together(units)}: {failure}"
+        reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
+        found |= dict.fromkeys(_cheapest(units, plan), reason)
+    return found
+
+
+def _cheapest(units: Sequence[Unit], plan: DelegationPlan) -> list[str]:
+    """Computing nodes of the unit with the fewest MACs: of units that fail only together it breaks the combination."""
+    macs = {node.name: node.macs for node in plan.nodes if node.compute}
+    in_units = [[name for name in unit if name in macs] for unit in units]
+    return min(filter(None, reversed(in_units)), key=lambda unit: sum(map(macs.__getitem__, unit)), default=[])
+
+
+def _together(units: Sequence[Unit]) -> str:
+    return "" if len(units) == 1 else f" together with {len(units) - 1} operators around it"
+
+
+def _on_cpu(reasons: dict[str, Reason], plan: DelegationPlan, report: Callable[[str], None]) -> dict[str, Reason]:
+    """`reasons`, reported with the places of their nodes in the model."""
+    if not reasons:
+        report("every piece of it agrees within rounding: the errors of its depth add up")
+    for message in dict.fromkeys(reason.message for reason in reasons.values()):
+        places = _places([name for name, reason in reasons.items() if reason.message == message], plan)
+        report(f"stays on the CPU: {listed(places, 5)}: {message}")
+    return reasons
+
+
+def _places(names: Sequence[str], plan: DelegationPlan) -> list[str]:
+    nodes = {node.name: node for node in plan.nodes}
+    return [f"{name} ({nodes[name].operator}{_place(nodes[name].module, nodes[name].source)})" for name in names]
 
 
 def _place(module: str, source: str) -> str:
     return "".join(f", {text}" for text in (module, source) if text)
 
 
-def _not_conforming_error(mismatches: Sequence[tuple[Subgraph, PartitionConformance]], why: str) -> ConversionError:
+def _not_conforming_error(
+    mismatches: Sequence[tuple[Subgraph, PartitionConformance]], settings: ConformanceSettings
+) -> ConversionError:
+    limit = f"after max_rounds: {settings.max_rounds} rounds of exclusions"
+    why = "evaluation.conformance.on_mismatch is `fail`" if settings.on_mismatch == "fail" else limit
     lines = "\n".join(f"  partition {found.partition}: {found.worst}" for _, found in mismatches)
     return ConversionError(
         f"{len(mismatches)} partitions compute something else than the quantized model ({why}):\n{lines}\n{WAYS_OUT}"
+    )
+
+
+def _not_compiled_error(
+    error: PartitionCompilationError, kept: Mapping[str, Reason], plan: DelegationPlan
+) -> ConversionError:
+    if not kept:
+        return ConversionError(
+            f"{error}\nNo operator of the partition is to blame by itself. Keep some of them on the CPU "
+            "(target.options.modules_not_to_delegate), or choose another target or converter"
+        )
+    places = "\n".join(f"  {place}" for place in _places(list(kept), plan))
+    return ConversionError(
+        f"{error}\nThe compiler fails on\n{places}\nKeep them on the CPU: target.options.nodes_not_to_delegate: "
+        f"[{', '.join(kept)}]; evaluation.conformance.on_mismatch: exclude does so by itself, up to max_rounds times"
     )

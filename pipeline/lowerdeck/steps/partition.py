@@ -135,21 +135,22 @@ def _preserved_nodes(program: ExportedProgram, preserved: PreservedOperators) ->
 
 
 def replan(
-    edge: EdgeProgramManager, backend: Backend, wrong: Mapping[str, Reason] = MappingProxyType({})
+    edge: EdgeProgramManager, backend: Backend, faulty: Mapping[str, Reason] = MappingProxyType({})
 ) -> DelegationPlan:
     """The plan for an edge program of `partition` under other options, which leave the program unchanged.
 
     Args:
         edge: The stored edge program.
         backend: Has options that differ in Backend.delegation_options at most, and the same preserved_ops.
-        wrong: Nodes that compute something else on the delegate and stay on the CPU, each with its reason.
+        faulty: Nodes that the delegate computes wrongly or does not compile, each with its reason; they stay on
+            the CPU.
 
     Raises:
         NothingDelegatedError: no node would be delegated; the message lists the reasons.
     """
     lowering = backend.lowering(edge.exported_program())
     with fast_graph_passes(), _planning(lowering, backend) as planner:
-        edge.to_backend(partition_chain(lowering, planner.hook, wrong=wrong))
+        edge.to_backend(partition_chain(lowering, planner.hook, faulty=faulty))
     return _require_delegation(planner.plan)
 
 

@@ -13,7 +13,7 @@ from executorch.backends.arm import arm_vela
 from executorch.backends.arm.arm_vela import VelaCompileResult, VelaExternalBlock
 
 from lowerdeck.backends.ethos_u.vela_config import STOCK, VelaConfig
-from lowerdeck.contracts.errors import ConversionError
+from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,8 @@ def compile_tosa(
         timeout_s: Time limit for Vela.
 
     Raises:
-        ConversionError: Vela failed or exceeded the time limit; the message names the folder with its input and log.
+        ConverterTimeoutError: Vela exceeded the time limit; the message names the folder with its input and log.
+        ConversionError: Vela failed; likewise.
     """
     folder.mkdir(parents=True)
     (folder / "model.tosa").write_bytes(tosa)
@@ -79,7 +80,7 @@ def _run(folder: Path, timeout_s: float) -> None:
                 command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=timeout_s
             ).returncode
         except subprocess.TimeoutExpired:
-            raise ConversionError(
+            raise ConverterTimeoutError(
                 f"Vela did not finish {folder.name} within {timeout_s:g} s (flavor.timeout_s). "
                 f"Its input and log are in {folder}"
             ) from None

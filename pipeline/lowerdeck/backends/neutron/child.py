@@ -17,6 +17,7 @@ from lowerdeck.backends.neutron import convert_worker
 LOG_NAME = "converter.log"
 OUTPUT_NAME = "output"
 """The converter's current folder, below the job's; it keeps the files that the converter writes."""
+TIME_LIMIT = "time_limit"
 _LOG_TAIL_LINES = 30
 # Would make an interpreter of another environment import modules of this one.
 _ENVIRONMENT_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
@@ -26,7 +27,7 @@ class FailedError(Exception):
     """A failed job; the message continues a sentence about the converter."""
 
     def __init__(self, message: str, kind: str | None = None) -> None:
-        """`kind` is one of convert_worker.ERROR_KINDS where the converter reported the failure."""
+        """`kind` is one of convert_worker.ERROR_KINDS where the converter reported the failure, or TIME_LIMIT."""
         super().__init__(message)
         self.kind = kind
 
@@ -58,7 +59,7 @@ def run(python: str, job: dict[str, Any], folder: Path, timeout_s: float) -> dic
     (folder / "job.json").write_text(json.dumps(job, indent=2, sort_keys=True), encoding="utf-8")
     exit_code = _wait(python, folder, timeout_s)
     if exit_code is None:
-        raise FailedError(f"was ended at its time limit of {timeout_s:g} s")
+        raise FailedError(f"was ended at its time limit of {timeout_s:g} s", TIME_LIMIT)
     if not result_file.is_file():
         raise FailedError(_describe_exit(exit_code))
     result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from typing import Any
 from lowerdeck.backends.neutron import child, convert_worker
 from lowerdeck.backends.neutron.convert_worker import DEFAULT_OPTIONS
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, read_graph
-from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError, LowerdeckError
 
 INSTALLED_SDK = "eiq_neutron_sdk"
 REFERENCE_SDK = "lowerdeck.backends.neutron.reference"
@@ -212,7 +212,8 @@ def convert(
     try:
         result = _run(flavor, job, folder, flavor.timeout_s if timeout_s is None else timeout_s)
     except child.FailedError as failed:
-        raise ConversionError(failure_message(flavor, folder, str(failed))) from None
+        kind = ConverterTimeoutError if failed.kind == child.TIME_LIMIT else ConversionError
+        raise kind(failure_message(flavor, folder, str(failed))) from None
     converted = (folder / "converted.tflite").read_bytes()
     if reason := _neutron_graph_problem(converted):
         raise ConversionError(failure_message(flavor, folder, f"The converter {flavor.name} {reason}"))

@@ -71,7 +71,7 @@ class RejectionRecorder:
         reason = self._reason_of_compute(compute)
         if reason.code is ReasonCode.PARTITIONING and reason.check == _PARTITIONING:
             return reason  # supported by itself
-        if reason.code in (ReasonCode.EXCLUDED, ReasonCode.WRONG_RESULT):
+        if reason.code in (ReasonCode.EXCLUDED, ReasonCode.WRONG_RESULT, ReasonCode.NOT_COMPILED):
             named = reason.node or compute.name
             message = f"in one quantize/dequantize cluster with {named}, which is excluded"
             return Reason(code=reason.code, message=message, check=_CLUSTER, values=reason.values, node=named)

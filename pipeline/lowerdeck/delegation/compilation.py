@@ -1,0 +1,77 @@
+"""Which partition a backend failed to compile."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from executorch.exir.backend.backend_details import BackendDetails
+
+from lowerdeck.contracts.errors import ConverterTimeoutError, LowerdeckError, PartitionCompilationError
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.graph import library_errors
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_COMPILING = BackendDetails.preprocess_multimethod.__func__.__code__
+"""ExecuTorch's loop over the partitions of a backend."""
+_NOT_ABOUT_AN_OPERATOR = (ConverterTimeoutError, OSError, MemoryError)
+
+
+@contextmanager
+def naming_failed_partition(plan: DelegationPlan) -> Iterator[None]:
+    """Turn an exception from a backend's compiler into one that knows its partition; others pass unchanged.
+
+    Args:
+        plan: The plan that `to_backend` follows in this context.
+
+    Raises:
+        PartitionCompilationError: a partition was not compiled; its cause is what the compiler raised.
+    """
+    try:
+        yield
+    except _NOT_ABOUT_AN_OPERATOR:
+        raise
+    except Exception as error:
+        program = _compiled_program(error)
+        if program is None:
+            raise
+        tag, nodes = _partition_of(program, plan)
+        what = str(error) if isinstance(error, LowerdeckError) else library_errors.described(error)
+        computing = sum(node.compute for node in plan.nodes if node.name in nodes)
+        message = f"partition {tag} ({computing} operators) was not compiled: {what}"
+        raise PartitionCompilationError(message, nodes) from error
+
+
+def same_failure(error: BaseException, other: BaseException) -> bool:
+    """Whether two failed compilations raised the same kind of exception at the same line."""
+    return _origin(error) == _origin(other)
+
+
+def _origin(error: BaseException) -> tuple[type, str, int]:
+    cause = error.__cause__ or error
+    *_, (frame, line) = traceback.walk_tb(cause.__traceback__)
+    return type(cause), frame.f_code.co_filename, line
+
+
+def _compiled_program(error: BaseException) -> ExportedProgram | None:
+    """The partition that ExecuTorch was compiling when `error` was raised."""
+    found: ExportedProgram | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is _COMPILING:
+            found = frame.f_locals.get("program")
+    return found
+
+
+def _partition_of(program: ExportedProgram, plan: DelegationPlan) -> tuple[str, frozenset[str]]:
+    """Tag and nodes of the partition that `program` was made from; passes of a compiler may have renamed some nodes."""
+    compiled = {node.name for node in program.graph.nodes}
+    partitions: dict[str, set[str]] = {}
+    for node in plan.nodes:
+        if node.partition is not None:
+            partitions.setdefault(node.partition, set()).add(node.name)
+    tag = max(partitions, key=lambda tag: len(partitions[tag] & compiled))
+    return tag, frozenset(partitions[tag])

@@ -1,0 +1,79 @@
+"""What a library raised, and at which operator of the model: one line instead of a traceback."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerdeck.graph.modules import module_path
+from lowerdeck.graph.nodes import operator_name
+from lowerdeck.graph.source_lines import source_line
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    import torch
+
+_OWN_PACKAGES = ("lowerdeck", "stages")
+_MAX_LENGTH = 500
+
+
+def library_of(error: BaseException) -> str:
+    """The installed package whose code raised `error`; empty where this project's did."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        parts = Path(frame.filename).parts
+        if "site-packages" in parts:
+            return parts[parts.index("site-packages") + 1].removesuffix(".py")
+        if any(package in parts for package in _OWN_PACKAGES):
+            return ""
+    return ""
+
+
+def described(error: BaseException) -> str:
+    """One line: who raised what, and at which operator, e.g. `executorch raised KeyError: 3 at add (aten.add.Tensor)`.
+
+    Args:
+        error: An exception that is not meant for users.
+    """
+    text = " ".join(str(error).split()) or "without a message"
+    text = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]} ..."
+    source, node = library_of(error), handled_node(error)
+    cause = f"{source} raised {type(error).__name__}" if source else f"unforeseen {type(error).__name__}"
+    return f"{cause}: {text}" + ("" if node is None else f" (at {described_node(node)})")
+
+
+def described_node(node: torch.fx.Node) -> str:
+    """A node for a person: `aten_add_tensor (aten.add.Tensor, layer1.0, resnet.py:92)`."""
+    found = (operator_name(node), module_path(node), source_line(node.meta.get("stack_trace")))
+    return f"{node.name} ({', '.join(filter(None, found))})"
+
+
+def handled_node(error: BaseException) -> torch.fx.Node | None:
+    """The operator that the innermost function in the traceback was called with; None where none was.
+
+    Only arguments count: a local variable may be left over from a loop that has ended.
+    """
+    if "torch.fx" not in sys.modules:
+        return None
+    from torch.fx import Node
+
+    found = None
+    for frame in _frames(error):
+        for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+            value = frame.f_locals.get(name)
+            if isinstance(value, Node) and value.op == "call_function":
+                found = value
+    return found
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """Frames from the outermost to where the first of the chained exceptions was raised."""
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
+        chain.append(inner)
+    for each in chain:
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            yield frame

@@ -1,0 +1,123 @@
+"""lowerdeck.steps.convert_conforming where a backend's compiler fails on what its partitioner accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.compat import xnnpack
+from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError
+from lowerdeck.contracts.plan import ReasonCode
+from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
+from lowerdeck.steps.partition import partition
+from tests.backends.neutron.steps import neutron, quantized
+from tests.conftest import Lowered
+
+SHAPE = [1, 8, 8, 8]
+
+
+class Shuffled(nn.Module):
+    """A channel shuffle between convolutions: NXP's partitioner takes its permutation, and NXP's converter does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Conv2d(8, 16, 3, padding=1, groups=2)
+        self.shuffle = nn.ChannelShuffle(2)
+        self.after = nn.Conv2d(16, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.after(self.shuffle(torch.relu(self.before(x))))
+        return scores
+
+
+@pytest.fixture(scope="module")
+def shuffled() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    program = quantized(Shuffled().eval(), SHAPE)
+    return program, partition(program, neutron())
+
+
+@pytest.fixture
+def converted(
+    shuffled: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[ConvertedConforming, list[str]]]:
+    """(settings) -> the converted program, and what was reported."""
+    partitioned = shuffled[1]
+    monkeypatch.chdir(tmp_path)
+    write_edge_program(partitioned.program, partitioned.edge_config)
+
+    def run(**settings: Any) -> tuple[ConvertedConforming, list[str]]:
+        said: list[str] = []
+        (tmp_path / "work").mkdir()
+        samples = [(torch.randn(*SHAPE),)]
+        work, edge, chosen = tmp_path / "work", read_edge_program(), ConformanceSettings(**settings)
+        return convert_conforming(edge, partitioned.plan, neutron(), samples, work, chosen, said.append), said
+
+    return run
+
+
+def test_operators_that_the_compiler_fails_on_stay_on_the_cpu(
+    shuffled: tuple[Any, Any], converted: Callable[..., tuple[ConvertedConforming, list[str]]]
+) -> None:
+    found, said = converted()
+    kept_off = [node for node in found.plan.nodes if node.reason and node.reason.code is ReasonCode.NOT_COMPILED]
+    assert {node.module for node in kept_off if node.compute} == {"shuffle"}
+    on_cpu = {node.module for node in found.plan.nodes if node.compute and not node.partition}
+    assert "after" not in on_cpu
+    assert "before" not in on_cpu
+    assert "executorch raised AssertionError: " in said[0]
+    assert "test_convert_uncompilable.py:" in said[1]  # the line of the model's code
+    assert all(part.conforms for part in found.partitions)
+    twins = {part.payload: part.twin for part in found.converted.partitions if part.twin is not None}
+    sample, (scale,) = torch.randn(*SHAPE), found.converted.output_scales
+    expected = shuffled[0].module(check_guards=False)(sample)
+    (actual,) = open_made_program(found.converted.program, twins)(sample)
+    assert scale is not None
+    assert float((actual - expected).abs().max()) <= 1.01 * scale
+
+
+@pytest.mark.parametrize("settings", [{"on_mismatch": "fail"}, {"on_mismatch": "warn"}, {"max_rounds": 0}])
+def test_where_nothing_may_be_excluded_the_message_names_the_operators_and_the_way_out(
+    converted: Callable[..., tuple[ConvertedConforming, list[str]]], settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ConversionError) as caught:
+        converted(**settings)
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith("partition tag")
+    assert "executorch raised AssertionError" in first
+    assert any("aten_permute_copy_default (aten.permute_copy.default, shuffle, " in line for line in lines)
+    assert "target.options.nodes_not_to_delegate: [" in lines[-1]
+
+
+def failing(error: Exception) -> Callable[..., bytes]:
+    def serialize(*arguments: object) -> bytes:
+        raise error
+
+    return serialize
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "says"),
+    [
+        (KeyError("pad"), ConversionError, "No operator of the partition is to blame by itself"),
+        (ConverterTimeoutError("600 s are over"), ConverterTimeoutError, "^600 s are over$"),
+        (OSError(28, "No space left on device"), OSError, "No space left"),
+    ],
+)
+def test_a_compiler_that_always_fails_ends_the_build_and_excludes_nothing(
+    lowered: Callable[[str], Lowered], tmp_path: Path, raised: Exception, kind: type[Exception], says: str
+) -> None:
+    build, said = lowered("xnnpack_cpu"), list[str]()
+    with xnnpack.SERIALIZE.active(failing(raised)), pytest.raises(kind, match=says):
+        convert_conforming(
+            build.edge(), build.plan, build.backend(), build.samples, tmp_path, ConformanceSettings(), said.append
+        )
+    assert not any("stays on the CPU" in line for line in said)
