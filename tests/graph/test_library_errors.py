@@ -61,3 +61,15 @@ def test_what_a_loop_left_over_is_not_blamed(exported: torch.export.ExportedProg
         scan()
     assert handled_node(caught.value) is None
     assert described(caught.value) == "unforeseen KeyError: 'unrelated'"
+
+
+def test_the_first_cause_with_a_message_is_described() -> None:
+    def wrapped() -> None:
+        try:
+            raise StopIteration
+        except StopIteration as error:
+            raise ValueError("no kernel\nWhile executing %add : [num_users=1]\nOriginal traceback: ...") from error
+
+    with pytest.raises(ValueError, match="no kernel") as caught:
+        wrapped()
+    assert described(caught.value) == "unforeseen ValueError: no kernel"

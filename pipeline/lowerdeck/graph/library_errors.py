@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _OWN_PACKAGES = ("lowerdeck", "stages")
 _MAX_LENGTH = 500
+_INTERPRETER = re.compile(r"\bWhile executing %|\bOriginal traceback:")
+"""What torch.fx adds to the messages of exceptions."""
 
 
 def library_of(error: BaseException) -> str:
@@ -36,13 +39,21 @@ def described(error: BaseException) -> str:
     """One line: who raised what, and at which operator, e.g. `executorch raised KeyError: 3 at add (aten.add.Tensor)`.
 
     Args:
-        error: An exception that is not meant for users.
+        error: An exception that is not meant for users; the first of those that it was raised from is described.
     """
-    text = " ".join(str(error).split()) or "without a message"
-    text = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]} ..."
-    source, node = library_of(error), handled_node(error)
-    cause = f"{source} raised {type(error).__name__}" if source else f"unforeseen {type(error).__name__}"
+    causes = [error]
+    while causes[-1].__cause__ is not None:  # passes wrap an exception in one with the whole graph as its message
+        causes.append(causes[-1].__cause__)
+    first = next((cause for cause in reversed(causes) if _text(cause)), error)
+    text, source, node = _text(first) or "without a message", library_of(first), handled_node(error)
+    cause = f"{source} raised {type(first).__name__}" if source else f"unforeseen {type(first).__name__}"
     return f"{cause}: {text}" + ("" if node is None else f" (at {described_node(node)})")
+
+
+def _text(error: BaseException) -> str:
+    """Its message in one line, without what torch.fx adds."""
+    text = " ".join(_INTERPRETER.split(str(error))[0].split())
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]} ..."
 
 
 def described_node(node: torch.fx.Node) -> str:
