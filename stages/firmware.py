@@ -1,29 +1,29 @@
-"""Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/ and build/firmware.zip."""
+"""Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/, firmware.zip and firmware.json."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen import dataset, firmware
+from lowerdeck.execution.failures import lasting_cause
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
     build = fix_arithmetic()
-    from lowerdeck.artifacts import conversion, files, firmware_bundle, host_programs, paths
+    from lowerdeck.artifacts import conversion, files, firmware_bundle, host_programs, paths, plans
     from lowerdeck.firmware import bundle, vector
 
-    program, data = host_programs.open_converted_program("reference"), dataset.chosen_dataset(build.seed)
+    data, target, failure = dataset.chosen_dataset(build.seed), firmware.firmware_target(), None
     sample = vector.calibration_sample(data.calibration, files.read_json(paths.CALIBRATION_SAMPLES))
-    bundled = bundle.bundle(
-        files.require_file(paths.PROGRAM).read_bytes(),
-        files.read_json(paths.MANIFEST),
-        vector.execute(program, sample.inputs, sample.digest),
-        firmware.firmware_target(),
-        firmware.firmware_placement(),
-        data_files=conversion.read_data_files(),
-        kernel_selection=paths.KERNEL_SELECTION.read_bytes() if paths.KERNEL_SELECTION.is_file() else None,
-        structural=data.structural,
-    )
-    firmware_bundle.write_firmware(bundled)
-    print(f"firmware: {len(bundled)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}")
+    program, manifest = files.require_file(paths.PROGRAM).read_bytes(), files.read_json(paths.MANIFEST)
+    extra_files, kernels = conversion.read_data_files(), conversion.read_kernel_selection()
+    findings = data.structural, plans.read_plan().mismatches
+    try:
+        executed = vector.execute(host_programs.open_converted_program("reference"), sample.inputs, sample.digest)
+        placed = target, firmware.firmware_placement()
+        made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings)
+    except Exception as error:  # a finding about the build, which must be evaluated and recorded nevertheless
+        failure = lasting_cause(error, "firmware")
+        made = bundle.failed_bundle(target, failure)
+    firmware_bundle.write_firmware(made, failure)
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -16,12 +16,12 @@ def main() -> None:
 
     backend, say = lowering_backend(), partial(print, "partition:", flush=True)
     read = partial(programs.read_program, paths.QUANTIZED)
-    # Building the edge program is the costly part of the stage, so one with the same inputs is reused.
-    fingerprint, options = edge_fingerprint()
+    fingerprint, options = edge_fingerprint()  # an edge program is costly, so one with the same inputs is reused
     edge = edge_programs.read_matching_edge_program(fingerprint, options, lambda: preserved_ops(read(), backend))
     if edge is None:
         made = partition_conforming(read, backend, check_inputs.read_check_inputs(), chosen_conformance(), say)
-        edge_programs.write_edge_program(made.program, made.edge_config, fingerprint, options, made.preserved_ops)
+        reusable = fingerprint if not made.plan.mismatches else ""  # other settings may not accept them
+        edge_programs.write_edge_program(made.program, made.edge_config, reusable, options, made.preserved_ops)
     plan = made.plan if edge is None else replan(edge, backend)
     plans.write_plan(plan, paths.PLANNED)
     say("\npartition: ".join((plan.summary, *plan.exclusions)))

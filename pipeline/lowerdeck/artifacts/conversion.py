@@ -138,6 +138,11 @@ def read_data_files() -> dict[str, bytes]:
     return {name: require_file(paths.DATA_FILES / name).read_bytes() for name in names}
 
 
+def read_kernel_selection() -> bytes | None:
+    """C source that names the NPU's kernels to link; None where the converter wrote none."""
+    return paths.KERNEL_SELECTION.read_bytes() if paths.KERNEL_SELECTION.is_file() else None
+
+
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_json, write_table
 from lowerdeck.contracts.evaluation import ClassMetrics, Outputs
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 
 
 def write_evaluation(
     metrics: dict[str, Any], outputs: Outputs, digests: Sequence[str], classes: Sequence[ClassMetrics] = ()
 ) -> None:
-    """Write metrics, classes, digests of the samples used, and confusion pairs of the delegated program.
+    """Write metrics, classes, digests of the samples used, and confusion pairs of the delegated program; show defects.
 
     Confusion pairs are those of the quantized program if the delegated one was not executed.
     """
@@ -31,6 +33,8 @@ def write_evaluation(
     write_table(paths.CONFUSION, ("actual", "predicted"), rows)
     _write_classes(classes, list(outputs.logits))
     write_json(paths.EVALUATION_SAMPLES, list(digests))
+    for defect in defects(metrics):
+        print(f"evaluate: the build {defect}", file=sys.stderr)
 
 
 def _write_classes(classes: Sequence[ClassMetrics], programs: Sequence[str]) -> None:

@@ -16,6 +16,9 @@ from lowerdeck.artifacts import paths
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.digests import file_digest
 
+_STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.RECORDED: "track"}
+"""Stages that write files directly into build/ under other names than their own."""
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
@@ -92,6 +95,6 @@ def require_file(path: Path) -> Path:
         LowerdeckError: the file is missing; names the stage that writes it.
     """
     if not path.is_file():
-        stage = path.parent.name if path != paths.CONFIG else "compose"
+        stage = path.parent.name if path.parent != paths.BUILD else _STAGES.get(path, path.stem)
         raise LowerdeckError(f"{path} is missing; `dvc repro {stage}` makes it")
     return path

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 from collections.abc import Mapping
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import replace_folder, write_bytes
+from lowerdeck.artifacts.files import read_json, replace_folder, write_bytes, write_json
 
 
-def write_firmware(files: Mapping[str, bytes]) -> None:
-    """Write the firmware bundle as a folder and as a zip file.
+def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> None:
+    """Write the firmware bundle as a folder and as a zip file, and last its status.
 
     The zip file stores the files uncompressed, because compressed bytes depend on the compressor's version, and fixes
     times, modes and order. It therefore has the same bytes everywhere.
+
+    Args:
+        files: Content by name.
+        failure: Why the bundle could not be made, where `files` only say so.
     """
     with replace_folder(paths.FIRMWARE) as folder:
         for name, content in files.items():
@@ -26,3 +31,18 @@ def write_firmware(files: Mapping[str, bytes]) -> None:
             entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that everybody may read
             archive.writestr(entry, content)
     write_bytes(paths.FIRMWARE_ZIP, buffer.getvalue())
+    write_json(paths.FIRMWARE_STATUS, {"failure": failure})
+    if failure is None:
+        print(f"firmware: {len(files)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}")
+    else:
+        print(f"firmware: there is no bundle for this program: {failure}", file=sys.stderr)
+
+
+def read_firmware_failure() -> str | None:
+    """Why the bundle could not be made; None where it was.
+
+    Raises:
+        LowerdeckError: the stage firmware has not run.
+    """
+    failure: str | None = read_json(paths.FIRMWARE_STATUS)["failure"]
+    return failure

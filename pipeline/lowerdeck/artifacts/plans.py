@@ -49,7 +49,13 @@ def parse_plan(text: str, source: str) -> DelegationPlan:
         stored = json.loads(text)
         converter = Converter(**stored["converter"]) if stored["converter"] is not None else None
         nodes, outputs = tuple(map(_planned_node, stored["nodes"])), tuple(stored["outputs"])
-        return DelegationPlan(backend=stored["backend"], nodes=nodes, outputs=outputs, converter=converter)
+        return DelegationPlan(
+            backend=stored["backend"],
+            nodes=nodes,
+            outputs=outputs,
+            converter=converter,
+            mismatches=tuple(stored.get("mismatches", ())),  # plans of earlier versions have none
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LowerdeckError(
             f"{source} contains no delegation plan of this version ({type(error).__name__}: {error}); "

@@ -69,7 +69,8 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
     metrics = coverage(graph.plan)
     if options.json:
         listed = groups.as_json(found, int(metrics["total_macs"]))
-        _print_json({"backend": graph.plan.backend, "coverage": metrics, "groups": listed})
+        mismatches = list(graph.plan.mismatches)
+        _print_json({"backend": graph.plan.backend, "coverage": metrics, "mismatches": mismatches, "groups": listed})
         return
     terminal.print_groups(console, graph, found)
     if options.reason is not None and not found:

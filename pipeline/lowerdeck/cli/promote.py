@@ -32,8 +32,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="overwrite uncommitted changes, continue although an input of the build has changed, and register a "
-        "program that misses its gates",
+        help="overwrite uncommitted changes, continue although an input of the build has changed or the build has a "
+        "defect, and register a program that misses its gates",
     )
     parser.add_argument("--register", metavar="NAME", help="register the program in MLflow's model registry")
     parser.add_argument("--alias", help="alias of the registered version, e.g. candidate")
@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> None:
     build = recorded_build.read(tracking, recorded_build.find_run(tracking, options.selector))
     print(f"promoting {build}: program {build.program_sha256}")
     _print_gates(options, build)
+    _print_defects(options, build)
     selected = _selected(build)
     _print_differences(options, build, selected)
     _write(options, selected)
@@ -79,6 +80,18 @@ def _print_gates(options: argparse.Namespace, build: RecordedBuild) -> None:
     if options.register and not options.force:
         raise LowerdeckError(f"{message}\nNothing was written. --force registers it anyway.")
     print(f"note: {message}; `dvc repro` will end at evaluate")
+
+
+def _print_defects(options: argparse.Namespace, build: RecordedBuild) -> None:
+    """Report why the build must not ship; it is promoted only with --force."""
+    from lowerdeck.tracking.content import DEFECTS_TAG
+
+    if not (found := build.run.tags.get(DEFECTS_TAG)):
+        return
+    message = f"{build} must not ship: it {found}"
+    if not options.force and not options.dry_run:
+        raise LowerdeckError(f"{message}\nNothing was written. --force promotes it anyway.")
+    print(f"note: {message}")
 
 
 def _selected(build: RecordedBuild) -> Selected:

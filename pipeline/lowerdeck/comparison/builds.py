@@ -15,6 +15,7 @@ class State(StrEnum):
 
     BUILT = "built"
     GATED = "gates failed"
+    DEFECTIVE = "do not ship"
     RUNNING = "not finished"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -29,7 +30,7 @@ class ComparedBuild:
     name: str
     state: State = State.BUILT
     reason: str = ""
-    """Why it failed or was skipped, or which gates it misses."""
+    """Why it failed or was skipped, which gates it misses, or which defects it has."""
     params: Mapping[str, str] = field(default_factory=dict)
     """The configuration, flat: dotted key -> value as text."""
     overridden: frozenset[str] = frozenset()
@@ -53,7 +54,8 @@ class ComparedBuild:
 
     @property
     def is_eligible(self) -> bool:
-        """Whether it is finished and passes its gates; other builds are shown but never marked as the best."""
+        """Whether it is finished, passes its gates and has no defects; other builds are shown but never marked as the
+        best."""
         return self.state is State.BUILT
 
     def interval(self, metric: str) -> tuple[float, float] | None:

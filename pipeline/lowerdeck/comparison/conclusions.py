@@ -22,7 +22,7 @@ def sentences(comparison: Comparison) -> Iterator[str]:
         yield f"{within_noise} of these {'is' if within_noise == 1 else 'are'} so by a difference within noise alone."
     if ineligible := sum(not build.is_eligible for build in comparison.builds):
         miss = "misses its" if ineligible == 1 else "miss their"
-        yield f"{ineligible} {miss} gates or did not finish, and may not be chosen."
+        yield f"{ineligible} {miss} gates, have a defect or did not finish, and may not be chosen."
     for column in comparison.objective_columns:
         yield from _measured_sentences(comparison, column)
 

@@ -11,8 +11,10 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import sha256
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.evaluation.defects import defects
+from lowerdeck.evaluation.gates import failed_gates
 from lowerdeck.report import summary
-from lowerdeck.tracking.content import flat_params, git_output
+from lowerdeck.tracking.content import DEFECTS_TAG, flat_params, git_output
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
 
 WORKSPACE = "workspace"
@@ -78,9 +80,20 @@ def from_lost_point(sweep_id: str, point: int, overrides: Sequence[str], status:
 def _state(run: RecordedRun, has_metrics: bool) -> tuple[State, str]:
     if not has_metrics:
         return (State.RUNNING if run.status in ("RUNNING", "SCHEDULED") else State.FAILED), f"MLflow says {run.status}"
+    found = run.tags.get(DEFECTS_TAG, "")
     if run.tags.get("gates") == "failed":
-        return State.GATED, run.tags.get("gates.failed", "")
+        return State.GATED, "; ".join(filter(None, (run.tags.get("gates.failed", ""), found)))
+    if found:
+        return State.DEFECTIVE, found
     return (State.BUILT, "") if run.status == "FINISHED" else (State.RUNNING, f"MLflow says {run.status}")
+
+
+def _measured_state(section: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[State, str]:
+    """State of a finished build, and its reason, by its section `gates` and its metrics."""
+    bounds = {gate: bound for gate, bound in section.items() if gate != "name"}
+    failed, found = list(failed_gates(bounds, measured).values()), defects(measured)
+    state = State.GATED if failed else State.DEFECTIVE if found else State.BUILT
+    return state, "; ".join((*failed, *found))
 
 
 def _compiler(flavor: str, converter: str) -> str:
@@ -153,10 +166,13 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
     except (ValueError, yaml.YAMLError, KeyError, TypeError) as error:
         raise LowerdeckError(f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}") from error
     config.pop("tracking", None)
+    state, reason = _measured_state(config["gates"], measured)
     texts = {key: str(value) for key, value in measured.items() if not summary.is_number(value)}
     return ComparedBuild(
         label=label,
         name=name,
+        state=state,
+        reason=reason,
         params=flat_params(config)[0],
         metrics=finite_metrics(measured),
         texts=texts | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {}),

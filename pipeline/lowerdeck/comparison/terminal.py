@@ -146,7 +146,7 @@ def _notes(comparison: Comparison, count: int) -> Iterator[str]:
     yield f"◆ Pareto-optimal in {objectives}   ◇ the same, by a difference within noise alone"
     yield "* best   ≈ not distinguishable from the best (95 % intervals)"
     if not all(build.is_eligible for build in comparison.builds):
-        yield f"{INELIGIBLE} misses its gates or is not finished: shown, but never marked as the best"
+        yield f"{INELIGIBLE} misses its gates, has a defect or is not finished: shown, but never marked as the best"
     samples = {column.source for column in comparison.columns if column.kind is Kind.MEASURED and column.source}
     if len(samples) > 1:
         yield f"measured on {len(samples)} sets of samples, which cannot be compared: each has its own columns"

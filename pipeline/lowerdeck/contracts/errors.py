@@ -49,6 +49,10 @@ class PartitionCompilationError(ConversionError):
         self.nodes = nodes
 
 
+class ProgramError(LowerdeckError):
+    """This host cannot execute a program as it is, so that another attempt gives the same."""
+
+
 class SampleOverlapError(LowerdeckError):
     """Calibration and evaluation share a sample: accuracy would be measured on data that the program has seen."""
 

@@ -134,6 +134,9 @@ class DelegationPlan:
     """Nodes whose results the program returns or writes into its buffers."""
     converter: Converter | None = None
     """The converter build that the plan is made for; None where it was not asked."""
+    mismatches: tuple[str, ...] = ()
+    """What the program computes otherwise than the quantized model, with the measured errors, one line each. The
+    configuration accepts it (`on_mismatch: warn`)."""
 
     @property
     def partitions(self) -> tuple[str, ...]:

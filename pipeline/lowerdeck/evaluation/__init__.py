@@ -1,1 +1,1 @@
-"""Quality of a build: gates, layer-by-layer SQNR, intervals of shares, and quantization error."""
+"""Quality of a build: gates, defects, layer-by-layer SQNR, intervals of shares, and quantization error."""

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.graph import library_errors
 
 LOGS = Path("build") / "logs"
@@ -42,6 +42,24 @@ def failure_message(error: Exception, name: str) -> str:
     if name in _WAYS_OUT and library_errors.handled_node(error) is not None:
         message = f"{message}. Way out: {_WAYS_OUT[name]}"
     return f"{message}. What was built before is unchanged"
+
+
+def lasting_cause(error: Exception, name: str) -> str:
+    """The cause of `error`, to be recorded as a finding about the build; the traceback goes to a log file.
+
+    Args:
+        error: What ended the work.
+        name: Of the stage, for the log file.
+
+    Raises:
+        Exception: `error` itself, where another attempt may succeed or the user has to mend something first.
+    """
+    if isinstance(error, ProgramError):
+        return str(error)
+    if isinstance(error, (OSError, MemoryError, LowerdeckError)):
+        raise error
+    print(f"{_where_the_traceback_is(error, name)}.", file=sys.stderr)
+    return library_errors.described(error)
 
 
 def _operating_system_message(error: OSError) -> str | None:

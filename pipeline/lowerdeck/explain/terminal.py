@@ -16,6 +16,7 @@ from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, share
 from lowerdeck.explain.hints import hint
 
+MISMATCH = "do not ship: the program computes something else than the quantized model"
 _MAX_MODULES = 8
 """Most modules that a row names; --json lists all."""
 _SHARES = ("delegated_share", "delegated_macs_share", "delegated_parameter_share")
@@ -39,6 +40,8 @@ def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> 
     total_macs = sum(node.macs for node in plan.nodes)
     shares = f", {100 * metrics['delegated_macs_share']:.1f} % of the MACs" if total_macs else ""
     _line(console, Text(f"{plan.backend}: {plan.summary}{shares}"))
+    for mismatch in plan.mismatches:
+        _line(console, Text(f"{MISMATCH}: {mismatch}", style="yellow"))
     for group in found:
         counts = _counts(group.num_nodes, group.macs, total_macs)
         console.print()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowerdeck.firmware.header import Placement, c_header
-from lowerdeck.firmware.metadata import Target, describe
+from lowerdeck.firmware.metadata import FORMAT, Target, describe
 from lowerdeck.firmware.operators import selected_operators
-from lowerdeck.firmware.readme import readme
+from lowerdeck.firmware.readme import failed_readme, readme
 from lowerdeck.firmware.vector import TestVector, bundled_program
 
 METADATA, KERNEL_SELECTION, OPERATORS = "metadata.json", "kernel_selection.c", "selected_operators.yaml"
@@ -26,6 +26,7 @@ def bundle(
     data_files: Mapping[str, bytes] | None = None,
     kernel_selection: bytes | None = None,
     structural: bool = False,
+    mismatches: Sequence[str] = (),
 ) -> dict[str, bytes]:
     """The files of the bundle, whose bytes depend on the arguments alone.
 
@@ -38,8 +39,9 @@ def bundle(
         data_files: Files next to the program that it reads, by name.
         kernel_selection: C source that names the NPU's kernels to link, where the converter wrote one.
         structural: Whether the vector's sample is random.
+        mismatches: What the program computes otherwise than the quantized model, one line each.
     """
-    metadata = describe(program, manifest, vector, target, placement, structural)
+    metadata = describe(program, manifest, vector, target, placement, structural, mismatches)
     metadata["data_files"] = sorted(data_files or {})
     metadata["kernel_selection"] = KERNEL_SELECTION if kernel_selection is not None else None
     metadata["test_vector"]["bundled_program"] = BUNDLED_PROGRAM
@@ -55,8 +57,23 @@ def bundle(
         files[KERNEL_SELECTION] = kernel_selection
     files[README] = readme(metadata).encode()
     metadata["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
-    files[METADATA] = (json.dumps(metadata, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+    files[METADATA] = _json(metadata)
     return dict(sorted(files.items()))
+
+
+def failed_bundle(target: Target, failure: str) -> dict[str, bytes]:
+    """Files in place of a bundle that could not be made, which say why.
+
+    Args:
+        target: The target of the program.
+        failure: Why there is no bundle.
+    """
+    metadata = {"format": FORMAT, "target": vars(target), "failure": failure}
+    return {README: failed_readme(target.name, failure).encode(), METADATA: _json(metadata)}
+
+
+def _json(metadata: Mapping[str, Any]) -> bytes:
+    return (json.dumps(metadata, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def _notes(metadata: Mapping[str, Any]) -> list[str]:

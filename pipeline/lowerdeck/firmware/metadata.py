@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from lowerdeck.formats.pte import Method, read_pte
 
 FORMAT = "lowerdeck-firmware/1"
 RANDOM_CAVEAT = "the sample of the test vector is random: it shows that the program runs, and its result means nothing"
+MISMATCH_CAVEAT = "do not ship this program: it computes something else than the quantized model"
 _SCRATCH_SOURCES = {
     "NeutronBackend": "the last output of each NeutronGraph that the converter made",
     "EthosUBackend": "the block `scratch_size` of each payload, from Vela",
@@ -37,6 +38,7 @@ def describe(
     target: Target,
     placement: Placement,
     structural: bool,
+    mismatches: Sequence[str],
 ) -> dict[str, Any]:
     """metadata.json without the hashes of the other files; arguments are those of `bundle`."""
     methods = read_pte(program)
@@ -44,7 +46,11 @@ def describe(
     converter, outputs = manifest["converter"], zip(manifest["outputs"], manifest["output_scales"], strict=True)
     return {
         "format": FORMAT,
-        "caveats": [caveat for caveat in (converter["caveat"], RANDOM_CAVEAT if structural else None) if caveat],
+        "caveats": [
+            *(f"{MISMATCH_CAVEAT}: {mismatch}" for mismatch in mismatches),
+            *(caveat for caveat in (converter["caveat"], RANDOM_CAVEAT if structural else None) if caveat),
+        ],
+        "mismatches": list(mismatches),
         "runs_on_target": not converter["host_only"],
         "target": vars(target),
         "converter": converter,

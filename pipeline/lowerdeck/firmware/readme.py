@@ -31,6 +31,14 @@ def readme(metadata: Mapping[str, Any]) -> str:
     return "\n\n".join(_paragraphs(metadata)) + "\n"
 
 
+def failed_readme(target: str, failure: str) -> str:
+    """The page in place of a bundle that could not be made, because of `failure`."""
+    return (
+        f"# {target}: no bundle for firmware\n\n**The bundle could not be made:** {failure}\n\n"
+        "The build has its `.pte` in build/convert, which nothing here has executed: do not ship it.\n"
+    )
+
+
 def _paragraphs(metadata: Mapping[str, Any]) -> Iterator[str]:
     program, converter = metadata["program"], metadata["converter"]
     yield f"# {metadata['target']['name']}: an ExecuTorch program for firmware"

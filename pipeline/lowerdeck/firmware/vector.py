@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.runtime.floats import FloatProgram
@@ -75,12 +75,13 @@ def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256
         sample_sha256: Digest of the stored sample.
 
     Raises:
-        LowerdeckError: the sample does not fit the program, or this host cannot execute it.
+        ProgramError: this host cannot execute the program, or it has outputs that are not tensors.
+        LowerdeckError: the sample does not fit the program.
     """
     inputs = tuple(map(_to_dim_order, program.encode(sample), program.inputs))
     outputs = program.program(inputs)
     if not all(isinstance(output, torch.Tensor) for output in outputs):
-        raise LowerdeckError("the program has outputs that are not tensors, which a test vector cannot represent")
+        raise ProgramError("the program has outputs that are not tensors, which a test vector cannot represent")
     return TestVector(
         inputs=inputs,
         outputs=tuple(map(_to_dim_order, outputs, program.outputs)),

@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.compat.pytorch import SERIALIZER_TYPING
-from lowerdeck.graph.source_lines import relative_path
+from lowerdeck.graph.source_lines import relative_stack_trace
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,6 @@ _EDGE_EXTRAS = "edge.json"
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _GRAPH_ID = re.compile(r'"graph_id": \d+')
 _GENERATED_CODE = re.compile(r"<eval_with_key>\.\d+")
-_SOURCE_FILE = re.compile(r'File "([^"]+)"')
 _DYNAMO = "_torchdynamo_"
 _PER_ARCHIVE = (".data/version", ".data/serialization_id", "byteorder")
 
@@ -212,8 +211,7 @@ def _canonical_model(record: bytes) -> bytes:
             if key == "from_node":
                 text = renumbered(_GRAPH_ID, '"graph_id": {}', text)
             elif key == "stack_trace":
-                text = _SOURCE_FILE.sub(lambda path: f'File "{relative_path(path[1])}"', text)
-                text = renumbered(_GENERATED_CODE, "<eval_with_key>.{}", text)
+                text = renumbered(_GENERATED_CODE, "<eval_with_key>.{}", relative_stack_trace(text))
             metadata[key] = renumbered(_ADDRESS, "0x{:06x}", text)
     return json.dumps(model, separators=(",", ":")).encode()
 

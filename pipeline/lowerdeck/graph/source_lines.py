@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME = re.compile(r'(?<=File ")(?P<path>.*?)(?P<rest>", line (?P<line>\d+))(?=, in |$)', re.MULTILINE | re.DOTALL)
+"""A frame of a stack trace; the names of folders may contain quotes and line breaks."""
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _NOT_A_MODEL = ("torch/", "torchao/", "executorch/", "<")
 """Prefixes of frames outside the model's code; `<` marks generated code."""
@@ -14,15 +16,21 @@ _CODE = Path(__file__).parents[2]
 
 def relative_path(path: str) -> str:
     """A file's path relative to installed packages, to the project's code (elsewhere in a sweep) or to the working
-    directory; its bare name where it is in none of these."""
-    path = path.replace("\\", "/")
+    directory; its bare name where it is in none of these.
+
+    The folders above come off first, because they may have any name, `site-packages` among them.
+    """
+    root = next((root for root in (f"{_CODE}{os.sep}", f"{Path.cwd()}{os.sep}") if path.startswith(root)), "")
+    path = path.removeprefix(root).replace("\\", "/")
     for marker in _PACKAGES:
         if marker in path:
             return path.rpartition(marker)[2]
-    for root in (f"{folder.as_posix()}/" for folder in (_CODE, Path.cwd())):
-        if path.startswith(root):
-            return path.removeprefix(root)
     return path.rpartition("/")[2] if path.startswith("/") else path
+
+
+def relative_stack_trace(stack_trace: str) -> str:
+    """A node's stack trace as torch.export writes it, with relative paths."""
+    return _FRAME.sub(lambda frame: relative_path(frame["path"]) + frame["rest"], stack_trace)
 
 
 def source_line(stack_trace: str | None) -> str:
@@ -31,8 +39,8 @@ def source_line(stack_trace: str | None) -> str:
     Args:
         stack_trace: `stack_trace` of a node as torch.export writes it, outermost call first.
     """
-    for path, line in reversed(_FRAME.findall(stack_trace or "")):
-        file = relative_path(path)
+    for frame in reversed(list(_FRAME.finditer(stack_trace or ""))):
+        file = relative_path(frame["path"])
         if not file.startswith(_NOT_A_MODEL):
-            return f"{file}:{line}"
+            return f"{file}:{frame['line']}"
     return ""

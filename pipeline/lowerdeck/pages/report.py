@@ -10,6 +10,7 @@ from typing import Any
 
 from lowerdeck.artifacts.evaluation_results import Confusion
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.pages.rendering import render as render_page
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
@@ -31,7 +32,10 @@ def render(build: Build) -> str:
     return render_page(
         "report",
         title=f"{build.config.model.name} on {build.config.target.name}",
-        caveat=build.manifest["converter"]["caveat"],
+        caveats=[
+            *(f"Do not ship: this build {defect}" for defect in defects(build.metrics)),
+            *filter(None, [build.manifest["converter"]["caveat"]]),
+        ],
         tiles=_tiles(build.metrics),
         metrics=_metrics(build),
         confusion=build.confusion,

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from lowerdeck.evaluation import gates
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import Config
 
 
+DEFECTS = "do not ship"
+"""Name of the row with a build's defects."""
 _SPELLINGS = {"cpu": "CPU", "dram": "DRAM", "macs": "MACs", "npu": "NPU", "shram": "SHRAM", "sram": "SRAM"}
 _MAIN_ESTIMATES = ("inference_time_ms", "total_cycles", "sram_bytes", "flash_bytes", "dram_bytes")
 """Suffixes of the compiler's estimates in the short table, in its order."""
@@ -58,6 +61,8 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
         failed = gates.failed_gates(chosen, metrics)
         verdict = f"{len(failed)} failed. " + ". ".join(failed.values()) if failed else "all passed"
         table.append((f"gates {config.gates.name}", verdict))
+    if found := defects(metrics):
+        table.append((DEFECTS, ". ".join(f"It {defect}" for defect in found)))
     return table
 
 

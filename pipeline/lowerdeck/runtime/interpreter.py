@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import ProgramError
 from lowerdeck.formats.pte import (
     STATIC,
     Boxed,
@@ -113,7 +113,7 @@ class BoundMethod:
         """Execute all instructions.
 
         Raises:
-            LowerdeckError: an instruction failed, or there were more than MAX_INSTRUCTIONS.
+            ProgramError: an instruction failed, or there were more than MAX_INSTRUCTIONS.
         """
         values = self._values
         for index in self._replaced:
@@ -139,7 +139,7 @@ class BoundMethod:
         except (ArithmeticError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             what = self._describe(self._method.chains[number][position])
             message = str(error).split("\nException raised from", maxsplit=1)[0].strip()  # without torch's C++ stack
-            raise LowerdeckError(f"method {self._method.name!r}, instruction {position} ({what}): {message}") from error
+            raise ProgramError(f"method {self._method.name!r}, instruction {position} ({what}): {message}") from error
 
     def _describe(self, instruction: Instruction) -> str:
         if isinstance(instruction, KernelCall):

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,8 +43,9 @@ def open_program(
         engine: `interpreter` uses it even for programs that ExecuTorch's runtime could execute.
 
     Raises:
-        LowerdeckError: the file is unreadable or damaged, does not belong to the manifest, or has a delegate that this
-            host cannot execute; the message has the details and a fix.
+        ProgramError: it has a delegate or operators that this host cannot execute; the message has the details and a
+            fix.
+        LowerdeckError: the file is unreadable or damaged, or does not belong to the manifest.
     """
     from lowerdeck.formats.pte import read_pte
     from lowerdeck.runtime.program import HostProgram
@@ -73,7 +74,7 @@ def open_program(
             return HostProgram(methods, NativeEngine(data, methods, probe=bound is None))
         return _interpreted(methods, bound, twins, resolver, num_threads)
     except ValueError as error:
-        raise LowerdeckError(f"{path} cannot be executed: {error}") from error
+        raise ProgramError(f"{path} cannot be executed: {error}") from error
 
 
 def open_made_program(
@@ -88,7 +89,7 @@ def open_made_program(
         num_threads: See `open_program`.
 
     Raises:
-        LowerdeckError: this host cannot execute it.
+        ProgramError: this host cannot execute it.
     """
     from lowerdeck.formats.pte import read_pte
     from lowerdeck.runtime.interpreter import Interpreter
@@ -114,7 +115,7 @@ def open_made_program(
     try:
         return HostProgram(methods, Interpreter(methods, open_twin))
     except (RuntimeError, ValueError) as error:
-        raise LowerdeckError(f"the program cannot be executed: {error}") from error
+        raise ProgramError(f"the program cannot be executed: {error}") from error
 
 
 def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference") -> FloatProgram:
@@ -133,7 +134,7 @@ def _runs_natively(methods: tuple[Method, ...]) -> bool:
     """Whether ExecuTorch's runtime has all delegates and operators of the program.
 
     Raises:
-        LowerdeckError: it lacks operators, and only it can execute the program's delegates.
+        ProgramError: it lacks operators, and only it can execute the program's delegates.
     """
     from lowerdeck.runtime.native import missing_delegates, missing_operators
 
@@ -142,7 +143,7 @@ def _runs_natively(methods: tuple[Method, ...]) -> bool:
         return False
     missing = missing_operators(name for method in methods for name in method.operators)
     if missing and delegates:
-        raise LowerdeckError(
+        raise ProgramError(
             f"the installed ExecuTorch runtime lacks operators of the program, {', '.join(missing)}, and only it "
             f"executes {', '.join(sorted(delegates))}; replace them in the model, or lower the program without "
             "delegates"
@@ -161,4 +162,4 @@ def _interpreted(
     try:
         return HostProgram(methods, Interpreter(methods, finder))
     except RuntimeError as error:
-        raise LowerdeckError(f"the program's memory cannot be set up: {error}") from error
+        raise ProgramError(f"the program's memory cannot be set up: {error}") from error

@@ -7,6 +7,7 @@ on zeros, in a separate process.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,13 +16,14 @@ from typing import Any
 
 import torch
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import Method, TensorSpec
 from lowerdeck.runtime.messages import captured_messages
 from lowerdeck.runtime.tensors import dtype_of, strides_of
 
 PROBE_TIMEOUT_S = 600.0
 _HINT = ". Programs without delegates can be executed with engine='interpreter' too"
+_TIME = re.compile(r"\b\d\d:\d\d:\d\d\.\d+ ")
 _RUNTIME: Any = None
 
 
@@ -50,7 +52,8 @@ class NativeEngine:
             probe: Execute it in a separate process first; unnecessary only for a file known to be intact.
 
         Raises:
-            LowerdeckError: the runtime rejects the file, with its reason, or crashes.
+            ProgramError: the runtime rejects the program, with its reason.
+            LowerdeckError: it crashes in the separate process.
         """
         if probe:
             _probe(data, methods)
@@ -60,13 +63,13 @@ class NativeEngine:
             with captured_messages() as messages:
                 self._module = _runtime()._load_for_executorch_from_buffer(data)
         except RuntimeError as error:
-            raise LowerdeckError(f"ExecuTorch's runtime cannot load the program: {_reason(messages, error)}") from error
+            raise ProgramError(f"ExecuTorch's runtime cannot load the program: {_reason(messages, error)}") from error
 
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of `method`, copied out of the runtime's memory.
 
         Raises:
-            LowerdeckError: the runtime reports an error.
+            ProgramError: the runtime reports an error.
         """
         plan = self._methods[method]
         contiguous = [
@@ -77,7 +80,7 @@ class NativeEngine:
             with captured_messages() as messages:
                 return tuple(self._module.run_method(method, tuple(contiguous), clone_outputs=True))
         except RuntimeError as error:
-            raise LowerdeckError(
+            raise ProgramError(
                 f"ExecuTorch's runtime failed in method {method!r}: {_reason(messages, error)}{_HINT}"
             ) from error
 
@@ -115,8 +118,8 @@ def _probe(data: bytes, methods: Sequence[Method]) -> None:
 
 
 def _reason(messages: Sequence[str], error: Exception | None = None) -> str:
-    """The runtime's messages about a failure: its checks, with source lines, and the error."""
-    lines = [line.strip() for line in messages if "cpuinfo" not in line and "] arg " not in line]
+    """The runtime's messages about a failure: its checks, with source lines and without times, and the error."""
+    lines = [_TIME.sub("", line.strip()) for line in messages if "cpuinfo" not in line and "] arg " not in line]
     return " ".join([*lines[-4:], *([str(error)] if error else [])])
 
 

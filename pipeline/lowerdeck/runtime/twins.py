@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.formats.pte import Delegate
 from lowerdeck.registry.components import string_constant
@@ -59,7 +59,8 @@ def open_delegate_twin(
         num_threads: Number of threads for kernels that use them.
 
     Raises:
-        LowerdeckError: there is none, or it cannot be executed here.
+        ProgramError: this host cannot execute it.
+        LowerdeckError: there is none.
         ValueError: the payload is damaged.
     """
     if delegate.backend in twin_modules():
@@ -71,7 +72,7 @@ def open_delegate_twin(
         from lowerdeck.runtime.tosa_twin import TosaTwin
 
         return TosaTwin(stored(".tosa"))
-    raise LowerdeckError(
+    raise ProgramError(
         f"this host cannot execute partitions for {delegate.backend!r}: the installed ExecuTorch runtime lacks "
         f"that backend, and host twins exist for {', '.join(twin_modules())}"
     )

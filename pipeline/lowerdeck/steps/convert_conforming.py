@@ -48,7 +48,8 @@ class ConvertedConforming:
 
     converted: Converted
     plan: DelegationPlan
-    """The plan that it was lowered by: the given one, without the operators that computed something else."""
+    """The plan that it was lowered by: the given one, without the operators that computed something else, and with the
+    mismatches that the settings accept."""
     partitions: tuple[PartitionConformance, ...]
     """Agreement of every partition that this host can execute."""
     accumulating: frozenset[str]
@@ -85,6 +86,7 @@ def convert_conforming(
         LowerdeckError: see `convert`.
     """
     samples, faulty, accumulating = samples[: settings.num_samples], dict[str, Reason](), set[frozenset[str]]()
+    accepted = plan.mismatches
     for round_number in range(settings.max_rounds + 1):
         may_exclude = settings.on_mismatch == "exclude" and round_number < settings.max_rounds
         folder = workdir / f"round_{round_number}"
@@ -114,6 +116,8 @@ def convert_conforming(
         for _, found in mismatches:
             report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
         if not mismatches or settings.on_mismatch == "warn":
+            accepted += tuple(f"partition {found.partition}: {found.worst}" for _, found in mismatches)
+            result = replace(result, plan=replace(plan, mismatches=accepted))
             return _with_program_checked(result, manager, samples, settings, report)
         if not may_exclude:
             raise _not_conforming_error(mismatches, settings)
@@ -175,6 +179,8 @@ def _with_program_checked(
                 "the result (evaluation.conformance.on_mismatch: warn)"
             )
         report(message)
+        plan = result.plan
+        result = replace(result, plan=replace(plan, mismatches=(*plan.mismatches, f"program: {'; '.join(wrong)}")))
     return replace(result, outputs=errors)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,17 +11,20 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Metric, Outputs
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.samples import Dataset, Sample, Split
 from lowerdeck.datasets.choice import stratified
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
+from lowerdeck.evaluation.defects import defect_metrics
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.runtime.parallel_map import in_order
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+    from lowerdeck.runtime.floats import FloatProgram
 
 Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
 """Inputs of one sample -> float32 class scores [1 x c]."""
@@ -96,6 +100,39 @@ def evaluate(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DelegatedEvaluation:
+    """Outputs of the `.pte`, or why this host cannot execute it."""
+
+    outputs: Outputs
+    """Without any program where this host cannot execute it."""
+    executed_by: str
+    failure: str | None = None
+    """Why it was not executed."""
+
+
+def evaluate_delegated(
+    open_program: Callable[[], FloatProgram], samples: Sequence[int], dataset: Dataset
+) -> DelegatedEvaluation:
+    """`evaluate` for the `.pte`, which is a result, too, where this host cannot execute the program.
+
+    Args:
+        open_program: Opens the program.
+        samples: See `evaluate`.
+        dataset: See `evaluate`.
+
+    Raises:
+        LowerdeckError: files are missing or altered, or see `evaluate`.
+    """
+    try:
+        host = open_program()
+        programs = {"delegated": lambda inputs: host(*inputs)[0]}
+        outputs = evaluate(programs, samples, dataset, num_processes=host.num_processes)
+    except ProgramError as error:
+        return DelegatedEvaluation(outputs=Outputs(labels=None, logits={}), executed_by="nothing", failure=str(error))
+    return DelegatedEvaluation(outputs=outputs, executed_by=host.executor)
+
+
 def _class_scores(name: str, program: Program, sample: Sample, num_classes: int | None) -> npt.NDArray[np.float32]:
     scores = program(sample.inputs)
     if scores.ndim != 2 or scores.shape[0] != 1:
@@ -138,6 +175,8 @@ def summarize(
     plan: DelegationPlan,
     manifest: Mapping[str, Any],
     layers: Sequence[LayerMetrics] = (),
+    execution_failure: str | None = None,
+    bundle_failure: str | None = None,
 ) -> dict[str, Any]:
     """All metrics of a build, with names that end in their unit, except for fractions and counts.
 
@@ -147,6 +186,8 @@ def summarize(
         plan: The plan, for metrics of coverage.
         manifest: Describes the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
         layers: Metrics of layers, worst first.
+        execution_failure: Why this host could not execute the `.pte`; None where it did.
+        bundle_failure: Why there is no firmware bundle; None where there is one.
     """
     metrics: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
     for program in ("float", "quantized", "delegated"):
@@ -168,6 +209,7 @@ def summarize(
             "worst_layer": f"{worst.node} ({worst.module or worst.operator})",
             "worst_layer_sqnr_db": worst.sqnr_db,
         }
+    metrics |= defect_metrics(plan.mismatches, execution_failure, bundle_failure)
     metrics |= coverage(plan)
     metrics |= compiled_transposes(metrics, [partition["transposes"] for partition in manifest["partitions"]])
     metrics |= {

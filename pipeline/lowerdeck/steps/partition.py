@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,8 @@ def partition_conforming(
 ) -> Partitioned:
     """`partition`, with a check that the edge program computes what the quantized program does.
 
+    The plan lists a difference that `settings` accept.
+
     Args:
         read_program: Returns the quantized program; called again for the check, because passes modify it.
         backend: The backend to lower to.
@@ -110,6 +112,7 @@ def partition_conforming(
                 "accept the result (evaluation.conformance.on_mismatch: warn)"
             )
         report(message)
+        made = replace(made, plan=replace(made.plan, mismatches=(f"edge program: {deviation}",)))
     return made
 
 

@@ -16,11 +16,14 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
 from lowerdeck.config.schema import Config
 from lowerdeck.evaluation import gates
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.report import summary
 from lowerdeck.tracking.address import redact_credentials, tracking_uri
 
 UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
 """The tag shared by builds that differ only in their converter flavor."""
+DEFECTS_TAG = "defects"
+"""The tag that says why a build must not ship; runs without defects lack it."""
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
 MAX_KEY_CHARACTERS = 250
@@ -121,7 +124,8 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
         "tracking.uri": redact_credentials(tracking_uri(config.tracking)),
         **_git_tags(),
     }
-    return tags | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {})
+    marks = {"converter.caveat": converter["caveat"], DEFECTS_TAG: "; ".join(defects(measured))}
+    return tags | {name: text for name, text in marks.items() if text}
 
 
 def _gates(config: Config, measured: Mapping[str, Any]) -> dict[str, str]:
@@ -155,8 +159,8 @@ def git_output(*arguments: str) -> str | None:
 
 def _note(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     """The run's description, as Markdown."""
-    caveat = manifest["converter"]["caveat"]
-    lines = [f"**{caveat}**", ""] if caveat else []
+    caveats = [*(f"Do not ship: it {defect}" for defect in defects(measured)), manifest["converter"]["caveat"]]
+    lines = [line for caveat in filter(None, caveats) for line in (f"**{caveat}**", "")]
     lines += ["| | |", "| --- | --- |"]
     for what, value in summary.rows(config, measured, manifest):
         lines.append(f"| {what} | {value.replace('|', chr(92) + '|')} |")

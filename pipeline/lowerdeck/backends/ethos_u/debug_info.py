@@ -6,7 +6,6 @@ Here only the spec of the conversion to TOSA is changed, which is not stored.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
 
 from lowerdeck.compat import arm
+from lowerdeck.graph.source_lines import relative_stack_trace
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _REPORT = "debug.json"
-_ABOVE_PACKAGES = re.compile(r'(?<=")/[^"]*/(?:site|dist)-packages/')
-"""The machine-specific part of a path in a stack trace."""
 
 
 @contextmanager
@@ -39,6 +37,8 @@ def debug_info(mode: str | None, folder: Path) -> Iterator[None]:
     if mode is None:
         yield
         return
+    # Graphs are identified by their addresses in memory; -1, the parent of the first, stays.
+    numbered = {-1: -1}
     original, described = arm.TOSA_PREPROCESS.original(), arm.DEBUG_SCHEMA_OF_NODE.original()
 
     def preprocess(program: ExportedProgram, compile_spec: TosaCompileSpec) -> Any:
@@ -49,7 +49,11 @@ def debug_info(mode: str | None, folder: Path) -> Iterator[None]:
 
     def from_node(node: torch.fx.Node) -> TorchDebugSchema:
         schema: TorchDebugSchema = described(node)
-        schema.stack_trace = [_ABOVE_PACKAGES.sub("", line) for line in schema.stack_trace]
+        schema.stack_trace = relative_stack_trace("\n".join(schema.stack_trace)).split("\n")
+        if not isinstance(schema.node_trace, str):  # a text says that there is none
+            for step in schema.node_trace:
+                for key in ("graph_id", "parent_graph_id"):
+                    step[key] = numbered.setdefault(step[key], len(numbered) - 1)
         return schema
 
     with arm.TOSA_PREPROCESS.active(preprocess), arm.DEBUG_SCHEMA_OF_NODE.active(from_node):

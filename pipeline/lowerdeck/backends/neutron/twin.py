@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import TensorSpec
 from lowerdeck.runtime.interpreter import StoredTwin, Twin
 from lowerdeck.runtime.tensors import dtype_of
@@ -209,5 +209,5 @@ def _litert_interpreter(model: bytes, resolver: str, num_threads: int) -> Any:
         )
         interpreter.allocate_tensors()
     except (RuntimeError, ValueError) as error:
-        raise LowerdeckError(f"LiteRT cannot execute the host twin of a Neutron partition: {error}") from error
+        raise ProgramError(f"LiteRT cannot execute the host twin of a Neutron partition: {error}") from error
     return interpreter

@@ -94,7 +94,7 @@ def _legend(comparison: Comparison) -> list[tuple[str, str]]:
     if Standing.WITHIN_NOISE in comparison.standings.values():
         entries.insert(1, ("within_noise", str(Standing.WITHIN_NOISE)))
     if not all(build.is_eligible for build in comparison.builds):
-        entries.append((INELIGIBLE, "misses its gates, or is not finished"))
+        entries.append((INELIGIBLE, "misses its gates, has a defect, or is not finished"))
     return entries
 
 

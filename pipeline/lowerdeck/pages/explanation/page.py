@@ -13,7 +13,7 @@ from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, groups, share
 from lowerdeck.explain.hints import hint
-from lowerdeck.explain.terminal import format_reason, format_tensor, join_names
+from lowerdeck.explain.terminal import MISMATCH, format_reason, format_tensor, join_names
 from lowerdeck.explain.views import views
 from lowerdeck.pages import rendering
 from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
@@ -26,6 +26,7 @@ def render(plan: DelegationPlan, title: str) -> str:
     return rendering.render(
         "explanation",
         title=title,
+        caveats=[f"{MISMATCH}: {mismatch}" for mismatch in plan.mismatches],
         tiles=_tiles(plan),
         drawings=[draw(view, index_of, number_of) for view in views(graph)],
         box_width=BOX_WIDTH,

@@ -13,6 +13,7 @@ from lowerdeck.artifacts.files import write_text
 from lowerdeck.config.problems import raise_problems, validate
 from lowerdeck.config.schema import Config, Strict
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.fingerprints.keys import build_key
 from lowerdeck.report import summary
@@ -35,6 +36,8 @@ class Entry(Strict):
     dataset: str
     caveat: str | None = None
     """The converter's note on its programs, e.g. that they run on the host only."""
+    defects: tuple[str, ...] = ()
+    """Why the build must not ship."""
     metrics: dict[str, int | float]
     """The measured, counted and estimated metrics of metrics.json."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -79,6 +82,7 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
         quantization=config.quantization.name,
         dataset=config.dataset.name,
         caveat=converter["caveat"],
+        defects=defects(metrics),
         metrics={name: _rounded(value) for name, value in values.items() if name in numbers},
         intervals={name: (_rounded(values[low]), _rounded(values[high])) for name, (low, high) in ends.items()},
         not_measured={
@@ -172,7 +176,7 @@ def rendered(model: str, entries: Mapping[str, Entry]) -> str:
     stored = {}
     for name, entry in sorted(entries.items()):
         values = dataclasses.asdict(entry) | {"intervals": {key: list(ends) for key, ends in entry.intervals.items()}}
-        stored[name] = {key: value for key, value in values.items() if value not in ({}, None)}
+        stored[name] = {key: value for key, value in values.items() if value not in ({}, (), None)}
         for key in ("metrics", "intervals", "not_measured", "versions"):
             if key in stored[name]:
                 stored[name][key] = dict(sorted(stored[name][key].items()))
