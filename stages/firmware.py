@@ -23,7 +23,7 @@ def main() -> None:
     except Exception as error:  # a finding about the build, which must be evaluated and recorded nevertheless
         failure = lasting_cause(error, "firmware")
         made = bundle.failed_bundle(target, failure)
-    firmware_bundle.write_firmware(made, failure)
+    print(f"firmware: {firmware_bundle.write_firmware(made, failure)}")
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -21,6 +22,12 @@ SOURCES = os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY)))
 SOURCE_FOLDERS = ("pipeline", "stages")
 """What the stages of a workspace run."""
 CONFIG = Path("build/config.yaml")
+AWKWARD_FOLDER = "we \"b\" 'c' %d $HOME \\e\n ünï; #?&"
+"""A name with characters that mean something in stack traces, patterns, addresses and shells."""
+_RESTRICTED = (
+    "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.umask(0o077); "
+    "os.execv(sys.executable, [sys.executable, '-m', 'dvc', *sys.argv[1:]])"
+)
 SELECTION: dict[str, Any] = {
     "model": "resnet8",
     "dataset": "digits",
@@ -78,6 +85,20 @@ class Project:
         """Run DVC."""
         return self.run(sys.executable, "-m", "dvc", *arguments, timeout_s=timeout_s, **environment)
 
+    def repro_elsewhere(self, home: Path, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
+        """`dvc repro` with the copy's own code, on one processor, without a preload server, for another user."""
+        home.mkdir(exist_ok=True)
+        environment = {
+            "HOME": str(home),
+            "LC_ALL": "C",
+            "LOWERDECK_PRELOAD": "0",
+            "OMP_NUM_THREADS": "3",
+            "PYTHONHASHSEED": "77",
+            "PYTHONPATH": os.pathsep.join((str(self.root / "pipeline"), str(self.root))),
+            "TZ": "Asia/Kathmandu",
+        }
+        return self.run(sys.executable, "-c", _RESTRICTED, "repro", timeout_s=timeout_s, **environment)
+
     def stage(self, name: str, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a stage without DVC."""
         return self.run(sys.executable, "-m", f"stages.{name}", timeout_s=timeout_s, **environment)
@@ -115,6 +136,15 @@ def copy_sources(root: Path) -> None:
     (root / "dvc.lock").unlink(missing_ok=True)
     Project(root).edit_params(**SELECTION)
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below `folder`."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def tail(text: str) -> str:

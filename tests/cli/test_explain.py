@@ -87,6 +87,15 @@ class TestGroups:
         message = explain("--reason", "constrain", status=1)
         assert all(code.value in message for code in ReasonCode)
 
+    def test_accepted_mismatches_are_said_first(
+        self, explain: Callable[..., str], explain_json: Callable[..., Any]
+    ) -> None:
+        write_plan(dataclasses.replace(network(), mismatches=("partition tag0: conv is off by up to 9 LSB",)))
+        said = "do not ship: the program computes something else than the quantized model: partition tag0: conv is off"
+        assert explain().splitlines()[1].startswith(said)
+        assert said in paths.EXPLANATION.read_text()
+        assert explain_json()["mismatches"] == ["partition tag0: conv is off by up to 9 LSB"]
+
     def test_a_plan_that_delegates_everything_says_so(self, explain: Callable[..., str]) -> None:
         write_plan(plan(node("add", "aten.add.Tensor", partition="p")))
         first, *others = explain().splitlines()

@@ -1,6 +1,7 @@
 """Comparing builds made by hand: known Pareto sets, noise, parameters, effects."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from lowerdeck.pages.comparison import page
 from lowerdeck.pages.comparison.plots import labelled_ticks, ticks
 from lowerdeck.tracking.runs import RecordedRun
 from lowerdeck.tracking.ui import Location
+from tests.handmade_build import write_build
 
 
 def build(
@@ -228,12 +230,59 @@ def test_what_misses_its_gates_is_shown_and_the_best_of_nothing() -> None:
     }
     text = " ".join(conclusions.sentences(found))
     assert "3 builds, 2 of them Pareto-optimal" in text
-    assert "1 misses its gates or did not finish" in text
+    assert "1 misses its gates, has a defect or did not finish" in text
     assert "The best quantized accuracy is 60.00 %" in text
     written = page.render(found, "x", None)
     assert 'class="mark c0 unfit"' in written
     assert "gates failed" in written
     assert "unfit" not in page.render(compare(builds[1:]), "x", None).partition("<main>")[2]
+
+
+def test_a_build_with_a_defect_is_shown_and_the_best_of_nothing() -> None:
+    builds = [build("a", 150, 90), build("b", 190, 80, state=State.DEFECTIVE)]
+    compared = compare(builds, objectives="accuracy,size")
+    assert list(compared.standings) == ["a"]
+    assert "1 misses its gates, has a defect or did not finish" in " ".join(conclusions.sentences(compared))
+    assert "do not ship" in exports.as_json(compared)
+
+
+def recorded(**tags: str) -> ComparedBuild:
+    run = RecordedRun(
+        run_id="1" * 32, name="one", status="FINISHED", start_time_ms=0, params={}, metrics={"x": 1.0}, tags=tags,
+        artifact_uri="",
+    )  # fmt: skip
+    return sources.from_runs([run])[0]
+
+
+def test_the_tags_of_a_run_say_whether_it_may_ship() -> None:
+    assert recorded().state is State.BUILT
+    defective = recorded(defects="has no firmware bundle: no kernel")
+    assert (defective.state, defective.reason) == (State.DEFECTIVE, "has no firmware bundle: no kernel")
+    both = recorded(gates="failed", **{"gates.failed": "too slow"}, defects="has no firmware bundle: no kernel")
+    assert (both.state, both.reason) == (State.GATED, "too slow; has no firmware bundle: no kernel")
+
+
+@pytest.mark.parametrize(
+    ("gates", "metrics", "state", "reason"),
+    [
+        ({}, {}, State.BUILT, ""),
+        ({}, {"firmware_failure": "no kernel"}, State.DEFECTIVE, "has no firmware bundle: no kernel"),
+        ({"min_delegated_share": 0.9}, {}, State.GATED, "gates.min_delegated_share: delegated_share is 0.6666666667"),
+    ],
+)
+def test_the_build_in_the_workspace_is_judged_by_its_metrics(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gates: Mapping[str, float],
+    metrics: Mapping[str, str],
+    state: State,
+    reason: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_build(metrics=metrics, gates=gates)
+    found = sources.from_workspace()
+    assert found.state is state
+    assert found.reason.startswith(reason)
 
 
 def test_nothing_is_best_where_all_builds_miss_their_gates() -> None:

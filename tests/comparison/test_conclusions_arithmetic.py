@@ -70,8 +70,10 @@ def test_what_all_have_alike_decides_nothing() -> None:
 def test_what_may_not_be_chosen() -> None:
     good, gated = accurate("a", 2, 0.9, 0.8, 0.95), accurate("b", 1, 0.99, 0.98, 1.0, state=State.GATED)
     running = accurate("c", 1, 0.99, 0.98, 1.0, state=State.RUNNING)
-    assert said([good, gated])[1] == "1 misses its gates or did not finish, and may not be chosen."
-    assert said([good, gated, running])[1] == "2 miss their gates or did not finish, and may not be chosen."
+    assert said([good, gated])[1] == "1 misses its gates, has a defect or did not finish, and may not be chosen."
+    assert (
+        said([good, gated, running])[1] == "2 miss their gates, have a defect or did not finish, and may not be chosen."
+    )
     other = accurate("d", 3, 0.4, 0.3, 0.5)
     assert said([good, gated, other])[2] == "The best quantized accuracy is 90.00 % (95 %: 80.0 to 95.0): a."
 

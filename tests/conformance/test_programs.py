@@ -81,6 +81,7 @@ def test_a_pass_that_clips_is_found_with_the_layer_and_the_ways_out(faulty: Any)
 def test_it_may_be_accepted_and_is_shown(faulty: Any) -> None:
     made, (line,) = partitioned(faulty, on_mismatch="warn")
     assert "computes something else" in line
+    assert [mismatch.partition(":")[0] for mismatch in made.plan.mismatches] == ["edge program"]
     assert made.plan.delegated_compute_nodes > 0
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.artifacts.files import write_bytes
-from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.execution.failures import LOGS, failure_message
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
+from lowerdeck.execution.failures import LOGS, failure_message, lasting_cause
 
 KEPT = "What was built before is unchanged"
 
@@ -33,6 +33,26 @@ def raised_by(code: str) -> Exception:
 def test_an_error_for_the_user_is_its_message() -> None:
     assert failure_message(LowerdeckError("choose another"), "convert") == "choose another"
     assert not LOGS.exists()
+
+
+def test_what_lies_in_the_program_is_a_finding() -> None:
+    assert lasting_cause(ProgramError("no such kernel"), "firmware") == "no such kernel"
+    assert not LOGS.exists()
+
+
+def test_so_is_an_unforeseen_error_whose_traceback_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lasting_cause(raised_by("int('x')"), "firmware").startswith("unforeseen ValueError: invalid literal")
+    assert "Traceback" in (LOGS / "firmware.log").read_text()
+    assert "build/logs/firmware.log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [LowerdeckError("run convert first"), OSError(errno.ENOSPC, "full"), MemoryError()], ids=type
+)
+def test_what_may_succeed_another_time_is_no_finding(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        lasting_cause(error, "firmware")
+    assert caught.value is error
 
 
 def test_a_full_disk_says_what_could_not_be_written_and_what_to_do() -> None:

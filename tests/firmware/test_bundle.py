@@ -21,14 +21,14 @@ import yaml
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
-from lowerdeck.artifacts.firmware_bundle import write_firmware
+from lowerdeck.artifacts.firmware_bundle import read_firmware_failure, write_firmware
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
-from lowerdeck.firmware.bundle import bundle
+from lowerdeck.firmware.bundle import bundle, failed_bundle
 from lowerdeck.firmware.header import Placement
-from lowerdeck.firmware.metadata import RANDOM_CAVEAT, Target
+from lowerdeck.firmware.metadata import MISMATCH_CAVEAT, RANDOM_CAVEAT, Target
 from lowerdeck.firmware.readme import readme
 from lowerdeck.firmware.vector import bundled_program, calibration_sample, execute
 from lowerdeck.runtime.floats import to_program
@@ -231,6 +231,19 @@ def test_kernel_selection_and_random_samples(lowered: Callable[[str], Lowered]) 
     assert metadata["caveats"][1] == RANDOM_CAVEAT
 
 
+def test_accepted_mismatches_are_said_first(lowered: Callable[[str], Lowered]) -> None:
+    base = lowered("neutron_imxrt700")
+    files = bundled(base, base.folder, mismatches=("partition tag0: conv is off by up to 9 LSB",))
+    metadata, said = (
+        json.loads(files["metadata.json"]),
+        f"{MISMATCH_CAVEAT}: partition tag0: conv is off by up to 9 LSB",
+    )
+    assert metadata["mismatches"] == ["partition tag0: conv is off by up to 9 LSB"]
+    assert metadata["caveats"][0] == said
+    assert files["README.md"].decode().split("\n\n")[1] == f"**{said[0].upper()}{said[1:]}.**"
+    assert said in files["model_pte.h"].decode()
+
+
 def test_the_same_build_gives_the_same_bytes_anywhere(made: Callable[[str], Bundled], tmp_path: Path) -> None:
     it = made("ethos_u55_128")
     (tmp_path / "elsewhere").mkdir()
@@ -254,7 +267,20 @@ def test_a_bundle_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -
             write_firmware({"a": b"2", "b": None})  # type: ignore[dict-item]  # the mistake that is tested
         assert (paths.FIRMWARE / "a").read_bytes() == b"1"
         assert paths.FIRMWARE_ZIP.read_bytes() == before
-        assert sorted(path.name for path in paths.BUILD.iterdir()) == ["firmware", "firmware.zip"]
+        assert sorted(path.name for path in paths.BUILD.iterdir()) == ["firmware", "firmware.json", "firmware.zip"]
+
+
+def test_a_bundle_that_could_not_be_made_says_so(tmp_path: Path) -> None:
+    target = Target(name="xnnpack_cpu", backend="xnnpack", device={}, options={})
+    with chdir(tmp_path):
+        assert write_firmware({"a": b"1"}).startswith("1 files in")
+        assert read_firmware_failure() is None
+        said = write_firmware(failed_bundle(target, "no such kernel"), "no such kernel")
+        assert said == "there is no bundle for this program: no such kernel"
+        assert read_firmware_failure() == "no such kernel"
+        assert read_json(paths.FIRMWARE / "metadata.json")["failure"] == "no such kernel"
+        with zipfile.ZipFile(paths.FIRMWARE_ZIP) as archive:
+            assert "could not be made:** no such kernel" in archive.read("firmware/README.md").decode()
 
 
 class Split:

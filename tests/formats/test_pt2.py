@@ -70,9 +70,12 @@ def digest(data: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def saved_in_two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Folders of different depth, in each of which a process with its own hash seed saved the same network."""
+    """Folders of different depth, in each of which a process with its own hash seed saved the same network.
+
+    The name of the second has characters that mean something in stack traces, patterns and shells.
+    """
     folders = []
-    for seed, name in (("1", "a"), ("4242", "another/deeper")):
+    for seed, name in (("1", "a"), ("4242", "another/deeper \"one\" with 'all' \\ that %d $HOME\nünï has")):
         folder = tmp_path_factory.mktemp("process") / name
         folder.mkdir(parents=True)
         (folder / "net.py").write_text(NETWORK)

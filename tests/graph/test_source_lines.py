@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.graph.source_lines import relative_path, source_line
+from lowerdeck.graph.source_lines import relative_path, relative_stack_trace, source_line
 from tests.project import REPOSITORY
 
 
@@ -30,7 +30,19 @@ def test_the_innermost_line_of_the_model_counts() -> None:
     )
 
 
-@pytest.mark.parametrize("folder", ["first", "second/deeper"])
+AWKWARD_FOLDERS = [
+    'a "quoted" name',
+    "a'b",
+    "back\\slash",
+    "two\nlines",
+    "ünï çode",
+    "50 % $HOME",
+    "site-packages/own",
+    "x, line 3",
+]
+
+
+@pytest.mark.parametrize("folder", ["first", "second/deeper", *AWKWARD_FOLDERS])
 def test_folders_of_the_machine_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     project = tmp_path / folder
     project.mkdir(parents=True)
@@ -40,6 +52,20 @@ def test_folders_of_the_machine_are_left_out(tmp_path: Path, monkeypatch: pytest
     assert source_line(trace((package, 92))) == "torchvision/models/resnet.py:92"
     assert source_line(trace((f"{tmp_path}/elsewhere/net.py", 5))) == "net.py:5"
     assert relative_path("C:\\project\\net.py") == "C:/project/net.py"
+
+
+@pytest.mark.parametrize("folder", AWKWARD_FOLDERS)
+def test_a_stack_trace_is_the_same_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    project = tmp_path / folder
+    project.mkdir(parents=True)
+    monkeypatch.chdir(project)
+    package = f"{project}/.venv/lib/python3.11/site-packages/torch/nn/functional.py"
+    text = trace((f"{project}/plugins/net.py", 5), (package, 92), (f"{tmp_path}/elsewhere/net.py", 7))
+    expected = trace(("plugins/net.py", 5), ("torch/nn/functional.py", 92), ("net.py", 7))
+    assert relative_stack_trace(text) == expected
+    assert relative_stack_trace(expected) == expected
 
 
 def test_what_has_no_line_says_none() -> None:

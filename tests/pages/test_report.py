@@ -145,6 +145,13 @@ class TestTerminal:
         for words in ("make ui", "build/report.html", "build/firmware.zip", "dvc metrics diff"):
             assert words in text
 
+    def test_defects_are_there(self) -> None:
+        write_build(metrics={"mismatches": 1, "mismatch_errors": "partition tag0: conv is off by up to 9 LSB"})
+        assert rows_of(printed(width=200))["do not ship"].endswith(
+            "accepts: partition tag0: conv is off by up to 9 LSB"
+        )
+        assert "Do not ship: this build computes something else" in Page(report.render(read_build())).text
+
     def test_a_device_flavor_has_no_caveat(self) -> None:
         write_build(flavor={"name": "vela"})
         assert "host only" not in printed()

@@ -26,7 +26,7 @@ import yaml
 from lowerdeck.config.schema import Config
 from lowerdeck.fingerprints.closures import Sources, stage_closures
 from tests.fingerprints import recorder
-from tests.project import CONFIG, REPOSITORY, SELECTION, Project, tail
+from tests.project import AWKWARD_FOLDER, CONFIG, REPOSITORY, Project, digests, tail
 
 STAGES = (
     "compose",
@@ -42,15 +42,6 @@ STAGES = (
 )
 ENTRIES = sorted(path for path in (REPOSITORY / "stages").glob("*.py") if path.name != "__init__.py")
 EDITED = ("params.yaml", str(CONFIG), "build/code.json", "dvc.lock")
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below `folder`."""
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def stages_run(output: str) -> list[str]:
@@ -90,6 +81,7 @@ class Built:
             assert done.returncode == 0, done.stderr
         self._kept = {name: (project.root / name).read_bytes() for name in EDITED}
         self.outputs = digests(project.root / "build")
+        self.lock = self._kept["dvc.lock"]
 
     def stale(self) -> set[str]:
         """Stages that DVC would run for what has changed itself; what they write decides about those behind them."""
@@ -469,19 +461,16 @@ def test_outputs_persist_and_depend_on_what_is_upstream(name: str) -> None:
     assert {dependency for dependency in stages[name].get("deps", ()) if dependency.startswith("build/")} <= upstream
 
 
-@pytest.mark.slow
-def test_the_lock_file_is_the_same_in_another_folder_and_process(make_project: Callable[[str], Project]) -> None:
-    locks = []
-    for name, environment in (
-        ("first", {"PYTHONHASHSEED": "1"}),
-        ("second_with_a_longer_name", {"PYTHONHASHSEED": "77", "LOWERDECK_PRELOAD": "0", "OMP_NUM_THREADS": "2"}),
-    ):
-        project = make_project(name)
-        project.edit_params(**SELECTION)
-        done = project.dvc("repro", timeout_s=900, **environment)
-        assert done.returncode == 0, tail(done.stdout + done.stderr)
-        locks.append((project.root / "dvc.lock").read_text())
-    assert locks[0] == locks[1]
+def test_another_folder_and_environment_give_the_same_bytes(
+    built: Built, make_project: Callable[[str], Project], tmp_path: Path
+) -> None:
+    """tests/stages/test_reproducibility.py builds a harder network for every target."""
+    project = make_project(AWKWARD_FOLDER)
+    project.edit_params(target="xnnpack_cpu")
+    done = project.repro_elsewhere(tmp_path / "home")
+    assert done.returncode == 0, tail(done.stdout + done.stderr)
+    assert digests(project.root / "build") == built.outputs
+    assert (project.root / "dvc.lock").read_bytes() == built.lock
 
 
 def runs_in_group(words: str, group: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ import pytest
 import torch
 
 from lowerdeck import metrics
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.contracts.samples import Sample, Split
+from lowerdeck.evaluation.defects import defects
 from lowerdeck.steps.evaluate import (
     NOT_MEASURED,
     STRUCTURAL,
@@ -23,6 +25,7 @@ from lowerdeck.steps.evaluate import (
     choose_samples,
     class_metrics,
     evaluate,
+    evaluate_delegated,
     evenly_spaced,
     summarize,
     torch_program,
@@ -202,6 +205,42 @@ class TestSummarize:
         values = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
         assert values["float_accuracy"] == values["quantized_accuracy"] == "no labels"
         assert values["delegated_accuracy"] == NOT_MEASURED
+
+
+def test_defects_are_among_the_metrics() -> None:
+    outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
+    plan = dataclasses.replace(PLAN, mismatches=("partition tag0: off by 9 LSB",))
+    values = summarize(outputs, ALL_METRICS, plan, MANIFEST, (), "no kernel", "no vector")
+    assert values["mismatches"] == 1
+    assert [line.rpartition(": ")[2] for line in defects(values)] == ["off by 9 LSB", "no kernel", "no vector"]
+    assert summarize(outputs, ALL_METRICS, PLAN, MANIFEST)["mismatches"] == 0
+
+
+def refused(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    raise ProgramError("partition 0: no such kernel")
+
+
+def test_a_program_that_this_host_cannot_execute_is_a_finding() -> None:
+    def unopened() -> Any:
+        raise ProgramError("it lacks aten::sort.values")
+
+    found = evaluate_delegated(unopened, [0], Data(Labels([0])))
+    assert (found.failure, dict(found.outputs.logits)) == ("it lacks aten::sort.values", {})
+
+    class Refusing:
+        num_processes, executor = 1, "ExecuTorch runtime"
+        __call__ = staticmethod(refused)
+
+    found = evaluate_delegated(Refusing, [0, 1], Data(Labels([0, 1])))  # type: ignore[arg-type]  # a stand-in
+    assert (found.failure, found.executed_by) == ("partition 0: no such kernel", "nothing")
+
+
+def test_files_that_are_missing_end_the_evaluation() -> None:
+    def missing() -> Any:
+        raise LowerdeckError("build/convert/program.pte is missing")
+
+    with pytest.raises(LowerdeckError, match="is missing"):
+        evaluate_delegated(missing, [0], Data(Labels([0])))
 
 
 def test_class_metrics_count_hits_of_the_classes_that_occur() -> None:

@@ -272,6 +272,16 @@ class TestRun:
         assert len(run.data.params["dataset.options.classes"]) == content.MAX_PARAM_CHARACTERS
         assert "dataset.options.classes" in run.data.tags["params.cut"]
 
+    def test_defects_show_in_a_tag_a_metric_and_the_description(self) -> None:
+        errors = "partition tag0: conv is off by up to 9 LSB"
+        track(write_build(metrics={"mismatches": 1, "mismatch_errors": errors}))
+        (run,) = runs()
+        assert errors in run.data.tags[content.DEFECTS_TAG]
+        assert run.data.metrics["mismatches"] == 1
+        assert run.data.tags["mlflow.note.content"].startswith("**Do not ship: it computes something else")
+        track(write_build())
+        assert content.DEFECTS_TAG not in runs()[0].data.tags
+
     def test_a_build_that_fails_its_gates_is_recorded_as_failed(self) -> None:
         track(write_build(gates={"name": "strict", "min_quantized_accuracy": 0.9, "min_delegated_share": 0.5}))
         (run,) = runs()

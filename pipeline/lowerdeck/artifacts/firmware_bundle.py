@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import zipfile
 from collections.abc import Mapping
 
@@ -11,7 +10,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, replace_folder, write_bytes, write_json
 
 
-def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> None:
+def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> str:
     """Write the firmware bundle as a folder and as a zip file, and last its status.
 
     The zip file stores the files uncompressed, because compressed bytes depend on the compressor's version, and fixes
@@ -20,6 +19,9 @@ def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> No
     Args:
         files: Content by name.
         failure: Why the bundle could not be made, where `files` only say so.
+
+    Returns:
+        What was made, in a line for the terminal.
     """
     with replace_folder(paths.FIRMWARE) as folder:
         for name, content in files.items():
@@ -32,10 +34,9 @@ def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> No
             archive.writestr(entry, content)
     write_bytes(paths.FIRMWARE_ZIP, buffer.getvalue())
     write_json(paths.FIRMWARE_STATUS, {"failure": failure})
-    if failure is None:
-        print(f"firmware: {len(files)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}")
-    else:
-        print(f"firmware: there is no bundle for this program: {failure}", file=sys.stderr)
+    if failure is not None:
+        return f"there is no bundle for this program: {failure}"
+    return f"{len(files)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}"
 
 
 def read_firmware_failure() -> str | None:

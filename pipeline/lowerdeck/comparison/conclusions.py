@@ -21,8 +21,8 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     if within_noise := found.count(Standing.WITHIN_NOISE):
         yield f"{within_noise} of these {'is' if within_noise == 1 else 'are'} so by a difference within noise alone."
     if ineligible := sum(not build.is_eligible for build in comparison.builds):
-        miss = "misses its" if ineligible == 1 else "miss their"
-        yield f"{ineligible} {miss} gates, have a defect or did not finish, and may not be chosen."
+        miss = "misses its gates, has a defect" if ineligible == 1 else "miss their gates, have a defect"
+        yield f"{ineligible} {miss} or did not finish, and may not be chosen."
     for column in comparison.objective_columns:
         yield from _measured_sentences(comparison, column)
 

@@ -119,7 +119,7 @@ class TosaTwin:
         """Execute the graph on the inputs among `arguments` and write the outputs among them.
 
         Raises:
-            RuntimeError: the reference model rejects the graph.
+            RuntimeError: the reference model rejects the graph, or returns fewer values than an output has.
         """
         count = len(self._inputs)
         in_memory = [tensor.permute(order) for tensor, order in zip(arguments, self._orders, strict=True)]
@@ -130,8 +130,15 @@ class TosaTwin:
         if status != self._model.GraphStatus.TOSA_VALID:
             raise RuntimeError(f"the TOSA reference model ended with {status.name}: {' '.join(messages)}")
         for port, target, result in zip(self._outputs, in_memory[count:], results, strict=True):
-            content = torch.frombuffer(bytearray(result), dtype=port.dtype)
-            target.copy_(content.view(target.dtype).reshape(port.shape))
+            content = bytearray(result)
+            if len(content) != target.numel() * target.itemsize:
+                raise RuntimeError(
+                    f"the TOSA reference model returned {len(content)} bytes for output {port.name!r}, which has "
+                    f"{target.numel() * target.itemsize}"
+                )
+            if content:  # a tensor may have no elements, and torch reads no empty buffer
+                values = torch.frombuffer(content, dtype=port.dtype)
+                target.copy_(values.view(target.dtype).reshape(port.shape))
 
 
 def _stored_as(dtype: torch.dtype) -> torch.dtype:

@@ -91,6 +91,16 @@ def test_an_entry_says_what_the_build_is_worth_and_what_it_was_made_of(capsys: p
     assert entry["versions"] == manifest["versions"] | {"test-converter": "7.1"}
 
 
+def test_an_entry_says_why_its_build_must_not_ship() -> None:
+    built({"firmware_failure": "no kernel"})
+    assert ledger("update") == 0
+    assert entries()[ENTRY]["defects"] == ["has no firmware bundle: no kernel"]
+    assert read(LEDGER)["tiny"][ENTRY].defects == ("has no firmware bundle: no kernel",)
+    built()
+    assert ledger("update") == 0
+    assert "defects" not in entries()[ENTRY]
+
+
 def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
     builds: list[Callable[[], None]] = [built, lambda: built(quantization={"name": "int8_per_tensor"})]
     texts = []

@@ -148,6 +148,23 @@ def test_a_run_that_misses_its_gates_is_not_registered_by_mistake(
         client.delete_tag(recorded.run_id, "gates.failed")
 
 
+def test_a_build_with_a_defect_is_not_promoted_by_mistake(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, before = recorded.client(), recorded.params()
+    client.set_tag(recorded.run_id, "defects", "has no firmware bundle: no kernel")
+    try:
+        assert recorded.promote_here(recorded.run_id[:8], "--no-build") == 1
+        assert "must not ship: it has no firmware bundle: no kernel" in capsys.readouterr().err
+        assert recorded.params() == before
+        assert recorded.promote_here(recorded.run_id[:8], "--dry-run") == 0
+        assert "must not ship" in capsys.readouterr().out
+        assert recorded.promote_here(recorded.run_id[:8], "--no-build", "--force") == 0
+        assert recorded.params() != before
+    finally:
+        client.delete_tag(recorded.run_id, "defects")
+
+
 def test_edits_that_are_in_no_commit_are_not_overwritten(
     recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
