@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.config.schema import TrackingConfig
-from lowerdeck.tracking.store import database_identity
+from lowerdeck.tracking.store import database_identity, find_or_create_experiment, opened
+from tests.project import AWKWARD_FOLDER
 
 
 @pytest.fixture
@@ -24,6 +25,18 @@ def test_a_database_without_tables_has_the_identity_that_it_has_later(config: Tr
     before = database_identity(config)
     assert before == database_identity(config)
     assert before.rpartition(" of ")[2].isdigit()
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = tmp_path / AWKWARD_FOLDER
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with opened(TrackingConfig(name="test", experiment="test")) as store:
+        assert find_or_create_experiment(store, TrackingConfig(name="test")) == "1"
+        default = store.client.get_experiment("0")
+    assert (default.name, default.lifecycle_stage) == ("Default", "active")
+    assert (folder / "mlflow" / "mlflow.db").is_file()
 
 
 def test_another_database_at_the_same_place_has_another_identity(config: TrackingConfig, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ TRIED_WITH: Mapping[str, Mapping[str, str]] = {
     "executorch": {"executorch": "1.5.1"},
     "torch": {"torch": "2.14.1"},
     "hydra": {"hydra-core": "1.3.8"},
+    "mlflow": {"mlflow": "3.17.2"},
     "ethosu": {"ethos-u-vela": "5.1.0"},
 }
 """Imported package -> its distribution, and the version for which all replacements in it are tested."""

@@ -6,12 +6,14 @@ import hashlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lowerdeck.compat.mlflow import DEFAULT_EXPERIMENT
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.preload import TRACKING
 from lowerdeck.tracking.address import (
@@ -62,11 +64,38 @@ def opened(config: TrackingConfig) -> Iterator[TrackingStore]:
     from mlflow.tracking import MlflowClient
 
     try:
-        with lock(uri):  # of two processes that create the tables of a new database at once, one would fail
+        default = _default_experiment(DEFAULT_EXPERIMENT.original())
+        # Of two processes that create the tables of a new database at once, one would fail.
+        with lock(uri), DEFAULT_EXPERIMENT.active(default):
             client = MlflowClient(tracking_uri=uri)
         yield TrackingStore(client=client, uri=uri)
     except (MlflowException, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
         raise LowerdeckError(unavailable_message(uri, str(error))) from error
+
+
+def _default_experiment(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """MLflow's method that adds its default experiment to a new database, with bound values where that is a file."""
+
+    def create(store: Any, session: Any) -> None:
+        from mlflow.entities import Experiment, LifecycleStage
+        from mlflow.store.tracking.dbmodels.models import SqlExperiment
+
+        if store.db_type != "sqlite":
+            original(store, session)
+            return
+        created_ms = time.time_ns() // 1_000_000
+        session.add(
+            SqlExperiment(
+                experiment_id=int(store.DEFAULT_EXPERIMENT_ID),
+                name=Experiment.DEFAULT_EXPERIMENT_NAME,
+                artifact_location=str(store._get_artifact_location(0)),
+                lifecycle_stage=LifecycleStage.ACTIVE,
+                creation_time=created_ms,
+                last_update_time=created_ms,
+            )
+        )
+
+    return create
 
 
 def database_identity(config: TrackingConfig) -> str:
