@@ -6,7 +6,7 @@ import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
@@ -23,7 +23,9 @@ def tracking_uri(config: TrackingConfig) -> str:
     path, question_mark, query = uri.removeprefix(_SQLITE).partition("?")
     if not uri.startswith(_SQLITE) or not path:
         return uri
-    return f"{_SQLITE}{_project_folder() / path}{question_mark}{query}"
+    # A question mark in the folder's name would begin the query, and a percent sign a character's code.
+    folder = str(_project_folder()).replace("%", "%25").replace("?", "%3F")
+    return f"{_SQLITE}{Path(folder, path)}{question_mark}{query}"
 
 
 def artifact_location(config: TrackingConfig) -> str | None:
@@ -40,7 +42,7 @@ def artifact_location(config: TrackingConfig) -> str | None:
 def database_file(uri: str) -> Path | None:
     """The file of a local SQLite database; None for any other `uri`."""
     path = uri.removeprefix(_SQLITE).partition("?")[0]
-    return Path(path) if uri.startswith(_SQLITE) and path else None
+    return Path(unquote(path)) if uri.startswith(_SQLITE) and path else None
 
 
 def is_server(uri: str) -> bool:
