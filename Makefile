@@ -12,8 +12,7 @@ DEV_READY := $(VENV)/.installed-dev
 .PHONY: repro test test-fast test-all lint ui report benchmark mutation clean help
 
 repro: $(READY)  ## set up, build what params.yaml says, show the metrics
-	@find .dvc/tmp -name rwlock -empty -delete 2>/dev/null || true  # DVC interrupted while it wrote its locks
-	dvc repro
+	lowerdeck repro
 	lowerdeck report
 
 test: $(DEV_READY)  ## lint, types, import contracts and the tests that take seconds
@@ -50,8 +49,8 @@ mutation: $(DEV_READY)  ## faults in the core's modules against their tests (an 
 	python -m pip install --quiet --no-build-isolation --editable '.[mutation]'
 	python -m benchmarks.mutation --module '$(MODULE)' $(MUTATION_OPTIONS)
 
-clean:  ## remove what builds made; the environment and DVC's cache stay
-	rm -rf build/* mlflow .pytest_cache .mypy_cache .ruff_cache
+clean:  ## remove build/; recorded runs, sweeps and DVC's cache stay (`lowerdeck clean` is for these)
+	rm -rf build/* .pytest_cache .mypy_cache .ruff_cache
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12

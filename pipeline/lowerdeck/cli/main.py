@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from lowerdeck.cli import compare, explain, flavors, ledger, operators, promote, quantization, sensitivity, sweep
+from lowerdeck.cli import (
+    compare,
+    explain,
+    flavors,
+    ledger,
+    operators,
+    promote,
+    quantization,
+    repro,
+    sensitivity,
+    sweep,
+)
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.failures import failure_message
 
@@ -46,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    repro.add(commands)
     report = commands.add_parser("report", help="print the metrics of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
     explain.add(commands)

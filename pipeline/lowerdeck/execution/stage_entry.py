@@ -7,6 +7,7 @@ imported at the top, because the stage may run in the preload server instead, wh
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from pathlib import Path
 
 from lowerdeck.execution import preload
 from lowerdeck.execution.environment import fix_environment, quiet_libraries
+
+_DVC_STAGE = "DVC_STAGE"
+"""DVC sets it for the stages that it starts."""
 
 
 def run_stage(
@@ -45,6 +49,10 @@ def run_stage(
     try:
         _die_with_parent()
         fix_environment(name)
+        if os.environ.pop(_DVC_STAGE, None):  # removed, so that a fork in the preload server does not do this again
+            from lowerdeck.execution.dvc_state import keep_locks
+
+            keep_locks()
         if starts is not None:
             preload.start(starts)
         code = None if preloaded_within_s is None else preload.run(name, preloaded_within_s, libraries)

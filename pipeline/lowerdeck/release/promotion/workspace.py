@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution import dvc_state
 
 CHECKED_STAGE = "convert"
 """The stage that makes the `.pte`; later stages only measure it."""
@@ -36,6 +37,8 @@ def build() -> None:
     """
     # Stages run `python`, which must be this interpreter even if the environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    for line in dvc_state.repair():
+        print(line)
     sys.stdout.flush()
     command = [sys.executable, "-m", "dvc", "repro", CHECKED_STAGE]
     if subprocess.run(command, env=os.environ | {"PATH": path}, check=False).returncode != 0:

@@ -1,0 +1,37 @@
+"""`lowerdeck repro`: `dvc repro`, after mending what a killed DVC left behind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lowerdeck.execution import dvc_state
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser of `lowerdeck`."""
+    command = commands.add_parser(
+        "repro",
+        help="`dvc repro`, after restoring what a killed DVC left damaged",
+        # All arguments are DVC's, so that none of them is an option here.
+        prefix_chars="\0",
+        add_help=False,
+    )
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="as for `dvc repro`")
+    command.set_defaults(run=_repro)
+
+
+def _repro(options: argparse.Namespace) -> NoReturn:
+    """Repair the project in the current folder, and become `dvc repro`."""
+    for line in dvc_state.repair():
+        print(f"repro: {line}")
+    dvc_state.keep_locks()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Stages run `python`, which must be this interpreter even if the environment is not activated.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    command = [sys.executable, "-m", "dvc", "repro", *options.arguments]
+    os.execve(sys.executable, command, os.environ | {"PATH": path})  # noqa: S606

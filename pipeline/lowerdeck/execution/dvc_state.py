@@ -1,0 +1,175 @@
+"""What a killed DVC leaves behind: dvc.lock and .dvc/tmp/rwlock cut off, and locks of processes that are gone.
+
+DVC writes both files in place, and refuses to run when one of them is empty or cut off. Every stage that DVC starts
+therefore keeps a copy of dvc.lock, which is whole at that moment, and `lowerdeck repro` puts it back. DVC reruns what an
+older dvc.lock does not know, so that an old copy costs time and never changes a result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.contracts.errors import LowerdeckError
+
+TEMPORARY = Path(".dvc") / "tmp"
+RWLOCK = TEMPORARY / "rwlock"
+KEPT = TEMPORARY / "lowerdeck"
+"""Folder for the last whole copy of every dvc.lock, under the same relative path."""
+LOCK = "dvc.lock"
+_CONFLICT = b"<<<<<<< "
+
+
+def keep_locks() -> None:
+    """Keep a copy of every dvc.lock of the project in the current folder, unless it is cut off.
+
+    Call it while DVC writes none of them, for example in a stage that it has started.
+    """
+    from lowerdeck.artifacts.files import write_bytes
+
+    if not TEMPORARY.is_dir():
+        return
+    with suppress(OSError):  # without room for a copy, an older one or git's serves
+        for path in _locks():
+            content, kept = path.read_bytes(), KEPT / path
+            if content.endswith(b"\n") and not (kept.is_file() and kept.read_bytes() == content):
+                write_bytes(kept, content)
+
+
+def repair() -> list[str]:
+    """Mend what a killed DVC left in the project in the current folder; returns one line for each thing done.
+
+    Nothing is touched while a process of DVC works on the project.
+
+    Raises:
+        LowerdeckError: a dvc.lock has conflict markers, which only a person can resolve.
+    """
+    damaged = [path for path in _locks() if not _is_whole(path.read_bytes())]
+    holders = _holders()
+    if (not damaged and holders == []) or any(_living(holders)):
+        return []
+    done = [_restore(path) for path in damaged]
+    if holders != []:
+        RWLOCK.unlink(missing_ok=True)
+        what = "was cut off" if holders is None else f"named {_listed(holders)}, which no longer run"
+        done.append(f"{RWLOCK} {what}: removed")
+    return done
+
+
+def _locks() -> list[Path]:
+    """Every dvc.lock of the project that is there: of dvc.yaml at its root and of those in folders below it."""
+    return [path for path in (Path(LOCK), *sorted(Path().glob(f"*/{LOCK}"))) if path.is_file()]
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether DVC wrote the file to its end: it ends in a newline, and no key is without its value."""
+    import yaml
+
+    from lowerdeck.config.yaml_text import plain_values
+
+    if not content.endswith(b"\n"):
+        return False
+    try:
+        values = plain_values(content.decode())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(values, dict) and "schema" in values and not _lacks_value(values)
+
+
+def _lacks_value(value: Any, depth_in_params: int = 0) -> bool:
+    """Whether a key has no value, except a parameter, whose value may be null: these are below `params: FILE:`."""
+    if isinstance(value, dict) and depth_in_params < 2:
+        below = ((each, depth_in_params + 1 if depth_in_params or key == "params" else 0) for key, each in value.items())
+        return any(_lacks_value(each, depth) for each, depth in below)
+    if isinstance(value, list) and not depth_in_params:
+        return any(map(_lacks_value, value))
+    return value is None
+
+
+def _restore(path: Path) -> str:
+    """Replace a damaged dvc.lock by its kept copy or the committed one; returns what was done."""
+    from lowerdeck.artifacts.files import write_bytes
+
+    content, kept, aside = path.read_bytes(), KEPT / path, KEPT / f"{path}.damaged"
+    if _CONFLICT in content:
+        raise LowerdeckError(
+            f"{path} has the conflict markers of a merge; `git checkout --ours {path}` or `--theirs` chooses a side, "
+            "and `lowerdeck repro` builds what it lacks"
+        )
+    write_bytes(aside, content)
+    what = f"{path} was cut off when DVC was killed"
+    if kept.is_file() and _is_whole(whole := kept.read_bytes()):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(kept.stat().st_mtime))
+        source = f"restored the copy of {when}"
+    elif (whole := _committed(path)) and _is_whole(whole):
+        source = "restored the committed one"
+    else:
+        path.unlink()
+        return f"{what}, and there is no copy: removed, so that its stages run again (the damaged file is {aside})"
+    write_bytes(path, whole)
+    return f"{what}: {source} (the damaged file is {aside})"
+
+
+def _committed(path: Path) -> bytes:
+    """The content of `path` in git's HEAD; empty without git or a commit that has it."""
+    with suppress(OSError):
+        shown = subprocess.run(["git", "show", f"HEAD:./{path.as_posix()}"], capture_output=True, check=False)
+        return shown.stdout if shown.returncode == 0 else b""
+    return b""
+
+
+def _holders() -> list[tuple[int, str]] | None:
+    """Process id and command of every entry of DVC's rwlock; None if the file is cut off."""
+    try:
+        locks = json.loads(RWLOCK.read_bytes())
+        infos = [*locks.get("write", {}).values(), *(info for each in locks.get("read", {}).values() for info in each)]
+        return sorted({(int(info["pid"]), str(info["cmd"])) for info in infos})
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _living(holders: list[tuple[int, str]] | None) -> Iterator[int]:
+    """Ids of processes that hold DVC's locks, or that are DVC at work in the project."""
+    import psutil
+
+    root, written = Path.cwd(), RWLOCK.stat().st_mtime if RWLOCK.is_file() else 0.0
+    commands = dict(holders or ())
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        try:
+            words = process.cmdline()
+            if not words:  # a process that has ended and waits for its parent, or one of the kernel
+                continue
+            arguments = commands.get(process.pid, "").split()[1:]
+            is_holder = process.pid in commands and " ".join(words).endswith(" ".join(arguments))
+            # Ids are used again: a process that started after the locks were last written holds none.
+            if (is_holder and process.create_time() <= written + 1) or (_is_dvc(words) and _works_in(process, root)):
+                yield process.pid
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            if process.pid in commands:
+                yield process.pid  # another user's, about which nothing more can be found out
+
+
+def _is_dvc(words: list[str]) -> bool:
+    names = [Path(word).name for word in words[:2]]
+    return "dvc" in names or any(pair == ("-m", "dvc") for pair in zip(words, words[1:], strict=False))
+
+
+def _works_in(process: Any, root: Path) -> bool:
+    folder = Path(process.cwd())
+    return folder == root or folder.is_relative_to(root)
+
+
+def _listed(holders: list[tuple[int, str]] | None) -> str:
+    return ", ".join(f"process {pid} ({command})" for pid, command in holders or ())
