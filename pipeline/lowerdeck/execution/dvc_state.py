@@ -1,12 +1,13 @@
 """What a killed DVC leaves behind: dvc.lock and .dvc/tmp/rwlock cut off, and locks of processes that are gone.
 
 DVC writes both files in place, and refuses to run when one of them is empty or cut off. Every stage that DVC starts
-therefore keeps a copy of dvc.lock, which is whole at that moment, and `lowerdeck repro` puts it back. DVC reruns what an
-older dvc.lock does not know, so that an old copy costs time and never changes a result.
+therefore keeps a copy of dvc.lock, which is whole at that moment, and `lowerdeck repro` puts it back. DVC reruns what
+an older dvc.lock does not know, so that an old copy costs time and never changes a result.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -85,7 +86,9 @@ def _is_whole(content: bytes) -> bool:
 def _lacks_value(value: Any, depth_in_params: int = 0) -> bool:
     """Whether a key has no value, except a parameter, whose value may be null: these are below `params: FILE:`."""
     if isinstance(value, dict) and depth_in_params < 2:
-        below = ((each, depth_in_params + 1 if depth_in_params or key == "params" else 0) for key, each in value.items())
+        below = (
+            (each, depth_in_params + 1 if depth_in_params or key == "params" else 0) for key, each in value.items()
+        )
         return any(_lacks_value(each, depth) for each, depth in below)
     if isinstance(value, list) and not depth_in_params:
         return any(map(_lacks_value, value))
@@ -163,7 +166,7 @@ def _living(holders: list[tuple[int, str]] | None) -> Iterator[int]:
 
 def _is_dvc(words: list[str]) -> bool:
     names = [Path(word).name for word in words[:2]]
-    return "dvc" in names or any(pair == ("-m", "dvc") for pair in zip(words, words[1:], strict=False))
+    return "dvc" in names or any(pair == ("-m", "dvc") for pair in itertools.pairwise(words))
 
 
 def _works_in(process: Any, root: Path) -> bool:

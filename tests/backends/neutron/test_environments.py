@@ -317,16 +317,41 @@ def test_an_open_options_object_gets_all_options(environment: Environment, tmp_p
 @pytest.mark.parametrize(
     ("version", "code", "said"),
     [
-        (None, "", "unknown"),
         (None, "__version__ = '3.0.0'", "3.0.0"),
         (None, "def version(): return '2.9'", "2.9"),
         ("3.2.0", "__version__ = 'not kept up to date'", "3.2.0"),
     ],
-    ids=["none", "of the module", "as a function", "of the distribution"],
+    ids=["of the module", "as a function", "of the distribution"],
 )
 def test_the_version_is_found_where_it_is_stated(tmp_path: Path, version: str | None, code: str, said: str) -> None:
     environment = make(tmp_path / "environment", version=version)
     environment.append("__init__", code)
+    assert describe(flavor_of(environment)).version == said
+
+
+def test_releases_without_a_version_are_told_apart_by_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, same, other = (make(tmp_path / name, version=None) for name in ("first", "same", "other"))
+    replace_convert(other, "return original(model, context)")
+    versions = [describe(flavor_of(environment)).version for environment in (first, same, other, first)]
+    assert all(re.fullmatch("files-[0-9a-f]{16}", version) for version in versions)
+    assert versions[0] == versions[1] == versions[3] != versions[2]
+    # A release that is replaced in its place is another one, and convert names it as describe does.
+    replace_convert(first, "return original(model, context)")
+    assert describe(flavor_of(first)).version == versions[2]
+    assert convert(flavor_of(first), RELU, TARGET, DEFAULTS, tmp_path / "tag0").version == versions[2]
+
+
+def test_the_files_of_a_release_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    environment = make(tmp_path / "environment", version=None)
+    said = describe(flavor_of(environment)).version
+    (kept,) = (tmp_path / "cache" / "lowerdeck" / "sdk").iterdir()
+    kept.write_text("0" * 64)
+    assert describe(flavor_of(environment)).version == "files-" + "0" * 16
+    kept.write_text("cut off")
     assert describe(flavor_of(environment)).version == said
 
 

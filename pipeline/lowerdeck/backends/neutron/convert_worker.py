@@ -24,6 +24,7 @@ properties, and options.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -257,7 +258,10 @@ def as_bytes(converted: Any) -> bytes:
 
 
 def version_of(name: str, sdk: Any) -> str:
-    """Return the version of the package's distribution, else the module's own, else `unknown`."""
+    """Return the version of the package's distribution, else the module's own, else `files-` and a digest of its files.
+
+    Two releases that state no version are different converters, which records of builds must tell apart.
+    """
     top = name.partition(".")[0]
     found = None
     with suppress(importlib.metadata.PackageNotFoundError):
@@ -269,7 +273,51 @@ def version_of(name: str, sdk: Any) -> str:
     if found is None and hasattr(importlib.metadata, "packages_distributions"):  # Python 3.10
         for other in importlib.metadata.packages_distributions().get(top, ()):
             found = importlib.metadata.distribution(other)
-    return str(found.version or "unknown") if found is not None else "unknown"
+    if found is not None and found.version:
+        return str(found.version)
+    return f"files-{files_digest(sdk)[:16]}"
+
+
+def files_digest(sdk: Any) -> str:
+    """Return the SHA-256 over the paths and contents of a package's files, without compiled Python.
+
+    Reading a release of hundreds of megabytes takes seconds, so the digest is kept in the user's cache for as long as
+    sizes and times of the files stay the same.
+    """
+    roots = [Path(folder) for folder in getattr(sdk, "__path__", ())] or [Path(sdk.__file__)]
+    files = {}
+    for root in roots:
+        below = sorted(root.rglob("*")) if root.is_dir() else [root]
+        files.update({file.relative_to(root.parent).as_posix(): file for file in below if is_source(file)})
+    stamps = [[name, file.stat().st_size, file.stat().st_mtime_ns] for name, file in sorted(files.items())]
+    stamp = sha256(json.dumps([[str(root) for root in roots], stamps]).encode())
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lowerdeck" / "sdk" / stamp
+    if kept.is_file() and len(known := kept.read_text()) == len(stamp):
+        return known
+    digest = sha256(json.dumps([[name, file_digest(file)] for name, file in sorted(files.items())]).encode())
+    with suppress(OSError):  # without a cache it is computed each time
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, digest.encode())
+    return digest
+
+
+def is_source(file: Path) -> bool:
+    """Whether `file` is part of a release, and not made by Python when it imports it."""
+    return file.is_file() and file.suffix != ".pyc" and "__pycache__" not in file.parts
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 of `content`, hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            total.update(block)
+    return total.hexdigest()
 
 
 def is_installed_from(distribution: Any, module: Any) -> bool:

@@ -101,7 +101,7 @@ class SdkDescription:
     """Properties of an SDK."""
 
     version: str
-    """`unknown` where it reports none."""
+    """`files-` and a digest of its files where it reports none."""
     targets: tuple[str, ...] | None
     """Names of all its targets; None where it cannot list them (older releases)."""
     target: TargetDescription
