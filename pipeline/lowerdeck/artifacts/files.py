@@ -1,4 +1,8 @@
-"""Reads and writes files atomically: a stage that fails leaves the previous file."""
+"""Reads and writes files atomically: a stage that fails leaves the previous file.
+
+New files and folders get the modes that the user's umask leaves, as if they were written in place; `tempfile` would
+give them to their owner alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import io
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,17 +26,21 @@ _STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.RECORDED: "trac
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = beside(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
-        os.chmod(temporary, 0o644)  # mkstemp creates files that only their owner can read
         os.replace(temporary, path)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a full disk is noticed by a write, which does not know the file
         raise
+
+
+def beside(path: Path) -> Path:
+    """A new name in the folder of `path`, for content that is not complete yet."""
+    return path.with_name(f".{path.name}.{os.urandom(6).hex()}")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -59,9 +66,9 @@ def read_json(path: Path) -> Any:
 def replace_folder(path: Path) -> Iterator[Path]:
     """A new folder that replaces `path` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    temporary = beside(path)
+    temporary.mkdir()
     try:
-        temporary.chmod(0o755)
         yield temporary
         discarded = temporary.with_name(temporary.name + ".old")
         if path.exists():

@@ -1,4 +1,4 @@
-"""What a killed DVC leaves behind: dvc.lock and .dvc/tmp/rwlock cut off, and locks of processes that are gone.
+"""What a killed DVC leaves behind: dvc.lock and .dvc/tmp/rwlock cut off, locks without a process, stages without DVC.
 
 DVC writes both files in place, and refuses to run when one of them is empty or cut off. Every stage that DVC starts
 therefore keeps a copy of dvc.lock, which is whole at that moment, and `lowerdeck repro` puts it back. DVC reruns what
@@ -25,6 +25,8 @@ KEPT = TEMPORARY / "lowerdeck"
 """Folder for the last whole copy of every dvc.lock, under the same relative path."""
 LOCK = "dvc.lock"
 _CONFLICT = b"<<<<<<< "
+_END_S = 5.0
+"""How long a stage may take to end after DVC."""
 
 
 def keep_locks() -> None:
@@ -55,7 +57,7 @@ def repair() -> list[str]:
     holders = _holders()
     if (not damaged and holders == []) or any(_living(holders)):
         return []
-    done = [_restore(path) for path in damaged]
+    done = [*_end_orphans(), *(_restore(path) for path in damaged)]
     if holders != []:
         RWLOCK.unlink(missing_ok=True)
         what = "was cut off" if holders is None else f"named {_listed(holders)}, which no longer run"
@@ -162,6 +164,37 @@ def _living(holders: list[tuple[int, str]] | None) -> Iterator[int]:
         except psutil.AccessDenied:
             if process.pid in commands:
                 yield process.pid  # another user's, about which nothing more can be found out
+
+
+def _end_orphans() -> Iterator[str]:
+    """End stages that DVC started here, and that have not noticed its end: they would overwrite what is built next."""
+    import psutil
+
+    stages: list[psutil.Process] = []
+    forks: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            words = process.cmdline()
+            is_stage = any(before == "-m" and word.startswith("stages.") for before, word in itertools.pairwise(words))
+            is_fork = any(Path(word).name == "preload.py" for word in words)
+            if (is_stage or is_fork) and Path(process.cwd()) == Path.cwd():
+                (stages if is_stage else forks).append(process)
+    by_hand = [process for process in stages if "DVC_STAGE" not in _environment_of(process)]
+    orphans = [process for process in stages if process not in by_hand] + ([] if by_hand else forks)
+    _, left = psutil.wait_procs(orphans, timeout=_END_S)  # as a rule they are ending already
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+            yield f"process {process.pid}, a stage of the DVC that was killed: ended"
+    psutil.wait_procs(left, timeout=_END_S)
+
+
+def _environment_of(process: Any) -> dict[str, str]:
+    import psutil
+
+    with suppress(psutil.Error):
+        return dict(process.environ())
+    return {}
 
 
 def _is_dvc(words: list[str]) -> bool:

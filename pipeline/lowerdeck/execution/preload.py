@@ -149,7 +149,13 @@ def run_at(
     except OSError:
         return None
     with connection:
-        request = {"module": module, "argv": list(argv), "cwd": str(folder), "env": dict(environment)}
+        request = {
+            "module": module,
+            "argv": list(argv),
+            "cwd": str(folder),
+            "env": dict(environment),
+            "umask": _umask(),
+        }
         try:
             connection.settimeout(patience_s)
             socket.send_fds(connection, [len(body := json.dumps(request).encode()).to_bytes(4, "big")], list(streams))
@@ -216,6 +222,30 @@ def answers(address: Path) -> bool:
     with contextlib.suppress(OSError), _connected(address):
         return True
     return False
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """Let the kernel end this process with its parent: an orphaned stage would overwrite later work.
+
+    Args:
+        parent: Process id of the parent, if known: where it has ended already, so does this process.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+        if parent is not None and os.getppid() != parent:
+            os._exit(1)
+
+
+def _umask() -> int:
+    """The umask of this process. Linux shows it; elsewhere it can only be read by setting it."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    os.umask(mask := os.umask(0o077))
+    return mask
 
 
 def _connected(address: Path) -> socket.socket:
@@ -329,9 +359,11 @@ def _fork_stage(
             os.close(fd)
         return None
     connection.settimeout(None)
+    server = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
+        die_with_parent(server)
         signal.set_wakeup_fd(-1)
         for opened in (connection, *servers_own):
             opened.close()
@@ -352,6 +384,7 @@ def _run_module(request: dict[str, object], fds: list[int], searched: Sequence[s
             os.dup2(fd, target)
             os.close(fd)
         os.chdir(str(request["cwd"]))
+        os.umask(int(str(request["umask"])))
         os.environ.clear()
         os.environ.update({str(key): str(value) for key, value in dict(request["env"]).items()})  # type: ignore[call-overload]
         os.environ[SWITCH] = "0"  # the stage runs here

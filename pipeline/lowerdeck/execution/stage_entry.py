@@ -6,9 +6,7 @@ imported at the top, because the stage may run in the preload server instead, wh
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +45,7 @@ def run_stage(
         raise ImportError(f"{module} is a stage entry and cannot be imported; run it with `python -m`")
     name = f"stages.{Path(sys.argv[0]).stem}"
     try:
-        _die_with_parent()
+        preload.die_with_parent()
         fix_environment(name)
         if os.environ.pop(_DVC_STAGE, None):  # removed, so that a fork in the preload server does not do this again
             from lowerdeck.execution.dvc_state import keep_locks
@@ -72,10 +70,3 @@ def _main(name: str, main: Callable[[], None]) -> int:
         print(f"\n{stage}: {failure_message(error, stage)}", file=sys.stderr)
         return 1
     return 0
-
-
-def _die_with_parent() -> None:
-    """Let the kernel end this process when DVC is killed: an orphaned stage would overwrite later work."""
-    if sys.platform == "linux":
-        parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)

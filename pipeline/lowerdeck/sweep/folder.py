@@ -147,7 +147,7 @@ class Folder:
 def _append(path: Path, line: dict[str, Any]) -> None:
     """Append a whole line in one write, which the system does not mix with writes of other processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         size = os.fstat(handle).st_size
         cut = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a full disk cut the last line

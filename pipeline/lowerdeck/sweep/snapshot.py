@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from lowerdeck.artifacts.files import beside
 from lowerdeck.fingerprints.digests import IGNORED
 from lowerdeck.sweep.declaration import Stage
 
@@ -36,9 +36,8 @@ def data_sources_of(stages: Iterable[Stage]) -> list[str]:
 def take(project: Path, entries: Iterable[str]) -> Path:
     """Copy `entries` of `project` to a temporary folder in sweeps/, which `keep` moves to its final place."""
     sweeps = project / SWEEPS
-    sweeps.mkdir(parents=True, exist_ok=True)
-    copy = Path(tempfile.mkdtemp(prefix=".new.", dir=sweeps))
-    copy.chmod(0o755)
+    copy = beside(sweeps / "new")
+    copy.mkdir(parents=True)
     for entry in entries:
         source = project / entry
         if source.is_dir():

@@ -15,12 +15,12 @@ import hashlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lowerdeck.artifacts.files import beside
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.sweep.store.entries import (
@@ -111,7 +111,8 @@ class ResultStore:
             return False
         with self._storage_errors(f"the result cannot be put into {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(prefix=".store.", dir=folder))
+            partial = beside(folder / "store")
+            partial.mkdir()
             try:
                 for number, file in enumerate(files):
                     if not self._fetch(file, partial / str(number)):
@@ -255,18 +256,18 @@ class ResultStore:
     def _partial(self) -> Iterator[Path]:
         """A new file in the folder's file system, removed unless it was moved away."""
         (self._folder / "partial").mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self._folder / "partial")
-        os.close(handle)
+        partial = beside(self._folder / "partial" / "file")
+        partial.touch(exist_ok=False)
         try:
-            yield Path(name)
+            yield partial
         finally:
-            Path(name).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
     @staticmethod
     def _move(partial: Path, place: Path, *, read_only: bool = True) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         if read_only:
-            partial.chmod(0o444)
+            partial.chmod(partial.stat().st_mode & ~0o222)
         os.replace(partial, place)
 
     def _remove_leftovers(self) -> None:
