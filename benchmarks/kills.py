@@ -107,6 +107,8 @@ class Clone:
         self._make_tools()
         self.undisturbed: dict[str, tuple[object, dict[str, str]]] = {}
         self.seconds: dict[str, float] = {}
+        self.target = ""
+        """What params.yaml chooses now."""
 
     def _make_tools(self) -> None:
         """An environment for `make repro` that is installed already, and runs the clone's code."""
@@ -142,6 +144,7 @@ class Clone:
 
     def choose(self, target: str) -> None:
         """Edit params.yaml."""
+        self.target = target
         (self.root / "params.yaml").write_text(PARAMS.format(target=target))
 
     def build_undisturbed(self, target: str) -> None:
@@ -193,7 +196,7 @@ def play(clone: Clone, number: int, seed: int, targets: tuple[str, ...]) -> Roun
         targets: Targets to choose from.
     """
     chance = random.Random(f"{seed} {number}")
-    started = chance.choice(targets)
+    started = chance.choice([target for target in targets if target != clone.target])
     clone.choose(started)
     command = chance.choice((("dvc", "repro"), ("lowerdeck", "repro")))
     process = clone.start(*command)

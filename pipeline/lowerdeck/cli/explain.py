@@ -38,10 +38,9 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the requested explanation; the build's own plan also gets its page."""
-    from rich.console import Console
-
     from lowerdeck.artifacts.plans import newest_plan
     from lowerdeck.cli.plans import named_plan
+    from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.explain.graph import PlanGraph
     from lowerdeck.explain.groups import groups, reason_code
 
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
         raise LowerdeckError("--node, --reason and --against exclude one another: use one of them")
     code = None if options.reason is None else reason_code(options.reason)
     plan = newest_plan() if options.plan is None else named_plan(options.plan)[0]
-    console, graph = Console(), PlanGraph(plan)
+    console, graph = terminal_console(), PlanGraph(plan)
     if options.against is not None:
         _against(console, plan, options)
     elif options.node is not None:

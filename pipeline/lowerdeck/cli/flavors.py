@@ -148,9 +148,9 @@ def _flavors(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps([asdict(status) for status in found], indent=2))
         return
-    from rich.console import Console
+    from lowerdeck.compat.terminal import terminal_console
 
-    console = Console()
+    console = terminal_console()
     console.print(_table(found))
     for status in found:
         for line in _notes(status):

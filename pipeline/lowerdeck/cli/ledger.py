@@ -124,13 +124,13 @@ def _git(*arguments: str) -> str:
 
 
 def _show(found: LedgerDifference, revision: str) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.release.ledger.difference import ChangeVerdict
 
-    console = Console()
+    console = terminal_console()
     if found.changes:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for heading in ("", "entry", "metric", revision, "now", "change"):

@@ -22,6 +22,7 @@ from lowerdeck.cli import (
     sensitivity,
     sweep,
 )
+from lowerdeck.compat.terminal import escaped_output
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.failures import failure_message
 
@@ -33,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0; 1 with a message after an error; 130 after Ctrl-C. An unknown command
         ends the process with the usage and status 2.
     """
+    with escaped_output():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and (not hasattr(options, "overrides") or any(text.startswith("-") for text in rest)):
@@ -127,17 +133,16 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
+    from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.pages import report
     from lowerdeck.report import terminal
     from lowerdeck.report.build import read_build
 
     build = read_build()
     write_text(paths.REPORT, report.render(build))
-    terminal.print_table(build, Console())
+    terminal.print_table(build, terminal_console())
 
 
 def _ui(options: argparse.Namespace) -> None:

@@ -69,8 +69,8 @@ def _measure(backend: str, only: str) -> Page:
 
     quiet_libraries()  # before torch is imported
     import torch
-    from tqdm import tqdm
 
+    from lowerdeck.compat.terminal import progress_bar
     from lowerdeck.operators import rows
     from lowerdeck.operators.faster_lowering import shared_work
 
@@ -78,7 +78,7 @@ def _measure(backend: str, only: str) -> Page:
     if not planned:
         raise LowerdeckError(f"no row matches --only {only!r}; docs/operators/{backend}.md lists the rows")
     torch.set_num_threads(1)
-    with shared_work(), tqdm(total=len(planned), unit="row", disable=None, file=sys.stderr) as progress:
+    with shared_work(), progress_bar(total=len(planned), unit="row", disable=None) as progress:
 
         def advance(key: str) -> None:
             progress.set_postfix_str(key)
@@ -100,9 +100,9 @@ def _update(fresh: Page, *, is_whole: bool) -> None:
 
 
 def _print(fresh: Page) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.operators import page
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -111,6 +111,8 @@ def _print(fresh: Page) -> None:
     for row in fresh.rows:
         table.add_row(*page.columns(row), style="bold" if row.verdict in page.MARKED else None)
     # Without a terminal, the columns of a table need an explicit width.
-    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")), markup=False)
+    console = terminal_console(
+        width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")), markup=False
+    )
     console.print(table)
     console.print(f"{len(fresh.rows)} rows: {page.summary(fresh.rows)}")

@@ -19,7 +19,6 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -27,6 +26,7 @@ def run(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts.baseline import read_layers
     from lowerdeck.artifacts.files import require_file
     from lowerdeck.artifacts.quantization_report import read_quantization_report
+    from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.report.quantization import HEADER, tensor_rows
 
     layers = read_layers(require_file(paths.LAYERS)) if paths.LAYERS.is_file() else []
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row.cells()))
-    console = Console()
+    console = terminal_console()
     console.print(table if rows else "the program is not quantized")
     if rows and not layers:
         console.print("SQNR of activations: not measured yet; `dvc repro baseline` measures it", style="yellow")

@@ -47,8 +47,7 @@ def run(options: argparse.Namespace) -> None:
     wanted = options.reach is not None or options.max_drop is not None
     if options.write and not wanted:
         raise LowerdeckError("--write needs --reach ACCURACY or --max-drop SHARE: it writes what these find")
-    from tqdm import tqdm
-
+    from lowerdeck.compat.terminal import progress_bar
     from lowerdeck.quantization.sensitivity import ranked, search_float_layers, sensitivities
 
     trials, num_samples = _trials(options)
@@ -60,11 +59,11 @@ def run(options: argparse.Namespace) -> None:
     try:
         floats, quantized = trials.measure(()), trials.measure(trials.model.switches)
         count = len(trials.model.layers())
-        for layer in tqdm(sensitivities(trials), total=count, desc="sensitivity", unit="layer", disable=None):
+        for layer in progress_bar(sensitivities(trials), total=count, desc="sensitivity", unit="layer", disable=None):
             layers.append(layer)
         if wanted:
             goal = options.reach if options.reach is not None else (floats.accuracy or 0.0) - options.max_drop
-            with tqdm(desc="reach", unit="list", disable=None) as progress:
+            with progress_bar(desc="reach", unit="list", disable=None) as progress:
                 found = search_float_layers(trials, layers, goal, lambda tried: _show_tried(progress, tried))
     except KeyboardInterrupt:
         _show(options, num_samples, ranked(layers, options.metric), floats, quantized, None, complete=False)
@@ -154,11 +153,12 @@ def _show(
         }
         print(json.dumps(report, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    from lowerdeck.compat.terminal import terminal_console
+
+    console = terminal_console()
     if floats is not None and quantized is not None:
         has_labels = floats.hits is not None
         accuracies = f": float {_percent(floats)}, all quantized {_percent(quantized)}" if has_labels else ""

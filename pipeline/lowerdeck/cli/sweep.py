@@ -44,12 +44,11 @@ def add(commands: Any) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
+    from lowerdeck.compat.terminal import terminal_console
     from lowerdeck.sweep import engine
     from lowerdeck.sweep.progress import Watcher
 
-    project, console, session = Path.cwd(), Console(), uuid.uuid4().hex[:8]
+    project, console, session = Path.cwd(), terminal_console(), uuid.uuid4().hex[:8]
     started = time.monotonic()
     if options.resume is not None:
         prepared = engine.resume(project, options.resume, options.overrides)

@@ -16,6 +16,7 @@ TRIED_WITH: Mapping[str, Mapping[str, str]] = {
     "hydra": {"hydra-core": "1.3.8"},
     "mlflow": {"mlflow": "3.17.2"},
     "ethosu": {"ethos-u-vela": "5.1.0"},
+    "rich": {"rich": "15.0.0"},
 }
 """Imported package -> its distribution, and the version for which all replacements in it are tested."""
 _ABSENT = object()

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from lowerdeck.compat.terminal import escaped_output
 from lowerdeck.execution import preload
 from lowerdeck.execution.environment import fix_environment, quiet_libraries
 
@@ -60,6 +61,12 @@ def run_stage(
 
 
 def _main(name: str, main: Callable[[], None]) -> int:
+    with escaped_output():
+        return _outcome(name, main)
+
+
+def _outcome(name: str, main: Callable[[], None]) -> int:
+    """Exit status of the stage; what went wrong is printed."""
     quiet_libraries()
     stage = name.removeprefix("stages.")
     try:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tqdm import tqdm
-
+from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints import digests
 
@@ -37,7 +35,7 @@ def files_digest(files: Mapping[str, Path]) -> str:
             digest.
     """
     total = hashlib.sha256()
-    with tqdm(total=len(files), desc="fingerprint", unit="file", delay=1, disable=not sys.stderr.isatty()) as progress:
+    with progress_bar(total=len(files), desc="fingerprint", unit="file", delay=1, disable=None) as progress:
         for name in sorted(files):
             total.update(f"{file_digest(files[name])}  {name}\n".encode())
             progress.update()

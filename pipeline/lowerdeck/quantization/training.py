@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torchao.quantization.pt2e import HistogramObserver
 from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
-from tqdm import tqdm
 
+from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.contracts.samples import Split
@@ -148,7 +148,7 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
 
     hooks = [fake_quantizer.register_forward_pre_hook(observe) for fake_quantizer in fake_quantizers]
     with torch.no_grad():
-        for sample in tqdm(inputs, desc="calibrate", unit="sample", disable=None):
+        for sample in progress_bar(inputs, desc="calibrate", unit="sample", disable=None):
             prepared(*sample)
         for hook in hooks:
             hook.remove()
@@ -174,7 +174,9 @@ def _train_epoch(
     order = np.random.default_rng([recipe.seed, epoch]).permutation(len(samples)).tolist()
     batches = [order[start : start + recipe.batch_size] for start in range(0, len(order), recipe.batch_size)]
     loss, hits, seen = 0.0, 0, 0
-    with tqdm(total=len(order), desc=f"train {epoch + 1}/{recipe.epochs}", unit="sample", disable=None) as progress:
+    with progress_bar(
+        total=len(order), desc=f"train {epoch + 1}/{recipe.epochs}", unit="sample", disable=None
+    ) as progress:
         for step, batch in enumerate(batches):
             done = (epoch + step / len(batches)) / recipe.epochs
             for group in optimizer.param_groups:

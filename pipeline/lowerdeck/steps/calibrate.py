@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import torch
-from tqdm import tqdm
 
+from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
 from lowerdeck.quantization.pt2e import observer_state, prepare
@@ -44,7 +44,7 @@ def calibrate(
     prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
 
     def inputs(purpose: str) -> Iterator[tuple[torch.Tensor, ...]]:
-        for sample in tqdm(samples, total=num_samples, desc=purpose, unit="sample", disable=None):
+        for sample in progress_bar(samples, total=num_samples, desc=purpose, unit="sample", disable=None):
             yield to_memory_format(sample, memory_format)
 
     with torch.no_grad():

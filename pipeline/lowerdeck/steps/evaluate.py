@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tqdm import tqdm
 
+from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Metric, Outputs
 from lowerdeck.contracts.plan import DelegationPlan
@@ -89,7 +89,7 @@ def evaluate(
             }
 
     done = in_order(measure, samples, num_processes)
-    measured = list(tqdm(done, total=len(samples), desc="evaluate", unit="sample", disable=None))
+    measured = list(progress_bar(done, total=len(samples), desc="evaluate", unit="sample", disable=None))
     known = [label for label, _ in measured if label is not None]
     labelled = len(known) == len(measured) and not dataset.structural
     return Outputs(

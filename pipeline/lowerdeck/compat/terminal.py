@@ -1,0 +1,86 @@
+"""What reaches the terminal: names from outside may have control characters, which would move its cursor or colour it.
+
+`escaped_output` replaces the process's standard output and error by streams that escape them. rich and tqdm write
+control sequences of their own: they get the terminal itself, rich with escaped texts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from lowerdeck.compat.replacement import Replacement
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from tqdm import tqdm
+
+STRIP_CONTROL_CODES = Replacement(
+    target="rich.text:strip_control_codes",
+    reason="rich leaves the escape character in texts, with which a name could send any sequence to the terminal.",
+)
+_KEPT = "\n\t"
+_BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Marks that change the order in which a terminal shows what surrounds them."""
+_CONTROLS = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u2028", "\u2029", *_BIDIRECTIONAL]
+_ESCAPES = {
+    ord(character): f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+    for character in _CONTROLS
+    if character not in _KEPT
+}
+
+
+def escape_control_characters(text: str) -> str:
+    """`text` with control characters and bytes that are no UTF-8 as escapes such as `\\x1b`; lines and tabs stay."""
+    return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
+
+
+class EscapingStream:
+    """A stream for text that escapes control characters, and otherwise is the one that it writes to."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+        """The stream itself; rich looks for it under this name."""
+
+    def write(self, text: str) -> int:
+        """Write `text` with escapes; returns its length."""
+        self.rich_proxied_file.write(escape_control_characters(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write all `lines` with escapes."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+@contextmanager
+def escaped_output() -> Iterator[None]:
+    """Escape control characters in what the process prints within the block."""
+    output, errors = EscapingStream(terminal(sys.stdout)), EscapingStream(terminal(sys.stderr))
+    with redirect_stdout(cast(TextIO, output)), redirect_stderr(cast(TextIO, errors)):
+        yield
+
+
+def terminal(stream: TextIO) -> TextIO:
+    """The stream below an EscapingStream, or `stream` itself."""
+    return getattr(stream, "rich_proxied_file", stream)
+
+
+def terminal_console(**options: Any) -> Console:
+    """rich's console for standard output, which escapes control characters in all texts; `options` are rich's."""
+    from rich.console import Console
+
+    STRIP_CONTROL_CODES.apply(escape_control_characters)
+    return Console(**options)
+
+
+def progress_bar(iterable: Iterable[Any] = (), **options: Any) -> tqdm[Any]:
+    """A progress bar on standard error; `options` are tqdm's. Its description must not come from outside."""
+    from tqdm import tqdm
+
+    return tqdm(iterable, file=terminal(sys.stderr), **options)
