@@ -222,7 +222,7 @@ def _wait_for_moment(clone: Clone, process: subprocess.Popen[str], chance: rando
         with suppress(subprocess.TimeoutExpired):
             process.wait(delay)
         return f"after {delay:.1f} s"
-    name, left = chance.choice(WRITTEN_IN_PLACE), chance.randint(1, 12)
+    name, left = chance.choice(WRITTEN_IN_PLACE), chance.randint(1, 6)
     place, times = clone.root / name, left
     before = _stamp(place)
     while left and process.poll() is None:

@@ -364,3 +364,47 @@ def test_track_finds_mlflow_imported_as_the_project_wants_it(host: Host, request
     done = subprocess.run(command, env=host.environment(), cwd=host.work, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "True False\n")
     assert host.run(name)[0] == NO_SERVER, "the stages that lower find no server of theirs"
+
+
+@pytest.mark.parametrize("mask", ["022", "027", "077"])
+def test_a_stage_has_the_umask_of_its_client(host: Host, mask: str) -> None:
+    """And not the one of the server, which another command may have started."""
+    host.serve()
+    name = host.module("masked", f"import os; mask = os.umask(0); print(f'{{mask:03o}}', mask == 0o{mask})")
+    previous = os.umask(int(mask, 8))
+    try:
+        client = host.client(name)
+    finally:
+        os.umask(previous)
+    assert client.communicate("", timeout=60) == (f"{mask} True\n", "")
+
+
+def test_a_server_that_ends_leaves_no_file(host: Host) -> None:
+    server = host.serve(idle_s=0.5)
+    assert server.wait(timeout=60) == 0
+    assert list(host.folder().iterdir()) == []
+
+
+def test_the_files_of_killed_servers_are_removed_and_those_of_living_ones_stay(host: Host) -> None:
+    killed = host.serve()
+    killed.kill()
+    killed.wait()
+    left = {path.name for path in host.folder().iterdir()}
+    assert {Path(name).suffix for name in left} == {".sock", ".lock"}
+    for name in left:
+        (host.folder() / f"other{Path(name).suffix}").write_bytes(b"")
+    for path in host.folder().iterdir():
+        os.utime(path, (0, 0))
+    living = host.serve()  # at the address of the first
+    assert {path.name for path in host.folder().iterdir()} == left
+    for path in host.folder().iterdir():
+        os.utime(path, (0, 0))
+    another = subprocess.Popen(
+        [sys.executable, "-c", SERVER, "60"], env=host.environment(PYTHONOPTIMIZE="1"), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    host.processes.append(another)
+    wait_for(lambda: len(host.sockets()) == 2)
+    assert left <= {path.name for path in host.folder().iterdir()}
+    assert host.run(host.module("after", "print('served')")) == (0, "served\n", "")
+    assert living.poll() is None

@@ -16,6 +16,7 @@ from lowerdeck.comparison.comparison import Comparison
 from lowerdeck.comparison.effects import Effect
 from lowerdeck.comparison.marks import Mark
 from lowerdeck.comparison.pareto import Standing
+from lowerdeck.compat.terminal import terminal_console
 
 MARKS = {Mark.BEST: "*", Mark.TIED: "≈"}
 STANDINGS = {Standing.OPTIMAL: "◆", Standing.WITHIN_NOISE: "◇"}
@@ -46,8 +47,10 @@ class _Shown:
 
 def console() -> Console:
     """Standard output; in a pipe, lines are as long as the table unless COLUMNS is set."""
-    found = Console(highlight=False)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_PIPED_WIDTH)
+    found = terminal_console(highlight=False)
+    if found.is_terminal or "COLUMNS" in os.environ:
+        return found
+    return terminal_console(highlight=False, width=_PIPED_WIDTH)
 
 
 def print_comparison(comparison: Comparison, console: Console, *, top: int | None, metrics: Sequence[str] = ()) -> None:

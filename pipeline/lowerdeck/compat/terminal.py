@@ -11,16 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from lowerdeck.compat.replacement import Replacement
+from lowerdeck.compat.rich import STRIP_CONTROL_CODES
 
 if TYPE_CHECKING:
     from rich.console import Console
     from tqdm import tqdm
 
-STRIP_CONTROL_CODES = Replacement(
-    target="rich.text:strip_control_codes",
-    reason="rich leaves the escape character in texts, with which a name could send any sequence to the terminal.",
-)
 _KEPT = "\n\t"
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Marks that change the order in which a terminal shows what surrounds them."""

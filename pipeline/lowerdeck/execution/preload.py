@@ -25,6 +25,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 IDLE_S = 120.0
+_STARTED_WITHIN_S = 60.0
+"""Age of a file without a server at which none is about to start there."""
 SWITCH = "LOWERDECK_PRELOAD"
 
 
@@ -260,14 +263,11 @@ def _connected(address: Path) -> socket.socket:
 
 def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None:
     """Listen at `address`, import `modules`, and run clients' requests until there is none for `idle_s`."""
-    import fcntl
-
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    lock = address.with_suffix(".lock").open("a")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    lock = _locked(address)
+    if lock is None:
         return  # another server was faster
+    _remove_files_of_killed_servers(address)
     address.unlink(missing_ok=True)
     listener.bind(str(address))
     listener.listen()
@@ -283,7 +283,40 @@ def serve(address: Path, modules: Sequence[str], idle_s: float = IDLE_S) -> None
     try:
         _accept_until_idle(listener, lock, searched, idle_s)
     finally:
-        address.unlink(missing_ok=True)
+        _remove_files(address)
+
+
+def _locked(address: Path) -> IO[str] | None:
+    """The lock of the server at `address`; None if another process holds it."""
+    import fcntl
+
+    path = address.with_suffix(".lock")
+    lock = path.open("a")
+    with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A server that ends removes the file while it holds the lock: what is locked here may be no file any more.
+        if os.fstat(lock.fileno()).st_ino == path.stat().st_ino:
+            return lock
+    lock.close()
+    return None
+
+
+def _remove_files(address: Path) -> None:
+    """Remove what the server at `address` needs, the lock last: its holder may remove the others."""
+    for suffix in (".sock", ".log", ".lock"):
+        address.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _remove_files_of_killed_servers(own: Path) -> None:
+    """Remove the files of servers that could not remove them, but for those of the server at `own`."""
+    for path in own.parent.iterdir():
+        address = path.with_suffix(".sock")
+        if address == own or path.suffix not in (".sock", ".log", ".lock"):
+            continue
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STARTED_WITHIN_S and (lock := _locked(address)) is not None:
+                _remove_files(address)
+                lock.close()
 
 
 def _accept_until_idle(listener: socket.socket, lock: IO[str], searched: Sequence[str], idle_s: float) -> None:

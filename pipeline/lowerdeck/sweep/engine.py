@@ -97,7 +97,7 @@ def run(prepared: Prepared, project: Path, session: str) -> list[PointRecord]:
     Raises:
         LowerdeckError: the sweep cannot continue.
     """
-    task = PointTask(project.absolute(), prepared.folder.path.absolute(), session)
+    task = PointTask(project.absolute(), prepared.folder.path.absolute(), session, os.getpid())
     try:
         with _exclusive(prepared.folder), _recording_in_background(shared_for(task.project, task.folder)):
             hydra_multirun.multirun(prepared.folder.hydra, task, prepared.given)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
@@ -22,6 +23,7 @@ from lowerdeck.sweep.state import SweepState
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_PARENT_CHECK_S = 0.5
 BROKEN = "point breaks"
 """Event of a point after which no other can be built."""
 
@@ -39,6 +41,8 @@ class PointTask:
     """Absolute path, like `folder`, that of the sweep's folder."""
     folder: Path
     session: str
+    process: int
+    """Process id of the sweep: a worker that it started ends with it."""
 
     def __call__(self, config: DictConfig) -> float | tuple[float, ...] | None:
         """Build the point of Hydra's job and return its objectives; None if one is missing.
@@ -47,6 +51,8 @@ class PointTask:
         """
         from hydra.core.hydra_config import HydraConfig
 
+        if os.getppid() == self.process:
+            _end_with_parent(self.process)
         job = HydraConfig.get()
         number = int(job.job.num)
         try:
@@ -116,6 +122,22 @@ def _outside_hydra() -> Iterator[None]:
         state.clear()
         if running is not None:
             state.initialize(running)
+
+
+@functools.cache
+def _end_with_parent(parent: int) -> None:
+    """End this worker soon after its parent, which may have been killed; stages end with the worker.
+
+    A worker does not notice by itself before its point is built, and then waits for another one. Nothing is lost: what
+    is finished is in the store, and written atomically.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_CHECK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,0 +1,90 @@
+"""lowerdeck.compat.terminal: no control character of a name reaches a terminal, whoever prints it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lowerdeck.cli.main import main
+from lowerdeck.compat.terminal import EscapingStream, escape_control_characters, escaped_output
+from tests.project import REPOSITORY, SOURCES
+
+HOSTILE = "cat\x1b[2J\x1b]0;owned\x07\r\x9b31m\x7f\u202e.\x00"
+ESCAPED = r"cat\x1b[2J\x1b]0;owned\x07\x0d\x9b31m\x7f\u202e.\x00"
+PACKAGE = REPOSITORY / "pipeline" / "lowerdeck"
+SCRIPT = f"""
+import sys
+from lowerdeck.compat.terminal import escaped_output, progress_bar, terminal_console
+with escaped_output():
+    name = {HOSTILE!r}
+    print(name)
+    print(name, file=sys.stderr)
+    sys.stdout.writelines([name, "\\n"])
+    from rich.table import Table
+    from rich.text import Text
+    console = terminal_console(force_terminal=True, color_system="truecolor")
+    console.print(Text(name, style="bold"))
+    console.print(name, markup=False, highlight=False)
+    table = Table(title=name)
+    table.add_column(name)
+    table.add_row(name)
+    console.print(table)
+    for _ in progress_bar(range(2)):
+        pass
+    print("caf\\u00e9 \\udcff")
+"""
+
+
+def test_escapes_are_those_of_python() -> None:
+    assert escape_control_characters(HOSTILE) == ESCAPED
+    assert escape_control_characters("two\nlines\tand déjà vu 日本") == "two\nlines\tand déjà vu 日本"
+    assert escape_control_characters(os.fsdecode(b"caf\xe9")) == r"caf\udce9"
+
+
+def test_print_rich_and_progress_bars_in_one_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=os.environ | {"PYTHONPATH": SOURCES, "COLUMNS": "200"},
+        capture_output=True, check=True,
+    )  # fmt: skip
+    output, errors = done.stdout.decode(), done.stderr.decode()
+    for sequence in ("\x1b[2J", "\x1b]", "\x07", "\r", "\x9b", "\x7f", "\u202e", "\x00"):
+        assert sequence not in output
+    assert output.count(ESCAPED) == 7
+    assert "\x1b[1m" in output, "rich's own sequences reach the terminal"
+    assert "café \\udcff" in output
+    assert errors.startswith(ESCAPED)
+    assert "\r100%" in errors, "tqdm's own sequences reach the terminal"
+
+
+def test_streams_are_put_back_and_stay_what_they_are() -> None:
+    before = sys.stdout
+    with escaped_output(), escaped_output():
+        assert isinstance(sys.stdout, EscapingStream)
+        assert not isinstance(sys.stdout.rich_proxied_file, EscapingStream)
+        assert sys.stdout.isatty() == before.isatty()
+    assert sys.stdout is before
+    with pytest.raises(AttributeError):
+        EscapingStream(io.StringIO()).no_such_attribute  # noqa: B018
+
+
+def test_the_message_of_a_command_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", HOSTILE.replace("\x00", "")]) == 1
+    errors = capsys.readouterr().err
+    assert ESCAPED.removesuffix(r"\x00") in errors
+    assert "\x1b" not in errors
+
+
+def test_nobody_else_opens_a_console_or_a_progress_bar() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != PACKAGE / "compat" / "terminal.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Console", "tqdm")
+    ]
+    assert found == [], "use lowerdeck.compat.terminal"
