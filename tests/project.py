@@ -51,6 +51,8 @@ class Project:
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     """In place of, or beside, this process's variables."""
+    umask: int = -1
+    """Of its commands; -1 for that of this process."""
 
     def run(self, *command: str, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command at the root; nothing is raised when it fails."""
@@ -63,6 +65,7 @@ class Project:
             text=True,
             timeout=timeout_s,
             check=False,
+            umask=self.umask,
         )
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
@@ -77,6 +80,7 @@ class Project:
                 stderr=output,
                 text=True,
                 start_new_session=True,
+                umask=self.umask,
                 # What a shell starts in the background ignores Ctrl-C where there is no job control, and hands that on.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )

@@ -70,7 +70,8 @@ class Built:
         self.recorded.mkdir()
         # All later commands, too, have the recorder, and with it the same preload server.
         variables = {**project.environment, **recorder.environment(self.recorded, project)}
-        self.project = project = dataclasses.replace(project, environment=variables)
+        # An umask of a team, which is not the usual one; the preload server may have been started under another.
+        self.project = project = dataclasses.replace(project, environment=variables, umask=0o027)
         project.edit_params(target="xnnpack_cpu")
         self.first = project.dvc("repro")
         assert self.first.returncode == 0, tail(self.first.stdout + self.first.stderr)
@@ -156,6 +157,18 @@ def test_the_bundle_for_firmware_holds_what_its_program_answers(built: Built) ->
 
 def test_no_temporary_file_is_left(built: Built) -> None:
     assert [name for name in built.outputs if Path(name).name.startswith(".") and not name.endswith(".gitignore")] == []
+
+
+def test_files_keep_the_users_umask(built: Built) -> None:
+    root = built.project.root
+    made = [path for folder in ("build", "mlflow", ".dvc/tmp") for path in (root / folder).rglob("*")]
+    assert len(made) > 50
+    wrong = [
+        f"{path.relative_to(root)}: {path.stat().st_mode & 0o777:03o}"
+        for path in made
+        if path.stat().st_mode & 0o777 not in ((0o750,) if path.is_dir() else (0o640, 0o440))
+    ]
+    assert wrong == []
 
 
 EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {

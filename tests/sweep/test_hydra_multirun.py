@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,36 @@ def test_what_workers_made_is_reused_and_what_is_damaged_is_made_again(
     assert alone["stage_runs"] == {"evaluate": 2}
     assert re.search("build/evaluate/metrics.json of .* is missing or damaged", said)
     assert metrics_of(folder) == before
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_the_workers_of_a_killed_sweep_end(by_two_workers: tuple[Path, dict[str, Any], str], project: Project) -> None:
+    before = set((project.root / "sweeps").glob("*/sweep.json"))
+    joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    command = [sys.executable, "-m", "lowerdeck.cli", "sweep", "-m", "target=xnnpack_cpu", *QUICK, "build.seed=7,8"]
+    running = project.start(*command, *joblib)
+    workers: set[int] = set()
+    deadline = time.monotonic() + 120
+    while len(workers) < 2:
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        for new in set((project.root / "sweeps").glob("*/sweep.json")) - before:
+            if (new.parent / "journal.jsonl").is_file():
+                workers = processes_of_points(new.parent)
+    assert all(map(is_running, workers))
+    running.kill()
+    running.wait()
+    deadline = time.monotonic() + 10
+    while any(map(is_running, workers)):
+        assert time.monotonic() < deadline, "workers outlive their sweep"
+        time.sleep(0.1)
 
 
 @pytest.mark.slow

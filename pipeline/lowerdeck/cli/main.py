@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from lowerdeck.cli import (
+    clean,
     compare,
     explain,
     flavors,
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     repro.add(commands)
+    clean.add(commands)
     report = commands.add_parser("report", help="print the metrics of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
     explain.add(commands)

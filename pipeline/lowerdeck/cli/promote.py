@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> None:
     _check_options(options)
     from lowerdeck.artifacts import paths
     from lowerdeck.tracking import recorded_build
+    from lowerdeck.tracking.cleaning import mark_promoted
 
     tracking = recorded_build.tracking_config()
     build = recorded_build.read(tracking, recorded_build.find_run(tracking, options.selector))
@@ -60,6 +61,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"`dvc repro convert` builds it; {paths.PROGRAM} must have SHA-256 {build.program_sha256}")
         return
     _build_and_check(build)
+    mark_promoted(tracking, build.run.run_id)
     if options.register:
         _register(options, tracking, build)
     print("`dvc repro` evaluates and records it; then commit params.yaml, dvc.lock and build")

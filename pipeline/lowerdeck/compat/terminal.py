@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from lowerdeck.compat.rich import STRIP_CONTROL_CODES
+from lowerdeck.compat import rich as rich_replacements
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,7 @@ def terminal_console(**options: Any) -> Console:
     """rich's console for standard output, which escapes control characters in all texts; `options` are rich's."""
     from rich.console import Console
 
-    STRIP_CONTROL_CODES.apply(escape_control_characters)
+    rich_replacements.STRIP_CONTROL_CODES.apply(escape_control_characters)
     return Console(**options)
 
 

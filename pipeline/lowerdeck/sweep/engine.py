@@ -210,12 +210,13 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
         searches=hydra_multirun.searches(experiment, typed),
         base=base,
         objectives=arguments.objectives(typed, experiment),
-        store=_location(project, store),
+        store=store_location(project, store),
         versions=versions,
     ), experiment
 
 
-def _location(project: Path, store: str | None) -> str:
+def store_location(project: Path, store: str | None = None) -> str:
+    """Where results of sweeps are: in `store`, where an environment variable says, or in the project."""
     location = store or os.environ.get(STORE_VARIABLE) or str(project / DEFAULT_STORE)
     return location if "://" in location else str(Path(location).expanduser().absolute())
 

@@ -1,0 +1,207 @@
+"""`lowerdeck clean` in a copy of the project, with real runs, results and objects of DVC's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.cli import clean
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.cleaning import remove_below
+from lowerdeck.sweep import cleaning
+from lowerdeck.sweep.folder import Folder, Sweep
+from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.tracking import recorded_build
+from lowerdeck.tracking.cleaning import mark_promoted
+from lowerdeck.tracking.runs import find_runs
+from lowerdeck.tracking.store import find_or_create_experiment, opened
+from tests.project import Project, tail
+
+CLEAN = (sys.executable, "-m", "lowerdeck.cli", "clean")
+YEAR_S = 365 * 24 * 3600
+NAMED_AFTER = {"model.name": "m", "target.name": "t", "quantization.name": "q", "flavor.name": "f"}
+OLD, YOUNG, PROMOTED, COMMITTED, REGISTERED, RENAMED = "old", "young", "promoted", "committed", "registered", "renamed"
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[[str], Project]) -> Project:
+    return make_project("cleaned")
+
+
+def age(*places: Path) -> None:
+    for place in places:
+        os.utime(place, (time.time() - YEAR_S, time.time() - YEAR_S))
+
+
+def key(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def make_runs() -> dict[str, str]:
+    """Runs of each kind in the project in the current folder, with a file each; returns their ids."""
+    config = recorded_build.tracking_config()
+    ids = {}
+    with opened(config) as store:
+        experiment = find_or_create_experiment(store, config)
+        for name in (OLD, YOUNG, PROMOTED, COMMITTED, REGISTERED, RENAMED):
+            started = time.time() - (0 if name == YOUNG else YEAR_S)
+            tags = {"lowerdeck.build_key": key(name), "sweep.id": name}
+            run_name = "mine" if name == RENAMED else "m t q f"
+            run = store.client.create_run(experiment, start_time=int(1000 * started), tags=tags, run_name=run_name)
+            ids[name] = run.info.run_id
+            for param, value in NAMED_AFTER.items():
+                store.client.log_param(run.info.run_id, param, value)
+            store.client.log_text(run.info.run_id, "content", "file.txt")
+        store.client.create_registered_model("product")
+        store.client.create_model_version("product", source="file:///nowhere", run_id=ids[REGISTERED])
+    mark_promoted(config, ids[PROMOTED])
+    lineage = Path("build/track/lineage.json")
+    lineage.parent.mkdir(parents=True)
+    lineage.write_text(json.dumps({"build_key": key(COMMITTED)}))
+    return ids
+
+
+def make_sweep(name: str, *, sweep_name: str = "") -> Path:
+    folder = Folder(Path("sweeps") / name)
+    folder.write(
+        Sweep(
+            id=name, name=sweep_name, typed=["target=a,b"], arguments=[], swept=[], searches=False, base={},
+            objectives=[], store="", versions={},
+        )
+    )  # fmt: skip
+    folder.log_event("point begins")
+    age(folder.path / "sweep.json", folder.journal)
+    return folder.path
+
+
+def test_only_what_is_old_and_kept_by_nobody_is_removed(project: Project) -> None:
+    outside = project.root.parent / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    with chdir(project.root):
+        ids = make_runs()
+        sweeps = {name: make_sweep(name) for name in (OLD, PROMOTED, "linked")}
+        sweeps |= {"nightly": make_sweep("nightly", sweep_name="nightly")}
+        (sweeps["linked"] / "data").symlink_to(outside)
+        store = ResultStore.open("sweeps/store")
+        results = {}
+        for name in (OLD, YOUNG, "pinned"):
+            Path("result").write_text(f"of {name}")
+            Path("same").write_text("shared by all")
+            store.put(key(name), Path(), ["result", "same"])
+            results[name] = Path("sweeps/store/entries", key(name)[:2], key(name)[2:])
+        Path("result").unlink()
+        Path("same").unlink()
+        age(results[OLD], results["pinned"], *Path("sweeps/store/objects").glob("*/*"))
+        Path("sweeps/store/pins").mkdir()
+        Path("sweeps/store/pins/release").write_text(f"{key('pinned')}  # shipped\n")
+        for name in (
+            "build/logs/export.log",
+            "build/report.html",
+            "build/convert/.twins.1a2b/half",
+            "build/export/program.pt2",
+        ):
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text("x")
+            age(Path(name))
+        Path("build/compare.html").write_text("young")
+
+        def state() -> set[str]:
+            return {str(path) for path in Path().rglob("*") if path.is_file() and ".git" not in path.parts}
+
+        before = state()
+        shown = project.run(*CLEAN, "--dry-run", "--only", "build", "sweep", "store", "run")
+        assert shown.returncode == 0, shown.stderr
+        assert "nothing was removed (--dry-run)" in shown.stdout
+        for what in ("build/logs", "build/report.html", "build/convert/.twins.1a2b", "sweeps/old", "sweeps/linked",
+                     "1 results", ids[OLD][:12]):  # fmt: skip
+            assert what in shown.stdout
+        refused = project.run(*CLEAN)
+        assert refused.returncode == 1
+        assert "--yes removes without asking" in refused.stderr
+        assert state() - {"mlflow/mlflow.db-wal", "mlflow/mlflow.db-shm"} >= before - {"mlflow/mlflow.db-wal"}
+        done = project.run(*CLEAN, "--yes", "--only", "build", "sweep", "store", "run")
+        assert done.returncode == 0, tail(done.stdout + done.stderr)
+        gone = before - state()
+        assert {"build/logs/export.log", "build/report.html", "build/convert/.twins.1a2b/half"} < gone
+        assert {"build/compare.html", "build/export/program.pt2", "build/track/lineage.json"} <= state()
+        assert {name for name, path in sweeps.items() if path.exists()} == {PROMOTED, "nightly"}
+        assert (outside / "precious").exists()
+        assert {name for name in results if store.digests(key(name)) is not None} == {YOUNG, "pinned"}
+        assert store.get(key("pinned"), outside)
+        left = {run.run_id for run in find_runs(recorded_build.tracking_config(), selector=None)}
+        assert left == set(ids.values()) - {ids[OLD]}
+        files = {path.parent.parent.name for path in Path("mlflow").rglob("file.txt")}
+        assert files == left
+        again = project.run(*CLEAN, "--yes", "--only", "build", "sweep", "store", "run")
+        assert again.stdout == "nothing is older than 30d that nobody keeps\n"
+
+
+def test_objects_of_dvc_that_nothing_refers_to(project: Project) -> None:
+    cache = project.root / ".dvc" / "cache" / "files" / "md5"
+    used = set(cache.glob("*/*"))
+    assert used, "the prepared digits"
+    unused = cache / "00" / ("1" * 30)
+    unused.parent.mkdir(exist_ok=True)
+    unused.write_text("of an earlier build")
+    young = project.run(*CLEAN, "--yes", "--only", "cache")
+    assert young.returncode == 0, young.stderr
+    assert unused.exists()
+    time.sleep(0.1)
+    old = project.run(*CLEAN, "--yes", "--only", "cache", "--older-than", "0h")
+    assert old.returncode == 0, old.stderr
+    assert "1 objects of DVC's cache" in old.stdout
+    assert not unused.exists()
+    assert set(cache.glob("*/*")) == used
+
+
+def test_nothing_outside_is_removed(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "folder").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (project / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "other" / "file").write_text("x")
+    for place in (tmp_path / "other", project, project / "link" / "file", project / "folder" / ".." / ".." / "other"):
+        with pytest.raises(LowerdeckError, match="is outside of the project"):
+            remove_below(project, place)
+    remove_below(project, project / "link")
+    assert (tmp_path / "other" / "file").exists()
+    assert not (project / "link").exists()
+
+
+def test_a_store_outside_of_the_project_stays(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    store = ResultStore.open(str(tmp_path / "store"))
+    (tmp_path / "file").write_text("x")
+    store.put(key("a"), tmp_path, ["file"])
+    assert cleaning.old_results(tmp_path, tmp_path / "store", time.time() + 1).items
+    assert not cleaning.old_results(tmp_path / "project", tmp_path / "store", time.time() + 1).items
+
+
+def test_a_line_of_pins_that_is_no_key_stops_everything(tmp_path: Path) -> None:
+    store = ResultStore.open(str(tmp_path))
+    (tmp_path / "file").write_text("x")
+    store.put(key("a"), tmp_path, ["file"])
+    (tmp_path / "pins").mkdir()
+    (tmp_path / "pins" / "mine").write_text("# a remark\nrelease 3\n")
+    with pytest.raises(LowerdeckError, match=r"pins/mine, line 2: 'release 3' is no key of a result"):
+        cleaning.old_results(tmp_path, tmp_path, time.time() + 1)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("12h", 43200), ("30d", 2592000), ("8w", 4838400)])
+def test_ages(text: str, seconds: int) -> None:
+    assert clean.seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "-1d", "1.5d", "30 d", "d", "30m", "9999999d"])
+def test_what_is_no_age_is_refused(text: str) -> None:
+    with pytest.raises(LowerdeckError, match="not an age; allowed are hours, days and weeks such as 12h, 30d, 8w"):
+        clean.seconds_of(text)
