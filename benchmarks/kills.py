@@ -82,7 +82,7 @@ class Round:
     same: bool
     """Whether `make repro` succeeded, and every output and dvc.lock are those of an undisturbed build."""
     repaired: str
-    """What `lowerdeck repro` said that it mended."""
+    """What `lowerdeck repro` said that it repaired."""
     output: str
     """The end of its output where the round failed."""
 

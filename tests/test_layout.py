@@ -50,6 +50,7 @@ EXCEPTIONS = {
     "report": ("pages/test_report.py", "terminal and page say the same of a build"),
     "runtime/native_probe.py": ("backends/neutron/test_exclusion.py", "runs in a process of its own"),
     "sweep": ("sweep/test_engine.py", "whole sweeps run as commands"),
+    "tracking/cleaning.py": ("cli/test_clean.py", "old runs are removed by the command alone"),
     "tracking/comparisons.py": ("cli/test_compare.py", "records what the command compared"),
     "tracking/pyfunc.py": ("tracking/test_registry.py", "MLflow loads it, in a process that lacks this project"),
     "tracking/recorded_build.py": ("cli/test_plans.py", "needs a recorded run, and the files of its build"),

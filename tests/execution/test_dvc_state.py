@@ -184,9 +184,9 @@ def wait_for_lock(project: Project, running: subprocess.Popen[str]) -> None:
 
 
 def test_a_stage_that_outlives_its_dvc_is_ended(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    (project.root / "stages" / "deaf.py").write_text("import time\ntime.sleep(300)\n")
-    stage = (sys.executable, "-m", "stages.deaf")
-    orphan, by_hand = project.start(*stage, DVC_STAGE="deaf"), project.start(*stage)
+    (project.root / "stages" / "endless.py").write_text("import time\ntime.sleep(300)\n")
+    stage = (sys.executable, "-m", "stages.endless")
+    orphan, by_hand = project.start(*stage, DVC_STAGE="endless"), project.start(*stage)
     monkeypatch.chdir(project.root)
     monkeypatch.setattr(dvc_state, "_END_S", 0.5)
     (project.root / RWLOCK).write_text(lock_of(2**22 + 1, "dvc repro", "/x"))

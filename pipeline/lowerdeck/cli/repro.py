@@ -1,4 +1,4 @@
-"""`lowerdeck repro`: `dvc repro`, after mending what a killed DVC left behind."""
+"""`lowerdeck repro`: `dvc repro`, after repairing what a killed DVC left behind."""
 
 from __future__ import annotations
 

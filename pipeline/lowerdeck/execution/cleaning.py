@@ -129,7 +129,7 @@ def unused_cache(project: Path, before: float) -> Removables:
         with Repo(str(project)) as repo:
             found = _unused_objects(repo, project, before)
     except DvcException as error:
-        raise LowerdeckError(f"DVC's cache cannot be examined: {error}; `lowerdeck repro` may mend this") from error
+        raise LowerdeckError(f"DVC's cache cannot be examined: {error}; `lowerdeck repro` may repair this") from error
     if not found:
         return Removables(kind="cache")
 

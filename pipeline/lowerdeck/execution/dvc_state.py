@@ -46,7 +46,7 @@ def keep_locks() -> None:
 
 
 def repair() -> list[str]:
-    """Mend what a killed DVC left in the project in the current folder; returns one line for each thing done.
+    """Repair what a killed DVC left in the project in the current folder; returns one line for each thing done.
 
     Nothing is touched while a process of DVC works on the project.
 

@@ -52,7 +52,7 @@ def lasting_cause(error: Exception, name: str) -> str:
         name: Of the stage, for the log file.
 
     Raises:
-        Exception: `error` itself, where another attempt may succeed or the user has to mend something first.
+        Exception: `error` itself, where another attempt may succeed or the user has to correct something first.
     """
     if isinstance(error, ProgramError):
         return str(error)
@@ -68,7 +68,7 @@ def _operating_system_message(error: OSError) -> str | None:
     if error.errno in _OUT_OF_SPACE:
         return (
             f"no space is left to write{path or ' a file'}; make room and run it again. What was built before is "
-            "unchanged (`dvc gc -w` removes what DVC keeps of earlier builds)"
+            "unchanged (`lowerdeck clean` removes what is old and kept by nobody)"
         )
     if not path:
         return None

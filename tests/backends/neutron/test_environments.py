@@ -329,9 +329,7 @@ def test_the_version_is_found_where_it_is_stated(tmp_path: Path, version: str | 
     assert describe(flavor_of(environment)).version == said
 
 
-def test_releases_without_a_version_are_told_apart_by_their_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_releases_without_a_version_differ_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first, same, other = (make(tmp_path / name, version=None) for name in ("first", "same", "other"))
     replace_convert(other, "return original(model, context)")
