@@ -48,7 +48,7 @@ EXCEPTIONS = {
     "registry/signatures.py": ("models/test_factory.py", "needs something that is called with chosen arguments"),
     "release/promotion/check.py": ("release/promotion/test_workspace.py", "needs runs, their program and a workspace"),
     "report": ("pages/test_report.py", "terminal and page say the same of a build"),
-    "runtime/native_probe.py": ("backends/neutron/test_exclusion.py", "runs in a process of its own"),
+    "runtime/probe_worker.py": ("runtime/test_probe.py", "runs in a process of its own"),
     "sweep": ("sweep/test_engine.py", "whole sweeps run as commands"),
     "tracking/cleaning.py": ("cli/test_clean.py", "old runs are removed by the command alone"),
     "tracking/comparisons.py": ("cli/test_compare.py", "records what the command compared"),

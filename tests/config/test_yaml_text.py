@@ -7,7 +7,7 @@ import pytest
 import yaml
 from ruamel.yaml import YAML
 
-from lowerdeck.config.yaml_text import bound_problem, bound_problem_of, plain_values
+from lowerdeck.config.yaml_text import bound_problem_of, mapping_problem, plain_values
 
 
 @pytest.mark.parametrize("with_libyaml", [True, False])
@@ -44,11 +44,11 @@ LAUGHS = "\n".join(
 )
 def test_what_is_too_large_is_noticed_before_anything_is_built(text: str, says: str) -> None:
     started = time.monotonic()
-    assert says in (bound_problem(text) or "")
+    assert says in (mapping_problem(text) or "")
     assert says in (bound_problem_of(YAML(typ="safe", pure=True).parse(text)) or "")
     assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("text", ["a: &a [1, 2]\nb: *a\nc: {<<: {x: 1}}\n", "", "- 1", "a: [", "42", "*nothing"])
 def test_other_files_are_left_to_their_reader(text: str) -> None:
-    assert bound_problem(text) is None
+    assert mapping_problem(text) is None

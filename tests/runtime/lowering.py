@@ -49,9 +49,13 @@ class Lowered:
     def program(self) -> Path:
         return self.folder / paths.PROGRAM
 
-    def open(self, **options: Any) -> HostProgram:
+    def open(self, is_own_build: bool = True, **options: Any) -> HostProgram:
         return open_program(
-            self.program, manifest=self.folder / paths.MANIFEST, twins=self.folder / paths.TWINS, **options
+            self.program,
+            manifest=self.folder / paths.MANIFEST,
+            twins=self.folder / paths.TWINS,
+            is_own_build=is_own_build,
+            **options,
         )
 
 

@@ -57,9 +57,12 @@ def read_json(path: Path) -> Any:
     """The JSON at `path`.
 
     Raises:
-        LowerdeckError: the file is missing; names the stage that writes it.
+        LowerdeckError: the file is missing or damaged; names the stage that writes it.
     """
-    return json.loads(require_file(path).read_text())
+    try:
+        return json.loads(require_file(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LowerdeckError(f"{path} is damaged ({error}); delete it, and `dvc repro` makes it again") from error
 
 
 @contextmanager

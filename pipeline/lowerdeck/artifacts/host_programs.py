@@ -17,5 +17,9 @@ def open_converted_program(resolver: Resolver) -> FloatProgram:
     from lowerdeck.runtime.loading import open_float_program
 
     return open_float_program(
-        require_file(paths.PROGRAM), manifest=require_file(paths.MANIFEST), twins=paths.TWINS, resolver=resolver
+        require_file(paths.PROGRAM),
+        manifest=require_file(paths.MANIFEST),
+        twins=paths.TWINS,
+        resolver=resolver,
+        is_own_build=True,
     )

@@ -56,7 +56,7 @@ def parse_plan(text: str, source: str) -> DelegationPlan:
             converter=converter,
             mismatches=tuple(stored.get("mismatches", ())),  # plans of earlier versions have none
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise LowerdeckError(
             f"{source} contains no delegation plan of this version ({type(error).__name__}: {error}); "
             "`dvc repro partition` makes one"

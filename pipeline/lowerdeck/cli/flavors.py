@@ -14,6 +14,7 @@ from lowerdeck import backends
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.problems import Problem, validate
 from lowerdeck.config.schema import FlavorConfig
+from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.backends import FlavorReport
 from lowerdeck.contracts.errors import LowerdeckError
 
@@ -79,7 +80,7 @@ def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[S
 def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: float) -> Status:
     status = Status(option=option, chosen=params.get("flavor") == option, backend=None, installed=False)
     try:
-        values = _values(conf_dir / "flavor" / f"{option}.yaml")
+        values = read_mapping(conf_dir / "flavor" / f"{option}.yaml")
         if isinstance(values.get("backend"), str):
             status = replace(status, backend=values["backend"])
         if status.chosen:
@@ -100,18 +101,6 @@ def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: floa
         host_only=converter.host_only,
         missing_features=list(report.missing_features),
     )
-
-
-def _values(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise LowerdeckError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise LowerdeckError(f"{path} must be a mapping")
-    return values
 
 
 def _report(values: dict[str, Any], timeout_s: float, plugins: list[str]) -> FlavorReport:
@@ -142,7 +131,7 @@ def _raise_problems(problems: list[Problem]) -> None:
 
 
 def _flavors(options: argparse.Namespace) -> None:
-    found = statuses(CONF, _values(PARAMS) if PARAMS.is_file() else {}, options.timeout)
+    found = statuses(CONF, read_mapping(PARAMS) if PARAMS.is_file() else {}, options.timeout)
     if not found:
         raise LowerdeckError(f"{CONF / 'flavor'} has no options; run this at the root of the project")
     if options.json:

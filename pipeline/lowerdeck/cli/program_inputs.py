@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,9 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import ProgramTensor
+from lowerdeck.datasets.preprocessing import decoded_image
+from lowerdeck.formats.numpy_files import read_npy, read_npz
+from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.runtime.floats import to_program
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def read_runs(
         LowerdeckError: a file cannot be read or does not match `expected`. Shapes and element types of arrays are
             checked by the program.
     """
-    given = [image for path in paths for image in (_images_in(path) if path.is_dir() else [path])]
+    given = [check_regular(file) for path in paths for file in (_images_in(path) if path.is_dir() else [path])]
     kinds = {"array" if path.suffix.lower() in (".npy", ".bin") else _kind(path) for path in given}
     if len(kinds) > 1:
         raise LowerdeckError(f"--inputs mixes kinds of files; use one of {_SUFFIXES}")
@@ -95,7 +97,7 @@ def _kind(path: Path) -> str:
 
 
 def _images_in(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir())
     if not found:
         raise LowerdeckError(f"{folder} contains no images ({', '.join(IMAGE_SUFFIXES)})")
     return found
@@ -112,13 +114,7 @@ def _folder_names(paths: Sequence[Path]) -> dict[Path, str]:
 def _array(path: Path, info: ValueInfo) -> Any:
     """The content of a `.npy` or `.bin` file as the input `info`."""
     if path.suffix.lower() == ".npy":
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError, SyntaxError) as error:
-            raise _unreadable(path, error) from error
-        if not isinstance(array, np.ndarray):
-            raise LowerdeckError(f"{path} is not a .npy file despite its name")
-        return _value(array, info, path)
+        return _value(read_npy(path), info, path)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -138,11 +134,7 @@ def _array(path: Path, info: ValueInfo) -> Any:
 
 
 def _npz(path: Path, expected: Sequence[ValueInfo]) -> tuple[Any, ...]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from error
+    arrays = read_npz(path)
     takes = [info for info in expected if info.kind != "none"]
     if len(arrays) != len(takes):
         raise LowerdeckError(
@@ -180,11 +172,7 @@ def _image(path: Path, info: ValueInfo, normalization: Normalization) -> torch.T
         constants[name] = torch.tensor(values, dtype=torch.float32).reshape(1, -1, 1, 1)
     if not bool((constants["std"] > 0).all()):
         raise LowerdeckError("--std needs values above 0")
-    try:
-        with Image.open(path) as image:
-            decoded = image.convert("L" if channels == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _unreadable(path, error) from error
+    decoded = decoded_image(path).convert("L" if channels == 1 else "RGB")
     height, width = info.shape[2:]
     resized = np.array(decoded.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32) / 255
     pixels = torch.from_numpy(resized.reshape(1, height, width, channels)).permute(0, 3, 1, 2)

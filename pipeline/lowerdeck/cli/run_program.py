@@ -74,7 +74,13 @@ def run_program(
     if beside:
         manifest, twins = _default_companions(program, manifest, twins)
     start = time.perf_counter()
-    opened = open_program(program, manifest=manifest, twins=twins, resolver=resolver)
+    opened = open_program(
+        program,
+        manifest=manifest,
+        twins=twins,
+        resolver=resolver,
+        is_own_build=_is_own_build(program, manifest, twins),
+    )
     load_s = time.perf_counter() - start
     if method not in opened.methods:
         raise LowerdeckError(f"the program has no method {method!r}; it has: {', '.join(opened.methods)}")
@@ -129,6 +135,12 @@ def _default_companions(program: Path, manifest: Path | None, twins: Path | None
     """The manifest and twins that convert wrote next to a program, for those not given."""
     found = program.parent / paths.MANIFEST.name, program.parent / paths.TWINS.name
     return manifest or (found[0] if found[0].is_file() else None), twins or (found[1] if found[1].is_dir() else None)
+
+
+def _is_own_build(program: Path, manifest: Path | None, twins: Path | None) -> bool:
+    """Whether these are the files that convert writes in the current folder."""
+    given = ((program, paths.PROGRAM), (manifest, paths.MANIFEST), (twins, paths.TWINS))
+    return all(path is not None and path.resolve() == own.resolve() for path, own in given)
 
 
 def _write(folder: Path, values: Sequence[Any], outputs: Sequence[ValueInfo]) -> list[Path]:

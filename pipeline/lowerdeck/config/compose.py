@@ -20,12 +20,14 @@ from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, u
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.config.shapes import shape_problems
-from lowerdeck.config.yaml_text import bound_problem, bound_problem_of
+from lowerdeck.config.yaml_text import bound_problem_of, mapping_problem, read_mapping
 from lowerdeck.contracts.backends import Backend, BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints import data
+from lowerdeck.formats.regular_files import check_regular
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
+_TOO_DEEP = "an interpolation (${...}), or lists and mappings, are nested too deeply in a value; write it flatter"
 Chosen = MutableMapping[tuple[object, ...], dict[str, Any]]
 """Hydra's compositions by chosen options: they take most of compose's time and do not depend on single values."""
 
@@ -81,7 +83,7 @@ def read_params(path: Path) -> dict[str, Any]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        text, yaml = path.read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
+        text, yaml = check_regular(path).read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
         if problem := bound_problem_of(yaml.parse(text)):
             raise ConfigurationError(f"{path} {problem}")
         params = yaml.load(text)
@@ -96,7 +98,7 @@ def read_params(path: Path) -> dict[str, Any]:
 
 def options_of(group: str, conf_dir: Path) -> list[str]:
     """Names of the options of conf/GROUP."""
-    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml"))
+    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml") if not path.is_dir())
 
 
 def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
@@ -116,22 +118,25 @@ def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
     from yaml import YAMLError
 
     try:
+        _check_files(conf_dir)
         with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
             values: Any = OmegaConf.to_container(_hydra_config(choices), resolve=False)
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
+    except RecursionError:
+        raise ConfigurationError(f"conf/ cannot be composed: {_TOO_DEEP}") from None
     return dict(values)
 
 
-def _check_bounds(conf_dir: Path) -> None:
+def _check_files(conf_dir: Path) -> None:
     """Check the files of conf/ before Hydra, which would expand them.
 
     Raises:
-        ConfigurationError: a file stands for too many values, or is nested too deeply.
+        LowerdeckError: a file is a pipe or device, is no mapping, stands for too many values, or is nested too deeply.
     """
     for path in sorted(conf_dir.rglob("*.yaml")):
         with suppress(OSError, UnicodeDecodeError):  # whoever needs the file reports it
-            if problem := bound_problem(path.read_text(encoding="utf-8")):
+            if problem := mapping_problem(check_regular(path).read_text(encoding="utf-8")):
                 raise ConfigurationError(f"{path} {problem}")
 
 
@@ -191,7 +196,7 @@ def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[st
     key = (str(conf_dir.resolve()), repr(flavor), *(choices.get(group) for group in GROUPS))
     try:
         if key not in chosen:
-            _check_bounds(conf_dir)
+            _check_files(conf_dir)
             chosen[key] = _chosen(choices, flavor, conf_dir)
         values = copy.deepcopy(chosen[key])
         if params.get("plugins") is not None and isinstance(values.get("build"), dict):
@@ -204,6 +209,8 @@ def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[st
         raise_problems([_composition_problem(error)])
     except (HydraException, YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
+    except RecursionError:
+        raise ConfigurationError(f"params.yaml and conf/ cannot be composed: {_TOO_DEEP}") from None
     return dict(resolved)
 
 
@@ -352,6 +359,9 @@ def _collect(problems: list[Problem], key: str, call: Any) -> Any:
         named = re.match(rf"({key}(?:\.\w+)+):? (.*)", str(error), re.DOTALL)
         problems.append(Problem(named[1], named[2]) if named else Problem(key, str(error)))
         return None
+    except OSError as error:  # a path in it is too long, or its folder may not be searched
+        problems.append(Problem(key, f"the system refuses a path in it: {error.strerror or error}", error.filename))
+        return None
 
 
 def _combination_problems(config: Config, backend: type[Backend], conf_dir: Path) -> Iterator[Problem]:
@@ -388,13 +398,10 @@ def _value_at(values: Any, key: str) -> Any:
 
 
 def _backend_of(flavor: Path) -> Any:
-    import yaml
-
     try:
-        values = yaml.safe_load(flavor.read_text(encoding="utf-8"))
-    except yaml.YAMLError:
+        return read_mapping(flavor).get("backend")
+    except LowerdeckError:
         return None  # this build does not use the file, so its errors do not matter
-    return values.get("backend") if isinstance(values, dict) else None
 
 
 def _fingerprint_problems(config: Config) -> Iterator[Problem]:

@@ -64,7 +64,7 @@ def _values(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} does not exist yet; `dvc repro compose` makes it")
     try:
         values = plain_values(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError):
         values = None
     if not isinstance(values, dict):
         raise ConfigurationError(f"{path} was changed by hand; `dvc repro -f compose` restores it")

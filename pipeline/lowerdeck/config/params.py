@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.config.yaml_text import bound_problem_of
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.formats.regular_files import check_regular
 
 
 def with_override(path: Path, keys: Sequence[str], value: Any) -> str:
@@ -92,8 +94,11 @@ def _read(path: Path) -> Any:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return _yaml().load(path.read_text(encoding="utf-8"))
-    except (OSError, YAMLError, UnicodeDecodeError) as error:
+        text = check_regular(path).read_text(encoding="utf-8")
+        if problem := bound_problem_of(_yaml().parse(text)):
+            raise ConfigurationError(f"{path} {problem}")
+        return _yaml().load(text)
+    except (OSError, YAMLError, UnicodeDecodeError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
 
 

@@ -87,11 +87,24 @@ def find_non_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -
             key = f"{prefix}.{name}" if prefix else str(name)
             if isinstance(values, dict) and not isinstance(name, str):
                 yield Problem(key, f"a key has to be a string; this is a {type(name).__name__}")
+            elif isinstance(values, dict) and (problem := _text_problem(name)):
+                yield Problem(key, f"this key {problem}")
             yield from find_non_plain(value, key, (*outer, id(values)))
     elif isinstance(values, float) and not math.isfinite(values):
         yield Problem(prefix, "has to be a finite number", values)
+    elif isinstance(values, str) and (problem := _text_problem(values)):
+        yield Problem(prefix, problem, values)
     elif not isinstance(values, (str, int, float, bool, NoneType)):
         yield Problem(prefix, f"is a {type(values).__name__}; put it in quotes if a string is meant", values)
+
+
+def _text_problem(text: str) -> str | None:
+    """Why no file name, and no file in UTF-8, can contain `text`; None where they can."""
+    if "\0" in text:
+        return "contains the character NUL, which no path or name may; remove it"
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return "contains half of a surrogate pair, which UTF-8 lacks; write the character itself"
+    return None
 
 
 def validate(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Problem]]:

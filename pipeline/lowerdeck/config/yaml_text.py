@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.formats.regular_files import check_regular
 
 MAX_VALUES = 100_000
 """Most values of a file, with every alias counted as what it stands for: nine lines of aliases can mean gigabytes."""
@@ -17,19 +21,53 @@ def plain_values(text: str) -> Any:
     Uses libyaml if PyYAML was built with it, which takes a seventh of the time.
 
     Raises:
-        yaml.YAMLError: `text` is not YAML, or contains other objects.
+        yaml.YAMLError: `text` is not YAML, contains other objects, or is beyond the bounds, where libyaml would crash.
     """
     import yaml
 
-    return yaml.load(text, Loader=yaml.CSafeLoader) if yaml.__with_libyaml__ else yaml.safe_load(text)
+    if problem := bound_problem_of(yaml.parse(text, _loader())):
+        raise yaml.YAMLError(f"it {problem}")
+    return yaml.load(text, Loader=_loader())  # noqa: S506  a safe loader
 
 
-def bound_problem(text: str) -> str | None:
-    """What is too large in `text`, read like conf/; None also where it is not YAML, which its reader reports."""
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in the file of conf/ at `path`.
+
+    Raises:
+        LowerdeckError: it cannot be read, is no YAML, no mapping, or beyond the bounds.
+    """
     import yaml
 
     try:
-        return bound_problem_of(yaml.parse(text, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader))
+        text = check_regular(path).read_text(encoding="utf-8")
+        if problem := mapping_problem(text):
+            raise ConfigurationError(f"{path} {problem}")
+        return dict(plain_values(text) or {})
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:  # ValueError: a date that is none
+        raise ConfigurationError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _loader() -> type:
+    import yaml
+
+    return yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+def mapping_problem(text: str) -> str | None:
+    """Why `text` is no file of conf/: it is no mapping, or something in it is too large.
+
+    None also where it is not YAML, which its reader reports, or empty.
+    """
+    import yaml
+
+    try:
+        root = next((event for event in yaml.parse(text, _loader()) if isinstance(event, yaml.NodeEvent)), None)
+        if root is not None and not isinstance(root, yaml.MappingStartEvent) and getattr(root, "value", None) != "":
+            kind = "a list" if isinstance(root, yaml.SequenceStartEvent) else "a single value"
+            return f"has to contain a mapping, `key: value` on every line; it contains {kind}"
+        return bound_problem_of(yaml.parse(text, _loader()))
     except yaml.YAMLError:
         return None
 

@@ -8,6 +8,10 @@ from collections.abc import Iterable
 class LowerdeckError(Exception):
     """An error that the user can fix; shown as its message, without a traceback."""
 
+    def __str__(self) -> str:
+        # It may quote a file name, or a value, that neither a terminal nor a log file in UTF-8 can show.
+        return super().__str__().encode("utf-8", "backslashreplace").decode("utf-8")
+
 
 class ConfigurationError(LowerdeckError):
     """The configuration names something that does not exist or cannot be combined."""

@@ -6,7 +6,6 @@ integer `labels` [n]. Neither format can contain code; numpy's pickles are refus
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ import numpy.typing as npt
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import preprocessing, splits
 from lowerdeck.fingerprints import data
+from lowerdeck.formats.numpy_files import read_npz
+from lowerdeck.formats.regular_files import check_regular
 
 SUFFIXES = (".npz", ".safetensors")
 DTYPES = ("float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -145,16 +146,14 @@ def _check_inputs(
 def _read(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     if path.suffix not in SUFFIXES:
         raise ConfigurationError(f"dataset file {path} has suffix {path.suffix!r}; allowed are {', '.join(SUFFIXES)}")
-    if not path.is_file():
+    if not check_regular(path).is_file():
         raise LowerdeckError(f"dataset file {path} does not exist; correct dataset.options, or put the file there")
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    if path.suffix == ".npz":
+        return read_npz(path)
     try:
-        if path.suffix == ".safetensors":
-            return dict(load_file(path))
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
-        # numpy also raises ValueError for object arrays, which only unpickling could read.
-        raise LowerdeckError(f"{path} cannot be read as {path.suffix}: {error}") from error
+        return dict(load_file(path))
+    except (ValueError, OSError, EOFError, KeyError, TypeError, SafetensorError) as error:
+        raise LowerdeckError(f"{path} cannot be read as .safetensors: {error}") from error

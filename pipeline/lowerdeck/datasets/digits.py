@@ -17,6 +17,7 @@ from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.datasets import preprocessing, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.fingerprints.digests import digest
+from lowerdeck.formats.regular_files import check_regular
 
 REMEDY = "run `dvc repro data/dvc.yaml`"
 
@@ -89,11 +90,15 @@ def _load_split(
 def _manifest(options: Options) -> dict[str, Any]:
     path = Path(options.root) / "manifest.json"
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+        manifest: dict[str, Any] = json.loads(check_regular(path).read_text(encoding="utf-8"))
+        for split in ("calibration", "evaluation", "train"):
+            str(manifest["splits"][split]["sha256"])
+        len(manifest["class_names"])
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise LowerdeckError(f"the digits are not prepared, {path} is missing: {REMEDY}") from error
-    except ValueError as error:
-        raise LowerdeckError(f"{path} is not JSON ({error}): {REMEDY}") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise LowerdeckError(f"{path} is not the manifest that preparing writes ({reason}): {REMEDY}") from error
     return manifest
 
 

@@ -103,15 +103,8 @@ class ImageFileSplit:
         return len(self._order)
 
     def __getitem__(self, index: int) -> Sample:
-        from PIL import Image, UnidentifiedImageError
-
         row = splits.row_of(self._order, index)
-        try:
-            with Image.open(self._files[row]) as image:
-                pixels = self._prepare(image)
-        except (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-            # PIL raises SyntaxError for some damaged PNG files.
-            raise LowerdeckError(f"image {self._files[row]} cannot be decoded: {error}") from error
+        pixels = self._prepare(preprocessing.decoded_image(self._files[row]))
         return splits.sample((pixels,), self._labels[row], self.digest(index))
 
     def digest(self, index: int) -> str:

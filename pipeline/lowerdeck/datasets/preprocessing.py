@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.formats.regular_files import check_regular
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -142,6 +144,24 @@ def normalised(
     means = np.asarray(mean, dtype=np.float64).reshape(per_channel)
     stds = np.asarray(std, dtype=np.float64).reshape(per_channel)
     return np.ascontiguousarray((values.astype(np.float64) * scale - means) / stds, dtype=np.float32)
+
+
+def decoded_image(path: Path) -> Image.Image:
+    """The image in a file, as stored.
+
+    Raises:
+        LowerdeckError: it is damaged, of an unknown format, or too large to be honest.
+    """
+    from PIL import Image
+
+    check_regular(path)
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except Exception as error:  # PIL's readers of many formats fail in as many ways: SyntaxError, ValueError, ...
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise LowerdeckError(f"image {path} cannot be decoded: {reason}; repair or remove it") from error
 
 
 def image_pixels(

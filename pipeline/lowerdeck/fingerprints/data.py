@@ -13,16 +13,17 @@ from pathlib import Path
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints import digests
+from lowerdeck.formats.regular_files import check_regular
 
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, hexadecimal.
 
     Raises:
-        LowerdeckError: it cannot be read.
+        LowerdeckError: it cannot be read, or is a pipe or device.
     """
     try:
-        return digests.file_digest(path)
+        return digests.file_digest(check_regular(path))
     except OSError as error:
         raise LowerdeckError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -33,11 +34,20 @@ def files_digest(files: Mapping[str, Path]) -> str:
     Args:
         files: Name -> path. If names are paths relative to the dataset's folder, moving the dataset does not change the
             digest.
+
+    Raises:
+        LowerdeckError: a file cannot be read, or its name is not UTF-8.
     """
     total = hashlib.sha256()
     with progress_bar(total=len(files), desc="fingerprint", unit="file", delay=1, disable=None) as progress:
         for name in sorted(files):
-            total.update(f"{file_digest(files[name])}  {name}\n".encode())
+            try:
+                encoded = name.encode()
+            except UnicodeEncodeError:
+                raise LowerdeckError(
+                    f"the name of {files[name]} is not UTF-8; rename it (`convmv -f latin1 -t utf8` renames many)"
+                ) from None
+            total.update(f"{file_digest(files[name])}  ".encode() + encoded + b"\n")
             progress.update()
     return total.hexdigest()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.formats.regular_files import endless_kind
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,8 @@ def check_file(weights: str) -> None:
             f"model.weights is {weights}, with suffix {path.suffix!r}; allowed are {', '.join(SUFFIXES)}. Save them "
             "with safetensors.torch.save_file(model.state_dict(), path)."
         )
+    if kind := endless_kind(path):
+        raise ConfigurationError(f"model.weights is {weights}, which is {kind}; name a regular file")
     if not path.is_file():
         raise ConfigurationError(
             f"model.weights is {weights}, which does not exist; correct the path (it is relative to the working folder "

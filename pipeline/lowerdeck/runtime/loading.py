@@ -28,19 +28,22 @@ def open_program(
     resolver: Resolver = "reference",
     num_threads: int = 1,
     engine: Literal["auto", "interpreter"] = "auto",
+    is_own_build: bool = False,
 ) -> HostProgram:
     """Load a `.pte` for execution on this host.
 
     Args:
         path: The program.
         manifest: The manifest that convert wrote for it, which the file must match exactly. Without it only structural
-            damage is noticed, and a program for ExecuTorch's runtime is first tried in a separate process (about 2 s).
+            damage is noticed.
         twins: Folder with the host twins that the manifest names. Programs for Ethos-U, and those of NXP's converter,
             need both; programs of Neutron's reference flavor and programs without such delegates need neither.
         resolver: Which of LiteRT's kernels execute Neutron's twins: `reference` computes as the operators are
             specified, `optimized` and `xnnpack` are faster and may round differently. Other programs ignore it.
         num_threads: Threads of LiteRT's kernels.
         engine: `interpreter` uses it even for programs that ExecuTorch's runtime could execute.
+        is_own_build: Whether the caller has just built program and twins. Others are first tried in a separate process
+            (2 to 4 s), because tampered ones can end the process even if they match their manifest.
 
     Raises:
         ProgramError: it has a delegate or operators that this host cannot execute; the message has the details and a
@@ -48,13 +51,14 @@ def open_program(
         LowerdeckError: the file is unreadable or damaged, or does not belong to the manifest.
     """
     from lowerdeck.formats.pte import read_pte
+    from lowerdeck.formats.regular_files import check_regular
     from lowerdeck.runtime.program import HostProgram
     from lowerdeck.runtime.twins import read_manifest
 
     if resolver not in get_args(Resolver):
         raise LowerdeckError(f"no resolver {resolver!r}; known are: {', '.join(get_args(Resolver))}")
     try:
-        data = path.read_bytes()
+        data = check_regular(path).read_bytes()
     except OSError as error:
         raise LowerdeckError(f"the program {path} cannot be read: {error.strerror}") from error
     bound = None if manifest is None else read_manifest(manifest)
@@ -71,7 +75,11 @@ def open_program(
         if engine == "auto" and _runs_natively(methods):
             from lowerdeck.runtime.native import NativeEngine
 
-            return HostProgram(methods, NativeEngine(data, methods, probe=bound is None))
+            return HostProgram(methods, NativeEngine(data, methods, probe=not is_own_build))
+        if not is_own_build and any(method.delegates for method in methods):
+            from lowerdeck.runtime.probe import probe_twins
+
+            probe_twins(path, manifest, twins, resolver, num_threads, methods)
         return _interpreted(methods, bound, twins, resolver, num_threads)
     except ValueError as error:
         raise ProgramError(f"{path} cannot be executed: {error}") from error
@@ -118,7 +126,9 @@ def open_made_program(
         raise ProgramError(f"the program cannot be executed: {error}") from error
 
 
-def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference") -> FloatProgram:
+def open_float_program(
+    path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference", is_own_build: bool = False
+) -> FloatProgram:
     """Load a `.pte` for execution on float32 samples, which are converted as described in its manifest.
 
     Arguments and errors are those of `open_program`.
@@ -126,7 +136,8 @@ def open_float_program(path: Path, *, manifest: Path, twins: Path, resolver: Res
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.twins import read_manifest
 
-    program, described = open_program(path, manifest=manifest, twins=twins, resolver=resolver), read_manifest(manifest)
+    program = open_program(path, manifest=manifest, twins=twins, resolver=resolver, is_own_build=is_own_build)
+    described = read_manifest(manifest)
     return FloatProgram(program, described.inputs, described.outputs)
 
 

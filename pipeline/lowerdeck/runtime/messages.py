@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+
+
+def reason(messages: Sequence[str], error: Exception | None = None) -> str:
+    """What ExecuTorch's runtime wrote about a failure: its checks, with source lines, and `error`."""
+    lines = [line.strip() for line in messages if "cpuinfo" not in line and "] arg " not in line]
+    return " ".join([*lines[-4:], *([str(error)] if error else [])])
 
 
 @contextmanager

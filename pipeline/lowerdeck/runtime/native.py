@@ -1,29 +1,22 @@
 """ExecuTorch's own runtime: executes programs whose delegates are built into the installed wheel.
 
 The runtime is C++ code, and some errors abort its process. A file of unknown origin is therefore first executed once,
-on zeros, in a separate process.
+on zeros, in a separate process (probe.py).
 """
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import Method, TensorSpec
-from lowerdeck.runtime.messages import captured_messages
-from lowerdeck.runtime.tensors import dtype_of, strides_of
+from lowerdeck.runtime.messages import captured_messages, reason
+from lowerdeck.runtime.probe import HINT, probe_native
+from lowerdeck.runtime.tensors import strides_of
 
-PROBE_TIMEOUT_S = 600.0
-_HINT = ". Programs without delegates can be executed with engine='interpreter' too"
-_TIME = re.compile(r"\b\d\d:\d\d:\d\d\.\d+ ")
 _RUNTIME: Any = None
 
 
@@ -56,14 +49,14 @@ class NativeEngine:
             LowerdeckError: it crashes in the separate process.
         """
         if probe:
-            _probe(data, methods)
+            probe_native(data, methods)
         self._methods = {method.name: method for method in methods}
         self._bytes = data  # the runtime keeps pointers into it
         try:
             with captured_messages() as messages:
                 self._module = _runtime()._load_for_executorch_from_buffer(data)
         except RuntimeError as error:
-            raise ProgramError(f"ExecuTorch's runtime cannot load the program: {_reason(messages, error)}") from error
+            raise ProgramError(f"ExecuTorch's runtime cannot load the program: {reason(messages, error)}") from error
 
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of `method`, copied out of the runtime's memory.
@@ -81,7 +74,7 @@ class NativeEngine:
                 return tuple(self._module.run_method(method, tuple(contiguous), clone_outputs=True))
         except RuntimeError as error:
             raise ProgramError(
-                f"ExecuTorch's runtime failed in method {method!r}: {_reason(messages, error)}{_HINT}"
+                f"ExecuTorch's runtime failed in method {method!r}: {reason(messages, error)}{HINT}"
             ) from error
 
 
@@ -91,47 +84,6 @@ def _to_dim_order(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     if tensor.stride() == strides and not tensor.requires_grad:
         return tensor
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
-
-
-def _probe(data: bytes, methods: Sequence[Method]) -> None:
-    """Execute every method once in a child process.
-
-    Raises:
-        LowerdeckError: the runtime reported an error, crashed or timed out.
-    """
-    calls = {method.name: [_probe_input(method.values[index]) for index in method.inputs] for method in methods}
-    request = json.dumps(calls).encode() + b"\n" + data
-    command = [sys.executable, str(Path(__file__).with_name("native_probe.py").resolve())]
-    try:
-        done = subprocess.run(command, input=request, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise LowerdeckError(
-            f"ExecuTorch's runtime did not execute the program once within {PROBE_TIMEOUT_S:g} s in a trial run; the "
-            "file may be damaged. Pass the manifest of its build to skip the trial"
-        ) from None
-    if done.returncode != 0:
-        tail = _reason(done.stderr.decode(errors="replace").splitlines())
-        how = f"crashed (signal {-done.returncode}) on" if done.returncode < 0 else "cannot execute"
-        raise LowerdeckError(
-            f"ExecuTorch's runtime {how} the program in a trial run on zeros: {tail or 'no reason reported'}{_HINT}"
-        )
-
-
-def _reason(messages: Sequence[str], error: Exception | None = None) -> str:
-    """The runtime's messages about a failure: its checks, with source lines and without times, and the error."""
-    lines = [_TIME.sub("", line.strip()) for line in messages if "cpuinfo" not in line and "] arg " not in line]
-    return " ".join([*lines[-4:], *([str(error)] if error else [])])
-
-
-def _probe_input(value: Any) -> Any:
-    """A plain value, or the description of a tensor of zeros for native_probe.py."""
-    if not isinstance(value, TensorSpec):
-        return value
-    return {
-        "shape": value.sizes,
-        "strides": strides_of(value.sizes, value.dim_order),
-        "dtype": str(dtype_of(value)).removeprefix("torch."),
-    }
 
 
 def _runtime() -> Any:

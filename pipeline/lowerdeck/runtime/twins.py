@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.formats.pte import Delegate
+from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.registry.components import string_constant
 from lowerdeck.runtime.interpreter import StoredTwin, Twin
 
@@ -97,7 +98,7 @@ def read_manifest(path: Path) -> Manifest:
         LowerdeckError: it is missing or malformed.
     """
     try:
-        stored = json.loads(path.read_bytes())
+        stored = json.loads(check_regular(path).read_bytes())
         twins = {
             str(partition["payload_sha256"]): (str(partition["twin"]), str(partition["twin_sha256"]))
             for partition in stored["partitions"]
@@ -113,7 +114,7 @@ def read_manifest(path: Path) -> Manifest:
         raise LowerdeckError(
             f"the manifest {path} cannot be read: {error.strerror}; `dvc repro convert` makes it"
         ) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise LowerdeckError(
             f"{path} is not a manifest of the stage convert: {type(error).__name__} {error}"
         ) from error
@@ -148,10 +149,15 @@ class TwinFinder:
             num_threads=self.num_threads,
         )
 
-    def _stored_suffix(self, delegate: Delegate) -> str | None:
+    def stored_name(self, delegate: Delegate) -> str | None:
+        """The file name of the twin that convert stored for `delegate`; None where there is none."""
         twins = {} if self.manifest is None else self.manifest.twins
         stored = twins.get(hashlib.sha256(delegate.payload).hexdigest())
-        return None if stored is None else Path(stored[0]).suffix
+        return None if stored is None else stored[0]
+
+    def _stored_suffix(self, delegate: Delegate) -> str | None:
+        name = self.stored_name(delegate)
+        return None if name is None else Path(name).suffix
 
     def _stored(self, delegate: Delegate, suffix: str) -> bytes:
         """The twin that convert stored next to the program."""
@@ -178,7 +184,7 @@ class TwinFinder:
 
 def _verified(path: Path, sha256: str) -> bytes:
     try:
-        content = path.read_bytes()
+        content = check_regular(path).read_bytes()
     except OSError as error:
         raise LowerdeckError(
             f"the host twin {path} cannot be read: {error.strerror}; `dvc repro convert` makes it"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.compat.hydra import VALIDATE_BATCH
+from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.sweep import arguments
 
@@ -23,8 +24,6 @@ def read_experiment(conf: Path, typed: Sequence[str]) -> tuple[str, dict[str, An
     Raises:
         ConfigurationError: there is no such file, or it is not a valid sweep.
     """
-    import yaml
-
     chosen = [override for override in arguments.parse(typed) if override.key_or_group == arguments.EXPERIMENT]
     if not chosen:
         return "", {}
@@ -37,9 +36,7 @@ def read_experiment(conf: Path, typed: Sequence[str]) -> tuple[str, dict[str, An
             f"experiment={name}: there is no conf/experiment/{name}.yaml; there are: {', '.join(known) or 'none'}."
             f"{components.did_you_mean(name, known)}"
         )
-    values = yaml.safe_load((conf / arguments.EXPERIMENT / f"{name}.yaml").read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ConfigurationError(f"conf/experiment/{name}.yaml must contain a mapping")
+    values = read_mapping(conf / arguments.EXPERIMENT / f"{name}.yaml")
     unknown = [key for key in values if key not in (*arguments.CHOICES, "overrides", *_OWN_KEYS)]
     if unknown:
         raise ConfigurationError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.formats.regular_files import check_regular
 
 STOCK = "Arm/vela.ini"
 """Vela's name for the file that comes with it."""
@@ -124,7 +125,7 @@ def read(path: str | None) -> VelaConfig:
     where = _stock_file() if path is None else Path(path)
     sections = configparser.ConfigParser()
     try:
-        content = where.read_bytes()
+        content = check_regular(where).read_bytes()
         sections.read_string(content.decode())
     except OSError as error:
         raise ConfigurationError(f"target.options.vela_config: {path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,36 @@
+"""Checks files that users name: pipes, devices and sockets are refused, because reading one may never end."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from lowerdeck.contracts.errors import LowerdeckError
+
+_ENDLESS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def endless_kind(path: Path) -> str | None:
+    """`a named pipe`, `a device` or `a socket` if `path` is one; None for everything else, and where nothing is."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # whoever reads the path reports it
+        return None
+    return next((kind for is_kind, kind in _ENDLESS if is_kind(mode)), None)
+
+
+def check_regular(path: Path) -> Path:
+    """`path`, after a check that reading it ends; a missing file is left to its reader.
+
+    Raises:
+        LowerdeckError: it is a named pipe, a device or a socket.
+    """
+    if kind := endless_kind(path):
+        raise LowerdeckError(f"{path} is {kind}, and reading it may never end; name a regular file")
+    return path
