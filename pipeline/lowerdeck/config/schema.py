@@ -16,6 +16,7 @@ from lowerdeck.contracts.backends import DynamicDimension
 from lowerdeck.contracts.conformance import ConformanceSettings
 
 Positive = Annotated[int, Field(gt=0)]
+Samples = Annotated[int, Field(gt=0, le=10_000_000)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Name = Annotated[str, Field(min_length=1)]
@@ -99,11 +100,11 @@ class ModuleRuleConfig(Strict):
 class TrainingConfig(Strict):
     """Quantization-aware training: the model learns with simulated rounding of its weights and activations."""
 
-    epochs: Positive
+    epochs: Annotated[int, Field(gt=0, le=10_000)]
     """Passes over the training samples."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)]
     """Step size of Adam at the start; it falls to zero along half a cosine."""
-    batch_size: Positive = 32
+    batch_size: Annotated[int, Field(gt=0, le=65_536)] = 32
     """Samples per step."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Draws the order of the samples, a new one for each epoch."""
@@ -121,7 +122,7 @@ class QuantizationConfig(Strict):
     weights; `float16`, `float32`: not quantized."""
     weight_granularity: Granularity = "backend_default"
     """One scale per weight tensor, channel or group, or the vendor's recommendation for each operator."""
-    group_size: Positive | None = None
+    group_size: Annotated[int, Field(gt=0, le=65_536)] | None = None
     """Weights that share a scale, for `per_group`."""
     activation_observer: ObserverConfig = field(default_factory=ObserverConfig)
     """How the ranges of activations are found."""
@@ -131,7 +132,7 @@ class QuantizationConfig(Strict):
     """Exceptions for parts of the model."""
     keep_float: list[Name] = field(default_factory=list)
     """Globs on paths of modules that stay float, e.g. [head, `layer4.*`]: a short form of rules with `float32`."""
-    num_calibration_samples: Positive | None = None
+    num_calibration_samples: Samples | None = None
     """How many samples of the calibration split the observers see; null for all of them."""
     calibration_choice: Literal["first", "random", "stratified"] = "first"
     """Which samples: the first ones, or ones drawn by `build.seed`, at random or with equal shares of all classes."""
@@ -171,7 +172,7 @@ class FlavorConfig(Strict):
     """Required release, as the converter states it; null to accept and record any."""
     options: dict[str, Any] = field(default_factory=dict)
     """How to reach the converter; the backend's `FlavorOptions` defines the keys."""
-    timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
+    timeout_s: Annotated[float, Field(gt=0.0, le=604_800.0)] = 600.0
     """Seconds after which the conversion of one partition is aborted."""
 
 
@@ -183,9 +184,9 @@ class EvaluationConfig(Strict):
     """Name of this way of evaluating."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """Modules of pipeline/lowerdeck/metrics."""
-    max_samples: Positive | None = None
+    max_samples: Samples | None = None
     """Most samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
-    layer_samples: Positive = 16
+    layer_samples: Annotated[int, Field(gt=0, le=10_000)] = 16
     """Most samples for the table of layers, whose measurement stores every intermediate tensor."""
     resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
     """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
@@ -295,7 +296,7 @@ class BuildConfig(Strict):
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seeds random weights, random data and the choice of evaluation samples."""
-    num_threads: Positive = 1
+    num_threads: Annotated[int, Field(gt=0, le=1024)] = 1
     """Threads of PyTorch in every stage. More than one makes the last bits of observed ranges vary."""
     plugins: list[Name] = field(default_factory=list)
     """Import prefixes outside the project that import paths may name, e.g. [my_models]: model.options.factory, and

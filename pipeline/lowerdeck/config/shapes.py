@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from lowerdeck import backends
 from lowerdeck.config.problems import Problem
 from lowerdeck.config.schema import ModelConfig, TargetConfig
 from lowerdeck.contracts.backends import Backend, DynamicDimension
+
+MAX_ELEMENTS = 2**31 - 1
+"""Most elements of an input: runtimes count them in 32 bits."""
 
 
 def shape_problems(model: ModelConfig, target: TargetConfig, backend: type[Backend]) -> Iterator[Problem]:
@@ -15,6 +19,9 @@ def shape_problems(model: ModelConfig, target: TargetConfig, backend: type[Backe
     for index, shape in enumerate(model.input_shapes):
         if not shape or shape[0] != 1:
             message = "the first number is the batch dimension and has to be 1: programs run one sample at a time"
+            yield Problem(f"model.input_shapes.{index}", message, shape)
+        elif (elements := math.prod(_largest(index, shape, model))) > MAX_ELEMENTS:
+            message = f"an input may have {MAX_ELEMENTS:,} elements at most, and this one has {elements:,}"
             yield Problem(f"model.input_shapes.{index}", message, shape)
     if model.memory_format == "channels_last" and all(len(shape) != 4 for shape in model.input_shapes):
         message = (
@@ -43,6 +50,12 @@ def shape_problems(model: ModelConfig, target: TargetConfig, backend: type[Backe
             yield Problem(f"{key}.dim", message, dimension.dim)
         if dimension.name is not None:
             yield from _name_problems(key, index, named.setdefault(dimension.name, index), model)
+
+
+def _largest(index: int, shape: Sequence[int], model: ModelConfig) -> list[int]:
+    """The largest sizes that input `index` of `shape` can have."""
+    bounds = {dimension.dim: dimension.max for dimension in model.dynamic_shapes if dimension.input == index}
+    return [max(size, bounds.get(dim, 1)) for dim, size in enumerate(shape)]
 
 
 def _place_problem(key: str, dimension: DynamicDimension, model: ModelConfig) -> Problem | None:

@@ -20,6 +20,7 @@ from lowerdeck.formats.numpy_files import read_npz
 from lowerdeck.formats.regular_files import check_regular
 
 SUFFIXES = (".npz", ".safetensors")
+MAX_CLASSES = 100_000
 DTYPES = ("float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
@@ -41,8 +42,10 @@ class Options(preprocessing.NormalisedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_classes is not None and self.num_classes < 1:
-            raise ValueError(f"num_classes is {self.num_classes}; it must be at least 1, or null without labels")
+        if self.num_classes is not None and not 1 <= self.num_classes <= MAX_CLASSES:
+            raise ValueError(
+                f"num_classes is {self.num_classes}; it must be from 1 to {MAX_CLASSES:,}, or null without labels"
+            )
 
     @property
     def normalises(self) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PIXEL_SCALE = 1 / 255
+MAX_PIXELS = 16_384
+"""Longest `resize`: an image of that size takes 0.8 GB."""
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
@@ -36,9 +38,11 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
 
 
 def check_resize(resize: int | None, interpolation: str) -> None:
-    """Raise ValueError for a size below 1 or an unknown interpolation."""
-    if resize is not None and resize < 1:
-        raise ValueError(f"resize is {resize}; it must be at least 1 pixel, or null to resize to the model's input")
+    """Raise ValueError for a size below 1 or above MAX_PIXELS, or an unknown interpolation."""
+    if resize is not None and not 1 <= resize <= MAX_PIXELS:
+        raise ValueError(
+            f"resize is {resize}; it must be from 1 to {MAX_PIXELS:,} pixels, or null to resize to the model's input"
+        )
     if interpolation not in INTERPOLATIONS:
         raise ValueError(f"interpolation is {interpolation!r}; allowed are {', '.join(INTERPOLATIONS)}")
 

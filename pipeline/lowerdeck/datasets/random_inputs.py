@@ -13,6 +13,8 @@ from lowerdeck.fingerprints import data
 
 GENERATOR = "normal/1"
 """Name and version of the generator; it is part of build keys, so change it together with the code."""
+MAX_NUMBER = 1_000_000
+"""Most samples of a split, and most classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +30,8 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+            if value is not None and not 1 <= value <= MAX_NUMBER:
+                raise ValueError(f"{name} is {value}; it must be from 1 to {MAX_NUMBER:,}")
 
 
 def fingerprint(options: Options) -> str:

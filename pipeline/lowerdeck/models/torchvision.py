@@ -25,6 +25,7 @@ from lowerdeck.registry import components
 if TYPE_CHECKING:
     import torch
 
+MAX_CLASSES = 1_000_000
 NUM_IMAGENET_CLASSES = 1000
 """Number of classes of all weights that torchvision publishes for classification."""
 AUXILIARY_HEADS: Mapping[str, tuple[str, ...]] = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
@@ -43,8 +44,10 @@ class Options:
     """Outputs of the last layer; null for ImageNet's 1000."""
 
     def __post_init__(self) -> None:
-        if self.num_classes is not None and self.num_classes < 1:
-            raise ValueError(f"num_classes is {self.num_classes}; it must be at least 1, or null for 1000")
+        if self.num_classes is not None and not 1 <= self.num_classes <= MAX_CLASSES:
+            raise ValueError(
+                f"num_classes is {self.num_classes}; it must be from 1 to {MAX_CLASSES:,}, or null for 1000"
+            )
 
 
 def check(options: Options, weights: str | None, plugins: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ OBJECTIVES = "sweep.objectives"
 """Key of the metrics that a search optimizes; it is not part of any point."""
 CHOICES = (*GROUPS, "plugins")
 PARAMS = (*CHOICES, "overrides")
+MAX_POINTS = 10_000
+"""Most points of a sweep with listed values."""
 _SECTIONS = tuple(field.name for field in dataclasses.fields(Config))
 
 
@@ -59,6 +62,8 @@ def _parsed(text: str) -> Override:
         raise ConfigurationError(
             f"{' '.join(str(error).split())}\nAn override is key=value or key=value,value; docs/sweeps.md has examples."
         ) from None
+    except RecursionError:
+        raise ConfigurationError(f"{text[:80]} ...: its lists and mappings are nested too deeply") from None
     return override
 
 
@@ -139,7 +144,17 @@ def points(arguments: Sequence[str]) -> list[list[str]]:
 
     Args:
         arguments: As returned by `to_hydra_overrides`.
+
+    Raises:
+        ConfigurationError: there are more than MAX_POINTS, or an interval, which has no points.
     """
+    counts = {override.key_or_group: _num_values(override) for override in parse(arguments)}
+    if (total := math.prod(counts.values())) > MAX_POINTS:
+        most = max(counts, key=lambda key: counts[key])
+        raise ConfigurationError(
+            f"the sweep has {total:,} points, and at most {MAX_POINTS:,} are allowed; {most} alone has "
+            f"{counts[most]:,} values: list fewer, or search with `hydra/sweeper=optuna`"
+        )
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.errors import HydraException
 
@@ -150,6 +165,18 @@ def points(arguments: Sequence[str]) -> list[list[str]]:
             f"{error}: an interval needs a sweeper that searches, such as `hydra/sweeper=optuna`"
         ) from None
     return batch
+
+
+def _num_values(override: Override) -> int:
+    """Number of values that a sweep tries for one key, counted without listing them."""
+    from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
+
+    swept = override.value() if override.is_sweep_override() else None
+    if isinstance(swept, RangeSweep):
+        if not swept.step:
+            raise ConfigurationError(f"{override.input_line}: a range with step 0 never ends")
+        return max(math.ceil((swept.stop - swept.start) / swept.step), 0)
+    return len(swept.list) if isinstance(swept, ChoiceSweep) else 1
 
 
 def sample_points(arguments: Sequence[str]) -> list[list[str]]:
