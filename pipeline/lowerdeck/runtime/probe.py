@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,23 @@ def _run_worker(
     calls = {method.name: [_probe_input(method.values[index]) for index in method.inputs] for method in methods}
     request = json.dumps({"calls": calls, "twins": twins}).encode() + b"\n" + data
     command = [sys.executable, "-P", str(Path(__file__).with_name("probe_worker.py").resolve())]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Without PATH: where the TOSA reference model crashes, it starts gdb on itself, which can take forever.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": ""}
+    pipe = subprocess.PIPE
+    worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
     try:
-        return subprocess.run(
-            command, input=request, capture_output=True, timeout=TIMEOUT_S, check=False, env=environment
-        )
+        output, errors = worker.communicate(request, TIMEOUT_S)
+        return subprocess.CompletedProcess(command, worker.returncode, output, errors)
     except subprocess.TimeoutExpired as error:
         announced = (error.stdout or b"").decode(errors="replace").splitlines()
         where = f", and was in {announced[-1]}" if announced else ""
         raise LowerdeckError(
             f"{overdue} within {TIMEOUT_S:g} s in a trial run on zeros{where}; the file may be damaged. {_WAY_OUT}"
         ) from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
 
 
 def _exit(returncode: int) -> str:
