@@ -156,7 +156,7 @@ def _required(chosen: dict[Any, Any]) -> st.SearchStrategy[dict[str, Any]]:
     keys = {
         f"{group}.{key}"
         for group in GROUPS
-        if isinstance(chosen.get(group), str) and chosen[group].isidentifier()
+        if chosen.get(group) in _options(group)
         for key in _open_keys(yaml.safe_load((CONF / group / f"{chosen[group]}.yaml").read_text(encoding="utf-8")))
     }
     return st.fixed_dictionaries({key: PLACES[key] for key in sorted(keys)}) | st.just({})
@@ -171,13 +171,16 @@ def _open_keys(values: dict[str, Any], prefix: str = "") -> list[str]:
     return found
 
 
+def _options(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
 @st.composite
 def params(draw: st.DrawFn) -> dict[Any, Any]:
     """The content of params.yaml."""
     values: dict[Any, Any] = dict(SELECTION)
     for group in draw(st.lists(st.sampled_from(GROUPS), max_size=3, unique=True)):
-        names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-        values[group] = draw(st.sampled_from(names)) if draw(st.integers(0, 4)) else draw(WILD)
+        values[group] = draw(st.sampled_from(_options(group))) if draw(st.integers(0, 4)) else draw(WILD)
     overrides: Any = {}
     for key, value in draw(edits()):
         _put(overrides, key, value)

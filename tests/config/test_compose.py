@@ -451,6 +451,33 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("quantization.num_calibration_samples: ", "received: -1", "greater than 0"),
     ),
     "zero": (override("build.num_threads", 0), ("build.num_threads: ", "received: 0", "greater than 0")),
+    "threads without bound": (override("build.num_threads", 10**9), ("build.num_threads: ", "equal to 1024")),
+    "epochs without bound": (
+        {"quantization": "int8_qat"} | override("quantization.training.epochs", 10**9),
+        ("quantization.training.epochs: ", "received: 1000000000", "less than or equal to 10000"),
+    ),
+    "samples without bound": (
+        override("quantization.num_calibration_samples", 10**9),
+        ("quantization.num_calibration_samples: ", "less than or equal to 10000000"),
+    ),
+    "layer samples without bound": (override("evaluation.layer_samples", 10**9), ("evaluation.layer_", "to 10000")),
+    "comparisons without bound": (
+        override("evaluation.conformance.num_samples", 10**9),
+        ("evaluation.conformance.num_samples: ", "less than or equal to 10000"),
+    ),
+    "random samples without bound": (
+        {"dataset": "random"} | override("dataset.options.num_evaluation", 10**9),
+        ("dataset.options: ", "num_evaluation is 1000000000", "from 1 to 1,000,000"),
+    ),
+    "input without bound": (
+        override("model.input_shapes", [[1, 3, 10**6, 10**6]]),
+        ("model.input_shapes.0: ", "2,147,483,647 elements at most", "3,000,000,000,000"),
+    ),
+    "time without bound": (override("flavor.timeout_s", 1e300), ("flavor.timeout_s: ", "less than or equal to 604800")),
+    "path of 5,000 characters": (
+        override("model.weights", "x" * 5000 + ".safetensors"),
+        ("model: ", "the system refuses a path in it: File name too long"),
+    ),
     "negative seed": (override("build.seed", -1), ("build.seed: ", "received: -1", "greater than or equal to 0")),
     "huge seed": (override("build.seed", 2**64), ("build.seed: ", f"received: {2**64}", "less than")),
     "negative dimension": (
@@ -677,6 +704,11 @@ def test_a_damaged_configuration_is_refused(refusal: Callable[..., str], name: s
         ("overrides: {quantization: {null: 2}}", ("overrides.quantization.None: ", "a key has to be a string")),
         ("overrides: &all {model: *all}", ("overrides.model: ", "contains itself")),
         ("017: 2", ("17: ", "there is no such key")),
+        ('overrides: {model: {name: "\\ud800"}}', ("overrides.model.name: ", "half of a surrogate pair", '"\\ud800"')),
+        ('overrides: {model: {name: "a\\0"}}', ("overrides.model.name: ", "the character NUL")),
+        ('overrides: {model: {"\\udfff": 1}}', ("overrides.model.\\udfff: ", "this key contains half of a surrogate")),
+        ('"\\ud800": 1', ("\\ud800: ", "there is no such key")),
+        ("overrides: {model: {name: " + "[" * 1000 + "]" * 1000 + "}}", ("params.yaml nests", "64 levels deep")),
     ],
 )
 def test_params_that_are_no_configuration_are_refused(
@@ -709,7 +741,10 @@ NEUTRON = "name: neutron_imxrt700\nbackend: neutron\ndefault_flavor: reference\n
         ("target/neutron_imxrt700.yaml", NEUTRON.replace("default_flavor", "flavor"), ("target.default_flavor: ",)),
         ("target/neutron_imxrt700.yaml", NEUTRON.replace("target: imx", "x: imx"), ("device.target: is missing",)),
         ("target/neutron_imxrt700.yaml", "", ("target.default_flavor: ", "null")),
-        ("target/neutron_imxrt700.yaml", "- neutron\n", ("target.default_flavor: ",)),
+        ("target/neutron_imxrt700.yaml", "- neutron\n", ("neutron_imxrt700.yaml has to contain a mapping", "a list")),
+        ("target/neutron_imxrt700.yaml", "true", ("neutron_imxrt700.yaml has to contain a mapping", "a single value")),
+        ("gates/none.yaml", "name: " + "[" * 1000 + "]" * 1000, ("gates/none.yaml nests", "more than 64 levels deep")),
+        ("gates/none.yaml", 'name: "' + "${" * 300 + '"', ("cannot be composed: ",)),
         ("gates/none.yaml", "name: off\n", ("gates.name: ", "received: false", "string")),
         ("gates/none.yaml", "name: ${nothing}\n", ("gates.name: ", '"${nothing}"', "not found")),
         ("gates/none.yaml", "name: none\nmax_quantization_drop: .inf\n", ("gates.max_quantization_drop: ", "finite")),

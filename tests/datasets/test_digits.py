@@ -83,7 +83,7 @@ def test_missing_file(root: Path, name: str) -> None:
 
 def test_manifest_that_is_no_json(root: Path) -> None:
     (root / "manifest.json").write_text("{")
-    with pytest.raises(LowerdeckError, match=rf"is not JSON .*{REMEDY}"):
+    with pytest.raises(LowerdeckError, match=rf"is not the manifest that preparing writes .*{REMEDY}"):
         digits.fingerprint(digits.Options(root=str(root)))
 
 

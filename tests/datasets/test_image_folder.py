@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.samples import Split
@@ -79,6 +81,22 @@ def test_images_are_decoded_only_when_asked_for(root: Path) -> None:
     assert len(set(digests)) == 6
     with pytest.raises(LowerdeckError, match=r"0\.png cannot be decoded"):
         list(iter(dataset.evaluation))
+
+
+def test_a_text_chunk_that_unpacks_to_gigabytes_is_not_unpacked(root: Path) -> None:
+    bomb = PngInfo()
+    bomb.add_text("Comment", "x" * 100_000_000, zip=True)
+    path = root / "evaluation" / "cat" / "0.png"
+    Image.new("RGB", (8, 8)).save(path, pnginfo=bomb)
+    assert path.stat().st_size < 200_000
+    with pytest.raises(LowerdeckError, match=r"0\.png cannot be decoded: Decompressed data too large"):
+        list(iter(load(root).evaluation))
+
+
+def test_names_that_are_not_utf_8_are_refused(root: Path) -> None:
+    (root / "evaluation" / "cat" / "0.png").rename(root / "evaluation" / "cat" / os.fsdecode(b"caf\xe9.png"))
+    with pytest.raises(LowerdeckError, match=r"cat/caf\\udce9\.png is not UTF-8; rename it"):
+        image_folder.fingerprint(image_folder.Options(root=str(root)))
 
 
 def test_resize_and_centre_crop(root: Path) -> None:

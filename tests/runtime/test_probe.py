@@ -1,4 +1,4 @@
-"""lowerdeck.runtime.probe: programs and twins of others cannot end the process that opens them, or occupy it forever."""
+"""lowerdeck.runtime.probe: programs of others can neither end the process that opens them nor occupy it forever."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_manifest_cannot_point_elsewhere(copied: Callable[[str], Lowered]) -> No
         build.open()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"program": {"sha256": 1}, "partitions": 3}'])
+@pytest.mark.parametrize("content", ["", "[]", "[" * 100_000, "{}", '{"program": {"sha256": 1}, "partitions": 3}'])
 def test_no_manifest(copied: Callable[[str], Lowered], content: str) -> None:
     build = copied("neutron")
     (build.folder / paths.MANIFEST).write_text(content)

@@ -96,3 +96,18 @@ def test_an_interval_needs_a_sweeper_that_searches() -> None:
         {"num_calibration_samples": 1.0},
         {"num_calibration_samples": 9.0},
     ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (["build.seed=range(0,1000000000)"], "the sweep has 1,000,000,000 points, and at most 10,000 are allowed"),
+        (["build.seed=range(0,200)", "target=a,b", "build.num_threads=range(0,100)"], "the sweep has 40,000 points"),
+        (["build.seed=range(0,1,0)"], "a range with step 0 never ends"),
+        ([f"model.options={'[' * 2000}{']' * 2000}"], "its lists and mappings are nested too deeply"),
+    ],
+)
+def test_a_sweep_without_bound_is_refused_before_its_points_are_listed(typed: list[str], says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        arguments.points(arguments.to_hydra_overrides(typed))
+    assert says in str(caught.value)

@@ -64,7 +64,7 @@ def mapping_problem(text: str) -> str | None:
 
     try:
         root = next((event for event in yaml.parse(text, _loader()) if isinstance(event, yaml.NodeEvent)), None)
-        if root is not None and not isinstance(root, yaml.MappingStartEvent) and getattr(root, "value", None) != "":
+        if isinstance(root, (yaml.SequenceStartEvent, yaml.ScalarEvent)) and getattr(root, "value", None) != "":
             kind = "a list" if isinstance(root, yaml.SequenceStartEvent) else "a single value"
             return f"has to contain a mapping, `key: value` on every line; it contains {kind}"
         return bound_problem_of(yaml.parse(text, _loader()))

@@ -66,6 +66,8 @@ def _promised_bytes(file: IO[bytes], size: int, name: str) -> int:
     if read_header is None:
         raise ValueError(f"{name} has a header of an unknown version")
     shape, _, dtype = read_header(file)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"the header of {name} has the shape {list(shape)}")
     promised, left = math.prod(shape) * dtype.itemsize, size - file.tell()
     if promised > left and not dtype.hasobject:  # objects are pickled, which the reader refuses
         raise ValueError(
