@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.artifacts.files import write_bytes
+from lowerdeck.artifacts.conversion import converter_folder
+from lowerdeck.artifacts.files import replace_folder, write_bytes
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.execution.failures import LOGS, failure_message, lasting_cause
 
@@ -136,3 +137,42 @@ def test_a_command_whose_reader_ends_is_silent(tmp_path: Path) -> None:
     command = f"{json.dumps(sys.executable)} -c '{code.replace(chr(39), chr(34))}' | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("x", "")
+
+
+def test_a_folder_that_cannot_be_filled_is_named_and_the_earlier_one_stays() -> None:
+    with replace_folder(Path("twins")) as folder:
+        write_bytes(folder / "a", b"earlier")
+
+    def fill() -> None:
+        with replace_folder(Path("twins")) as folder:
+            (folder / "a").write_bytes(b"later")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError) as caught:
+        fill()
+    assert failure_message(caught.value, "x").startswith("no space is left to write twins;")
+    assert [path.name for path in Path().iterdir()] == ["twins"]
+    assert Path("twins/a").read_bytes() == b"earlier"
+
+
+def test_a_converter_that_finds_no_space_names_its_folder() -> None:
+    def fill() -> None:
+        with converter_folder():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError) as caught:
+        fill()
+    assert failure_message(caught.value, "convert").startswith("no space is left to write build/converter;")
+
+
+def test_a_limit_of_file_sizes_is_no_space_either() -> None:
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from pathlib import Path; from lowerdeck.artifacts.files import write_bytes\n"
+        "from lowerdeck.execution.failures import failure_message\n"
+        "try: write_bytes(Path('program.pte'), bytes(5000))\n"
+        "except OSError as error: print(failure_message(error, 'convert'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("no space is left to write program.pte;"), done.stderr
+    assert list(Path().iterdir()) == []

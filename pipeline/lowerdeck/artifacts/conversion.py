@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import (
+    naming_file,
     read_json,
     replace_folder,
     require_file,
@@ -38,7 +39,8 @@ def converter_folder() -> Iterator[Path]:
     """An empty working folder for converters; it stays if the block fails, so that messages can refer to its files."""
     shutil.rmtree(paths.CONVERTER_WORK, ignore_errors=True)
     paths.CONVERTER_WORK.mkdir(parents=True)
-    yield paths.CONVERTER_WORK
+    with naming_file(paths.CONVERTER_WORK):
+        yield paths.CONVERTER_WORK
     shutil.rmtree(paths.CONVERTER_WORK)
 
 

@@ -28,13 +28,23 @@ def write_bytes(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException as error:
+        with naming_file(path):
+            with temporary.open("xb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a full disk is noticed by a write, which does not know the file
+        raise
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Give errors of the system the name `path` where they have none: a full disk is noticed by a write without one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
         raise
 
 
@@ -72,7 +82,8 @@ def replace_folder(path: Path) -> Iterator[Path]:
     temporary = beside(path)
     temporary.mkdir()
     try:
-        yield temporary
+        with naming_file(path):
+            yield temporary
         discarded = temporary.with_name(temporary.name + ".old")
         if path.exists():
             os.replace(path, discarded)

@@ -13,7 +13,7 @@ from lowerdeck.graph import library_errors
 
 LOGS = Path("build") / "logs"
 """Folder for tracebacks."""
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WAYS_OUT = {
     "export": "rewrite that line of the model with operators that torch.export takes",
     "calibrate": "keep its module in float (quantization.keep_float) or choose another quantization",
