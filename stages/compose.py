@@ -12,9 +12,11 @@ def main() -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_json, write_text
     from lowerdeck.config.compose import compose, render
+    from lowerdeck.config.flavor import check_installed
     from lowerdeck.fingerprints.closures import stage_code
 
     config = compose(Path("params.yaml"), Path("conf"))
+    check_installed(config)
     code = stage_code(asdict(config), Path.cwd())
     write_text(paths.CONFIG, render(config))
     write_json(paths.CODE, code)

@@ -244,6 +244,9 @@ class TestRefusals:
         assert "--mean has 2 values" in refusal("x.png", mean=(1.0, 2.0))
         assert "above 0" in refusal("x.png", std=(0.0,))
         assert "no resolver 'fast'" in refusal("x.npy", resolver="fast")
+        assert "normalize images alone" in refusal("x.npy", mean=(0.5,))
+        assert "normalize images alone" in refusal("x.npy", std=(0.5,))
+        assert f"--twins {tmp_path / 'absent'} is not a folder" in refusal("x.npy", twins=tmp_path / "absent")
 
     def test_images_are_for_one_image_input(self, two_inputs: Path, tmp_path: Path) -> None:
         Image.new("RGB", (8, 8)).save(tmp_path / "x.png")

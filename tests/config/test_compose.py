@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from lowerdeck import backends
 from lowerdeck.config.compose import Chosen, compose, render
+from lowerdeck.config.flavor import check_installed
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import TARGETS
@@ -824,3 +825,44 @@ def test_the_stage_says_it_and_leaves_the_last_good_file(project: Project, value
     assert "Traceback" not in failed.stderr + failed.stdout
     assert (project.root / CONFIG).read_bytes() == good
     assert not list((project.root / CONFIG.parent).glob(f".{CONFIG.name}*"))
+
+
+@pytest.mark.parametrize("flavor", ["eiq_neutron_sdk", "neutron_converter_SDK_25_09"])
+def test_a_converter_that_is_not_installed_is_refused_before_the_build(composed: Compose, flavor: str) -> None:
+    config = composed(flavor=flavor)  # for reading, any machine may compose it
+    with pytest.raises(ConfigurationError, match=r"package \w+ is not installed; .*flavor: reference"):
+        check_installed(config)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_installed_converters_are_found(composed: Compose, target: str) -> None:
+    check_installed(composed(target=target))
+
+
+def test_vela_may_be_missing(composed: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = composed(target="ethos_u55_128")
+    monkeypatch.setattr("lowerdeck.backends.ethos_u.backend.PathFinder.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="Vela is not installed"):
+        check_installed(config)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_section_of_command_streams_is_for_npus(composed: Compose, target: str) -> None:
+    assert composed(target=target).firmware.section == (None if target == "xnnpack_cpu" else "network_model_sec")
+    own = composed(target=target, **override("firmware.section", ".rodata.models"))
+    assert own.firmware.section == ".rodata.models"
+
+
+def test_a_dataset_that_does_not_fit_the_model_is_refused(refusal: Callable[..., str]) -> None:
+    assert "the digits are 32x32 pixels" in refusal(**override("model.input_shapes", [[1, 3, 64, 64]]))
+    message = refusal(**override("dataset.options", {"mean": [0.5, 0.5], "std": [1.0, 1.0]}))
+    assert "mean: has 2 values, the model's input has 3 channels" in message
+
+
+def test_weights_of_another_dtype_are_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({"stem.weight": np.zeros(4, np.int8)}, tmp_path / "w.safetensors")
+    message = refusal(**override("model.weights", str(tmp_path / "w.safetensors")))
+    assert "stem.weight is I8" in message

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.samples import Sample
+from lowerdeck.contracts.samples import Sample, finite_sample
 from lowerdeck.datasets import random_inputs
-from lowerdeck.datasets.choice import Choice, choose
-from lowerdeck.datasets.splits import LoadedDataset
+from lowerdeck.datasets.choice import Choice, ChosenInputs, choose
+from lowerdeck.datasets.splits import ArraySplit, LoadedDataset
 
 
 class Sorted:
@@ -61,3 +62,14 @@ def test_samples_without_labels_cannot_be_stratified() -> None:
     with pytest.raises(LowerdeckError, match=r"stratified needs a label.*choose `first` or `random`"):
         choose(split, 4, "stratified", seed=0)
     assert len(choose(split, 4, "random", seed=0)) == 4
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_samples_that_are_not_finite_are_named(value: float) -> None:
+    stored = np.zeros((3, 2, 4), np.float32)
+    stored[2, 0, :3] = value
+    split = ArraySplit(stored=(stored,), labels=None, prepare=lambda arrays: arrays, order=(1, 2, 0), name="mine.npz")
+    assert finite_sample(split, 0).inputs[0].shape == (1, 2, 4)
+    message = r"sample 1 \(row 2 of mine\.npz\): 3 of 8 values of input 0 are NaN or infinite"
+    with pytest.raises(LowerdeckError, match=message):
+        list(ChosenInputs(split=split, indices=[0, 1]))

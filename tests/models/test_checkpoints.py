@@ -124,3 +124,37 @@ def test_damaged_files(tmp_path: Path, suffix: str, content: bytes) -> None:
 )
 def test_what_counts_as_a_path(weights: str, expected: bool) -> None:
     assert checkpoints.is_path(weights) is expected
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int8, torch.bool])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_weights_that_are_no_real_floats_are_refused(tmp_path: Path, dtype: torch.dtype, suffix: str) -> None:
+    path = tmp_path / f"w{suffix}"
+    state = network().state_dict()
+    state["0.weight"] = state["0.weight"].to(dtype)
+    save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
+    with pytest.raises(ConfigurationError, match=r"1 tensors of a dtype .*0\.weight is .*save the weights before"):
+        checkpoints.load_into(network(), str(path))
+    if suffix == ".safetensors":  # its header is enough, so that compose refuses it
+        with pytest.raises(ConfigurationError, match=r"0\.weight is "):
+            checkpoints.check_file(str(path))
+
+
+def test_half_and_double_weights_and_integer_counters_are_fine(tmp_path: Path) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        state = {
+            name: value.to(dtype) if "num" not in name else value for name, value in network().state_dict().items()
+        }
+        save_file(state, tmp_path / "w.safetensors")
+        checkpoints.check_file(str(tmp_path / "w.safetensors"))
+        checkpoints.load_into(network(), str(tmp_path / "w.safetensors"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite_are_counted(tmp_path: Path, value: float) -> None:
+    state = network().state_dict()
+    state["0.weight"][0, 0] = value
+    state["1.running_var"][1] = value
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(ConfigurationError, match=r"9 of 108 values of 0\.weight, 1 of 4 values of 1\.running_var are"):
+        checkpoints.load_into(network(), str(tmp_path / "w.safetensors"))

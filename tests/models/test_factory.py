@@ -158,3 +158,12 @@ def test_weights_of_another_size_say_how_to_fix_it() -> None:
         ConfigurationError, match=r"classifier.weight is \[10, 64\] in the file and \[3, 64\] in the model"
     ):
         factory.build(options, "data/checkpoints/resnet8_digits.safetensors")
+
+
+def test_a_module_that_refuses_eval_is_explained(plugin: Plugin) -> None:
+    module = plugin(
+        "from torch import nn\n\nclass Net(nn.Module):\n    def train(self, mode=True):\n"
+        "        raise NotImplementedError('always trains')\n"
+    )
+    with pytest.raises(ConfigurationError, match=r"Net whose eval\(\) raised NotImplementedError: always trains"):
+        factory.build(factory.Options(factory=f"{module}:Net"), None)

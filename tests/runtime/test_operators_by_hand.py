@@ -145,3 +145,9 @@ def test_views(elements: int, shape: tuple[int, ...], expected: tuple[int, ...])
 def test_what_is_no_view(elements: int, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=f"{elements} elements cannot be viewed as"):
         view_shape(elements, shape)
+
+
+def test_an_element_type_that_torch_lacks_is_named() -> None:
+    kernel = resolve("quantized_decomposed::quantize_per_tensor.out")
+    with pytest.raises(ValueError, match="element type 99, which the host runtime does not have"):
+        kernel.function(torch.zeros(2), 0.5, 0, -128, 127, 99)

@@ -62,13 +62,15 @@ def read_runs(
     program's integers by `described`, the inputs in the manifest.
 
     Raises:
-        LowerdeckError: a file cannot be read or does not match `expected`. Shapes and element types of arrays are
-            checked by the program.
+        LowerdeckError: a file cannot be read or does not match `expected`, or there is no image to normalize. Shapes
+            and element types of arrays are checked by the program.
     """
     given = [check_regular(file) for path in paths for file in (_images_in(path) if path.is_dir() else [path])]
     kinds = {"array" if path.suffix.lower() in (".npy", ".bin") else _kind(path) for path in given}
     if len(kinds) > 1:
         raise LowerdeckError(f"--inputs mixes kinds of files; use one of {_SUFFIXES}")
+    if kinds != {"image"} and normalization != Normalization(mean=(0.0,), std=(1.0,)):
+        raise LowerdeckError("--mean and --std normalize images alone; arrays are passed to the program unchanged")
     takes = [info for info in expected if info.kind != "none"]
     if kinds == {"array"} or not given:
         if len(given) != len(takes):

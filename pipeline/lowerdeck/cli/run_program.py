@@ -71,6 +71,8 @@ def run_program(
     Raises:
         LowerdeckError: the program or a file cannot be read, inputs do not match, or a twin is missing.
     """
+    if twins is not None and not twins.is_dir():
+        raise LowerdeckError(f"--twins {twins} is not a folder; name that of the build, e.g. build/convert/twins")
     if beside:
         manifest, twins = _default_companions(program, manifest, twins)
     start = time.perf_counter()

@@ -85,6 +85,7 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     from lowerdeck.execution.chosen.dataset import chosen_dataset
     from lowerdeck.execution.chosen.quantization import chosen_quantizer
     from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
+    from lowerdeck.graph.state import initial_state
     from lowerdeck.quantization.pt2e import prepare, restore_observers
     from lowerdeck.quantization.sensitivity import Trials
 
@@ -99,7 +100,10 @@ def _trials(options: argparse.Namespace) -> tuple[Trials, int]:
     indices = stratified(split, options.samples or len(split), build.seed)
     program = read_program(paths.EXPORTED)
     layout, samples = memory_format_of(program), [split[index] for index in indices]
-    samples = [dataclasses.replace(sample, inputs=to_memory_format(sample.inputs, layout)) for sample in samples]
+    state = initial_state(program).values()
+    samples = [
+        dataclasses.replace(sample, inputs=(*to_memory_format(sample.inputs, layout), *state)) for sample in samples
+    ]
     if dataset.structural:  # labels of random data mean nothing
         samples = [dataclasses.replace(sample, label=None) for sample in samples]
     prepared = prepare(program, quantizer)

@@ -18,7 +18,7 @@ from lowerdeck import backends, datasets, metrics, models
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
-from lowerdeck.config.schema import GROUPS, Config
+from lowerdeck.config.schema import COMMAND_STREAM_SECTION, GROUPS, Config, FirmwareConfig
 from lowerdeck.config.shapes import shape_problems
 from lowerdeck.config.yaml_text import bound_problem_of, mapping_problem, read_mapping
 from lowerdeck.contracts.backends import Backend, BuildContext
@@ -324,6 +324,9 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         problems += _build_problems(config, backend)
     problems += _fingerprint_problems(config)
     _collect(problems, "model", lambda: model_source.check(model_options, config.model.weights, config.build.plugins))
+    if not any(problem.key.startswith("model.input_shapes") for problem in problems):
+        check = getattr(dataset_source, "check", None)
+        _collect(problems, "dataset", lambda: check and check(dataset_options, config.model.input_shapes))
     fingerprint = _collect(problems, "dataset", lambda: dataset_source.fingerprint(dataset_options))
     raise_problems(problems)
     return dataclasses.replace(
@@ -339,7 +342,14 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         ),
         target=dataclasses.replace(config.target, **chosen, fingerprint=data.contents_digest(backend.files())),
         flavor=flavor,
+        firmware=_placed(config.firmware, backend_class),
     )
+
+
+def _placed(firmware: FirmwareConfig, backend: type[Backend]) -> FirmwareConfig:
+    """`firmware` without the section of command streams where no NPU reads the program."""
+    is_for_npu = firmware.section == COMMAND_STREAM_SECTION
+    return dataclasses.replace(firmware, section=None) if is_for_npu and not backend.has_command_stream else firmware
 
 
 def _found(problems: list[Problem], key: str, package: Any, name: str) -> Any:

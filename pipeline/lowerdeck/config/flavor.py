@@ -6,14 +6,27 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from lowerdeck.config.problems import Problem, unknown, validate
-from lowerdeck.config.schema import FlavorConfig
+from lowerdeck import backends
+from lowerdeck.config.problems import Problem, raise_problems, unknown, validate
+from lowerdeck.config.schema import Config, FlavorConfig
 from lowerdeck.contracts.backends import Backend, Flavor
 
 
 def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
     """The chosen flavor, as an argument of `backends.create`."""
     return Flavor(name=config.name, converter=config.converter, options=config.options, timeout_s=config.timeout_s)
+
+
+def check_installed(config: Config) -> None:
+    """Raise ConfigurationError where the converter of a resolved configuration is not installed.
+
+    Only a build needs it: a configuration may be composed for reading, e.g. to explain the build of another machine.
+    """
+    backend = backends.source(config.target.backend)
+    options, problems = validate(backend.flavor_options_type, config.flavor.options, "flavor.options")
+    raise_problems(problems)
+    if message := backend.missing_converter(dataclasses.replace(flavor_of(config.flavor), options=options)):
+        raise_problems([Problem("flavor", message, config.flavor.name)])
 
 
 def completed(

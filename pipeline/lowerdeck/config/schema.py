@@ -260,6 +260,10 @@ def _section_name(name: str) -> str:
     return name
 
 
+COMMAND_STREAM_SECTION = "network_model_sec"
+"""Section in which ExecuTorch's runners for Cortex-M place a program that an NPU reads."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FirmwareConfig(Strict):
     """The form of the program for firmware, in build/firmware."""
@@ -270,8 +274,9 @@ class FirmwareConfig(Strict):
     """Name of the array in the C header. The header, its include guard and its macros are named after it."""
     alignment_bytes: Annotated[int, AfterValidator(_alignment)] = 16
     """Address of the array: a multiple of this power of two. ExecuTorch's runtime refuses programs below 16."""
-    section: Annotated[str, AfterValidator(_section_name)] | None = "network_model_sec"
-    """Section of the linker script for the array; null leaves it where the compiler places constants."""
+    section: Annotated[str, AfterValidator(_section_name)] | None = COMMAND_STREAM_SECTION
+    """Section of the linker script for the array; null leaves it where the compiler places constants. compose sets
+    `network_model_sec` to null for targets without an NPU, which alone needs it."""
 
 
 @dataclass(frozen=True, kw_only=True)

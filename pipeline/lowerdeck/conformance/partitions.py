@@ -32,10 +32,10 @@ def boundary_values(
     Args:
         program: The edge program before lowering.
         parts: Parts of it.
-        samples: Inputs of the program.
+        samples: Inputs of the program, in consecutive calls.
     """
     names = {node.name for part in parts for node in (*part.inputs, *part.outputs)}
-    execute = NodeValues(program, names)
+    execute = NodeValues(program, names, keeps_state=True)
     return [execute(sample) for sample in samples]
 
 

@@ -12,6 +12,7 @@ from lowerdeck.conformance.errors import output_error
 from lowerdeck.conformance.partitions import Inputs, rounding_noise
 from lowerdeck.conformance.subgraphs import depth_of, is_quantized, scale_of
 from lowerdeck.contracts.conformance import OutputError
+from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import history
 from lowerdeck.graph.node_values import NodeValues
@@ -49,7 +50,7 @@ def edge_deviation(quantized: ExportedProgram, edge: ExportedProgram, samples: S
     ours, theirs = _outputs(edge), _outputs(quantized)
     names = {node.name for node in ours}, {node.name for node in theirs}
     actual, expected = (
-        [NodeValues(program, wanted)(sample) for sample in samples]
+        list(map(NodeValues(program, wanted, keeps_state=True), samples))
         for program, wanted in zip((edge, quantized), names, strict=True)
     )
     errors = [
@@ -80,12 +81,14 @@ def program_errors(
     Args:
         program: The program.
         edge: The edge program before lowering.
-        samples: Inputs of the model to try.
+        samples: Inputs of the model to try, in consecutive calls: state is checked by what the next call returns.
         scales: One step of each output's quantization, None where it has none.
     """
     outputs = _outputs(edge)
     names = {node.name for node in outputs}
-    execute, another_rounding = NodeValues(edge, names), NodeValues(edge, names, rounding_noise())
+    execute = NodeValues(edge, names, keeps_state=True)
+    another_rounding = NodeValues(edge, names, rounding_noise(), keeps_state=True)
+    program.program.reset()
     pairs = [(execute(sample), program(*sample), another_rounding(sample)) for sample in samples]
     return tuple(
         output_error(
@@ -102,8 +105,7 @@ def program_errors(
 
 def _outputs(program: ExportedProgram) -> list[torch.fx.Node]:
     """The nodes whose results the program returns."""
-    nodes = {node.name: node for node in program.graph.nodes}
-    return [nodes[name] for name in program.graph_signature.user_outputs if isinstance(name, str)]
+    return [node for node in output_nodes(program) if isinstance(node, torch.fx.Node)]
 
 
 def _first_deviating(quantized: ExportedProgram, edge: ExportedProgram, sample: Inputs) -> torch.fx.Node | None:

@@ -121,6 +121,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """Whether `model.dynamic_shapes` may be set."""
     unsupported_options: ClassVar[Mapping[str, str]] = {}
     """Options in the vendor's documentation that OptionsT and DeviceT lack, each with what to do instead."""
+    has_command_stream: ClassVar[bool] = False
+    """Whether an NPU reads parts of the program itself, so that a linker script has to place it where the NPU can."""
     delegation_options: ClassVar[Collection[str]] = ()
     """Fields of OptionsT that decide only which nodes are delegated, how partitions are compiled, which operators the
     partitioner preserves. Builds that preserve the same operators share one byte-identical edge program."""
@@ -176,6 +178,14 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
             plugins: What params.yaml opens: import prefixes, and paths below which foreign programs may be run.
         """
         yield from ()
+
+    @classmethod
+    def missing_converter(cls, flavor: Flavor[FlavorOptionsT]) -> str | None:
+        """Return what of the converter is not installed and how to mend it; None where nothing is known to be missing.
+
+        It must be quick and run none of the converter's code, because compose calls it.
+        """
+        return None
 
     @classmethod
     @abstractmethod

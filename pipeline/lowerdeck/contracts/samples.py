@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lowerdeck.contracts.errors import LowerdeckError
+
 if TYPE_CHECKING:
     import torch
 
@@ -36,6 +38,24 @@ class Split(Protocol):
         ...
 
 
+def finite_sample(split: Split, index: int) -> Sample:
+    """Sample `index` of a split.
+
+    Raises:
+        LowerdeckError: it has NaN or infinite values, which would spoil every range and metric.
+    """
+    sample = split[index]
+    for number, tensor in enumerate(sample.inputs):
+        if tensor.is_floating_point() and (count := int((~tensor.isfinite()).sum())):
+            origin = getattr(split, "origin", None)
+            place = f" ({origin(index)})" if origin is not None else ""
+            raise LowerdeckError(
+                f"sample {index}{place}: {count} of {tensor.numel()} values of input {number} are NaN or infinite; "
+                "remove or correct the sample"
+            )
+    return sample
+
+
 class Dataset(Protocol):
     """Samples for calibration and evaluation."""
 
@@ -58,6 +78,9 @@ class DatasetSource(Protocol):
     def fingerprint(self, options: Any) -> str:
         """Return the SHA-256 over all content that `load` would read; must not import torch."""
         ...
+
+    # A source may define `check(options, input_shapes)`, which raises ConfigurationError where the options cannot fit
+    # the model, without reading data; compose calls it.
 
     def load(self, options: Any, input_shapes: Sequence[Sequence[int]], seed: int) -> Dataset:
         """Return the dataset with samples of these input shapes, each including its batch dimension."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.samples import Dataset, Split
+from lowerdeck.contracts.samples import Dataset, Split, finite_sample
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ class ChosenInputs:
         return len(self.indices)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        return (self.split[index].inputs for index in self.indices)
+        return (finite_sample(self.split, index).inputs for index in self.indices)
 
 
 def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[int]:

@@ -41,6 +41,17 @@ def fingerprint(options: Options) -> str:
     return digest([*digests, manifest["class_names"]])
 
 
+def check(options: Options, input_shapes: Sequence[Sequence[int]]) -> None:
+    """Raise ConfigurationError unless the model takes one image of 32x32 pixels."""
+    shape = preprocessing.image_shape(input_shapes)
+    if shape[1:] != (32, 32):
+        raise ConfigurationError(
+            f"model.input_shapes is {[list(shape) for shape in input_shapes]}; the digits are 32x32 pixels: allowed "
+            "are [[1, 1, 32, 32]] and [[1, 3, 32, 32]]. Choose another model or dataset."
+        )
+    preprocessing.check_channels(options.mean, shape[0])
+
+
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
     """The digits for a model that takes [1 x 1 x 32 x 32] or [1 x 3 x 32 x 32]; the grey channel is repeated.
 
@@ -53,13 +64,8 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         ConfigurationError: the model takes another shape.
         LowerdeckError: a file is missing, or does not match the manifest.
     """
+    check(options, input_shapes)
     shape = preprocessing.image_shape(input_shapes)
-    if shape[1:] != (32, 32):
-        raise ConfigurationError(
-            f"model.input_shapes is {[list(shape) for shape in input_shapes]}; the digits are 32x32 pixels: allowed "
-            "are [[1, 1, 32, 32]] and [[1, 3, 32, 32]]. Choose another model or dataset."
-        )
-    preprocessing.check_channels(options.mean, shape[0])
     manifest = _manifest(options)
     calibration, evaluation, training = (
         _load_split(options, manifest, split, shape[0], seed) for split in ("calibration", "evaluation", "train")

@@ -47,6 +47,9 @@ class _Listing:
     classes: tuple[str, ...]
 
 
+check = preprocessing.check
+
+
 def fingerprint(options: Options) -> str:
     """SHA-256 over every image of both splits with its path below its split's folder.
 

@@ -94,6 +94,14 @@ def image_shape(input_shapes: Sequence[Sequence[int]]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
+def check(options: ImageOptions | NormalisedOptions, input_shapes: Sequence[Sequence[int]]) -> None:
+    """Raise ConfigurationError unless images prepared with `options` fit a model with these inputs."""
+    shape = image_shape(input_shapes)
+    check_channels(options.mean, shape[0])
+    if isinstance(options, ImageOptions):
+        check_crop(options.resize, shape)
+
+
 def shapes_without_batch(input_shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     """Each input's shape without its batch dimension, which has to be 1.
 

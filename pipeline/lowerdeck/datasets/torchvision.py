@@ -93,6 +93,9 @@ class Options(preprocessing.ImageOptions):
     """Whether to download the data if root does not contain it."""
 
 
+check = preprocessing.check
+
+
 def fingerprint(options: Options) -> str:
     """SHA-256 over the dataset's files.
 

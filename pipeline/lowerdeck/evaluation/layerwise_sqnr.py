@@ -19,6 +19,7 @@ import torch
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.graph.io_boundary import output_nodes
 from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node
 from lowerdeck.graph.node_values import NodeValues
@@ -94,8 +95,7 @@ def compare_layers(
 
 def output_lsb(quantized: ExportedProgram) -> float | None:
     """One step of the quantization of a program's first output, in its units; None where it is not quantized."""
-    outputs = quantized.graph.output_node().args[0]
-    node = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
+    node = next(iter(output_nodes(quantized)), None)
     while isinstance(node, torch.fx.Node) and str(node.target).startswith(_VALUE_PRESERVING_OPS):
         node = node.args[0]
     return _lsb(node) if isinstance(node, torch.fx.Node) and _calls(node, STATIC_DEQUANTIZE) else None

@@ -115,4 +115,5 @@ def _test_vector(vector: TestVector) -> dict[str, Any]:
         "byte_order": "little",
         "executed_by": vector.executed_by,
         "sample_sha256": vector.sample_sha256,
+        **({"first_call_only": True} if vector.keeps_state else {}),
     }

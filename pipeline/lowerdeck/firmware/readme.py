@@ -150,6 +150,11 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
         "little-endian. The `.npy` files hold the same in logical order of dimensions. "
         f"`{vector['bundled_program']}` is a BundledProgram with the same test case."
     )
+    if vector.get("first_call_only"):
+        yield (
+            "The program keeps state between calls: the expected outputs are those of the first call after it was "
+            "loaded. Loading it again returns to the initial state, which is stored in the program."
+        )
     yield "On a host, the answer is the same to the byte:"
     # A `.bin` file has no shape: `lowerdeck run` assumes the largest that the program accepts.
     suffixes = {f"input_{index}": "npy" if it["is_dynamic"] else "bin" for index, it in enumerate(metadata["inputs"])}

@@ -30,6 +30,8 @@ class TestVector:
     """Name of the executor, e.g. `ExecuTorch runtime`."""
     sample_sha256: str
     """Digest of the calibration sample that the inputs come from."""
+    keeps_state: bool = False
+    """Whether the outputs are those of the first call alone, because the program keeps state between calls."""
 
     def named(self) -> dict[str, torch.Tensor]:
         """The tensors by the name of their files, without suffix."""
@@ -79,6 +81,7 @@ def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256
         LowerdeckError: the sample does not fit the program.
     """
     inputs = tuple(map(_to_dim_order, program.encode(sample), program.inputs))
+    program.program.reset()
     outputs = program.program(inputs)
     if not all(isinstance(output, torch.Tensor) for output in outputs):
         raise ProgramError("the program has outputs that are not tensors, which a test vector cannot represent")
@@ -87,6 +90,7 @@ def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256
         outputs=tuple(map(_to_dim_order, outputs, program.outputs)),
         executed_by=program.executor,
         sample_sha256=sample_sha256,
+        keeps_state=program.program.has_state,
     )
 
 

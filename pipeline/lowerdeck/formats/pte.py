@@ -52,6 +52,11 @@ class TensorSpec:
         """Whether the content is read-only."""
         return self.data is not None and self.memory is None
 
+    @property
+    def is_state(self) -> bool:
+        """Whether it has a first value and is written: it lasts from call to call."""
+        return self.data is not None and self.memory is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Boxed:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export.graph_signature import OutputKind
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering, ProgramTensor
@@ -54,7 +55,7 @@ def keep_io_boundary_on_cpu(lowering: Lowering) -> Sequence[PartitionHook]:
         result = decide(program)
         tagged = result.tagged_exported_program
         inputs = _input_nodes(tagged) if lowering.quantized_inputs else []
-        outputs = tagged.graph.output_node().all_input_nodes if lowering.quantized_outputs else []
+        outputs = output_nodes(tagged) if lowering.quantized_outputs else []
         for node in (*(user for input_node in inputs for user in input_node.users), *outputs):
             if _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE):
                 node.meta.pop(DELEGATION_TAG, None)
@@ -76,13 +77,21 @@ def quantize_io_boundary(manager: EdgeProgramManager, lowering: Lowering) -> tup
     """
     from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
 
+    num_states = len(manager.exported_program().graph_signature.buffers_to_mutate)
+
+    class QuantizeUserOutputs(QuantizeOutputs):  # type: ignore[misc]  # ExecuTorch is untyped
+        """It counts the new values of state, which come first, among the outputs; firmware does not."""
+
+        def edge_manager_update_quant_config_method(self, idx: int, quant_args: Any) -> None:
+            super().edge_manager_update_quant_config_method(idx - num_states, quant_args)
+
     boundary = IOBoundary(inputs={}, outputs={})
     if lowering.quantized_inputs:
         boundary = replace(boundary, inputs=_quantized_inputs(manager.exported_program()))
         manager = manager.transform([QuantizeInputs(manager, list(boundary.inputs))])
     if lowering.quantized_outputs:
         boundary = replace(boundary, outputs=_dequantized_outputs(manager.exported_program()))
-        manager = manager.transform([QuantizeOutputs(manager, list(boundary.outputs))])
+        manager = manager.transform([QuantizeUserOutputs(manager, [num_states + index for index in boundary.outputs])])
     return manager, boundary
 
 
@@ -111,8 +120,7 @@ def describe(plan: ExecutionPlan, names: tuple[Sequence[str], Sequence[str]], bo
 def input_and_output_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
     """Names of the inputs of an edge program, and of the nodes that compute its outputs."""
     names: list[str] = []
-    outputs: Any = program.graph.output_node().args[0]
-    for node in outputs:
+    for node in output_nodes(program):
         while isinstance(node, torch.fx.Node) and _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE):
             node = node.args[0]
         names.append(str(node))
@@ -121,10 +129,17 @@ def input_and_output_names(program: ExportedProgram) -> tuple[list[str], list[st
 
 def output_scales_of(program: ExportedProgram) -> tuple[float | None, ...]:
     """One step of each output's quantization in an edge program, None where it is not quantized per tensor."""
-    outputs: Any = program.graph.output_node().args[0]
     return tuple(
-        _quantization_parameters(node).scale if _is_per_tensor(node, STATIC_DEQUANTIZE) else None for node in outputs
+        _quantization_parameters(node).scale if _is_per_tensor(node, STATIC_DEQUANTIZE) else None
+        for node in output_nodes(program)
     )
+
+
+def output_nodes(program: ExportedProgram) -> list[Any]:
+    """What an ATen or edge program returns, nodes or constants; the new values of its state are no outputs."""
+    results: Any = program.graph.output_node().args[0]
+    specs = program.graph_signature.output_specs
+    return [result for result, spec in zip(results, specs, strict=True) if spec.kind is not OutputKind.BUFFER_MUTATION]
 
 
 def input_dtypes(program: ExportedProgram) -> list[torch.dtype]:
@@ -177,8 +192,7 @@ def _quantized_inputs(program: ExportedProgram) -> dict[int, QuantizationParamet
 def _dequantized_outputs(program: ExportedProgram) -> dict[int, QuantizationParameters]:
     """The quantization of the floating-point outputs."""
     found = {}
-    outputs: Any = program.graph.output_node().args[0]
-    for index, node in enumerate(outputs):
+    for index, node in enumerate(output_nodes(program)):
         if not isinstance(node, torch.fx.Node) or not node.meta["val"].dtype.is_floating_point:
             continue
         if not _is_per_tensor(node, STATIC_DEQUANTIZE):

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.nodes import STATIC_QUANTIZE, operator_name
@@ -23,7 +23,12 @@ class NodeValues:
     """
 
     def __init__(
-        self, program: ExportedProgram, names: Container[str], rounding: torch.Generator | None = None
+        self,
+        program: ExportedProgram,
+        names: Container[str],
+        rounding: torch.Generator | None = None,
+        *,
+        keeps_state: bool = False,
     ) -> None:
         """Prepare `program` for execution.
 
@@ -32,6 +37,7 @@ class NodeValues:
             names: Names of the nodes in its graph.
             rounding: Draws -1, 0 or 1 for every integer that a quantize node computes, and adds it: what may become of
                 the values if every operator rounds in another way. None to leave them as they are.
+            keeps_state: Whether state lasts from call to call; otherwise every call starts with its initial values.
         """
         self._program = program
         self._results: dict[str, torch.Tensor] = {}
@@ -50,13 +56,20 @@ class NodeValues:
                 return result
 
         self._interpreter = Interpreter(program.graph_module)
+        self._keeps_state = keeps_state
+        self._state: dict[str, torch.Tensor] = {}
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """The results by node name for `inputs`, which are rounded to the dtypes of the program's inputs."""
         self._results.clear()
         given = [value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)]
         with torch.no_grad():
-            self._interpreter.run(*self._arguments(iter(given)))
+            outputs = self._interpreter.run(*self._arguments(iter(given)))
+        if self._keeps_state:
+            for spec, output in zip(self._program.graph_signature.output_specs, outputs, strict=True):
+                if spec.kind is OutputKind.BUFFER_MUTATION:
+                    assert spec.target is not None, "a mutation names its buffer"
+                    self._state[spec.target] = output.clone()
         return dict(self._results)
 
     def _arguments(self, inputs: Iterator[torch.Tensor]) -> Iterator[Any]:
@@ -67,8 +80,9 @@ class NodeValues:
                 yield next(inputs)
             else:
                 assert spec.target is not None, "only inputs have no target"
-                stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
-                # A program may write its buffers; every execution starts with the same ones.
+                initial = program.state_dict.get(spec.target, program.constants.get(spec.target))
+                stored = self._state.get(spec.target, initial)
+                # An in-place operator may write it.
                 yield stored.clone() if isinstance(stored, torch.Tensor) and spec.kind is InputKind.BUFFER else stored
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from collections import OrderedDict
@@ -19,6 +20,7 @@ SUFFIXES = (".safetensors", ".pt", ".pth")
 WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes that DataParallel and torch.compile add to every name."""
 NUM_NAMED = 3
+_MAX_HEADER_BYTES = 100 * 1000 * 1000
 
 
 def is_path(weights: str) -> bool:
@@ -27,7 +29,11 @@ def is_path(weights: str) -> bool:
 
 
 def check_file(weights: str) -> None:
-    """Raise ConfigurationError unless `weights` is an existing file with an accepted suffix; does not open it."""
+    """Check a checkpoint without reading its tensors.
+
+    Raises:
+        ConfigurationError: it does not exist, has another suffix, or its header names weights of an unsuitable dtype.
+    """
     path = Path(weights)
     if path.suffix not in SUFFIXES:
         raise ConfigurationError(
@@ -41,6 +47,8 @@ def check_file(weights: str) -> None:
             f"model.weights is {weights}, which does not exist; correct the path (it is relative to the working folder "
             "of the command), or set it to null for random weights"
         )
+    if path.suffix == ".safetensors":
+        _check_dtypes(weights, _safetensors_dtypes(path))
 
 
 def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[str] = ()) -> None:
@@ -52,7 +60,7 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         ignored_prefixes: prefixes of names in the file to ignore
 
     Raises:
-        ConfigurationError: names or shapes differ from the model's.
+        ConfigurationError: names, shapes or dtypes differ from the model's, or values are not finite.
         LowerdeckError: the file is missing or damaged, or contains more than tensors.
     """
     check_file(weights)
@@ -66,6 +74,14 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
     # Modules read the version of their layout here, and torchvision's MNASNet requires it. safetensors cannot store it,
     # so such a file is treated as one of the current version.
     complete._metadata = metadata or getattr(own, "_metadata")  # type: ignore[attr-defined]  # noqa: B009
+    _check_dtypes(
+        weights,
+        {
+            name: str(value.dtype).removeprefix("torch.")
+            for name, value in state.items()
+            if name in own and own[name].is_floating_point() and not value.is_floating_point()
+        },
+    )
     misshaped = [
         f"{name} is {list(value.shape)} in the file and {list(own[name].shape)} in the model"
         for name, value in state.items()
@@ -79,6 +95,46 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
         _raise_mismatch(model, weights, {"of another shape": misshaped})
     else:
         _raise_mismatch(model, weights, {"missing": result.missing_keys, "unexpected": result.unexpected_keys})
+    _check_finite(weights, state)
+
+
+def _safetensors_dtypes(path: Path) -> dict[str, str]:
+    """Dtypes in the header of a file that cannot be those of weights; empty if the header is damaged.
+
+    Counters and masks are buffers of integers, so that without the model only names tell what has to be floats.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = file.read(min(size, _MAX_HEADER_BYTES))
+    try:
+        entries = json.loads(header)
+        dtypes = {name: str(entry["dtype"]) for name, entry in entries.items() if name != "__metadata__"}
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return {}  # `read` reports the damage
+    return {
+        name: dtype
+        for name, dtype in dtypes.items()
+        if dtype.startswith("C") or (name.endswith((".weight", ".bias")) and not dtype.startswith(("F", "BF")))
+    }
+
+
+def _check_dtypes(weights: str, found: Mapping[str, str]) -> None:
+    if found:
+        listed = _format_names([f"{name} is {dtype}" for name, dtype in found.items()])
+        raise ConfigurationError(
+            f"model.weights is {weights}, with {len(found)} tensors of a dtype that the float model cannot take "
+            f"({listed}); allowed are real floating-point numbers: save the weights before quantization, as float32"
+        )
+
+
+def _check_finite(weights: str, state: Mapping[str, torch.Tensor]) -> None:
+    counts = {name: int((~value.isfinite()).sum()) for name, value in state.items() if value.is_floating_point()}
+    wrong = [f"{count} of {state[name].numel()} values of {name}" for name, count in counts.items() if count]
+    if wrong:
+        raise ConfigurationError(
+            f"model.weights is {weights}, where {_format_names(wrong)} are NaN or infinite; a training that diverged "
+            "leaves such weights: use an earlier checkpoint"
+        )
 
 
 def read(weights: str) -> Mapping[str, torch.Tensor]:

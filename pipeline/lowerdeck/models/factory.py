@@ -61,7 +61,8 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         torch.nn.Module: in eval mode
 
     Raises:
-        ConfigurationError: the factory fails or returns something else, or the checkpoint does not fit.
+        ConfigurationError: the factory fails or returns something else, its module refuses eval(), or the checkpoint
+            does not fit.
     """
     import_paths.split_import_path(options.factory, _KEY, _EXAMPLE)
     create = import_paths.import_callable(options.factory, _KEY)
@@ -81,7 +82,13 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
         )
     if weights is not None:
         checkpoints.load_into(model, weights)
-    return model.eval()
+    try:
+        return model.eval()
+    except Exception as error:  # whatever a user's code raises
+        raise ConfigurationError(
+            f"{options.factory} returned a {type(model).__name__} whose eval() raised {type(error).__name__}: {error}. "
+            "A program computes what the model does in eval mode: let eval() succeed, e.g. by calling super().train()"
+        ) from error
 
 
 def _check_kwargs(options: Options, accepted: signatures.Parameters | None) -> None:

@@ -18,6 +18,7 @@ from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.fingerprints.digests import digest
+from lowerdeck.quantization.explicit_state import without_buffers
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
 
 
 def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphModule:
-    """`program` with the observers that `quantizer` requires.
+    """`program` with the observers that `quantizer` requires; its state is explicit, see explicit_state.py.
 
     Raises:
         LowerdeckError: the quantizer annotated nothing, so the converted program would silently stay float.
     """
-    module = program.module(check_guards=False)  # the Arm passes fail on the guard submodule
-    assert isinstance(module, torch.fx.GraphModule)
+    module = without_buffers(program)
     for node in module.graph.nodes:
         if node.op == "call_function":
             # NeutronQuantizer groups nodes by the last entry of source_fn_stack, which only strict export adds.
             node.meta.setdefault("source_fn_stack", [(node.name, node.target)])
     with fast_graph_passes():
         prepared: torch.fx.GraphModule = prepare_pt2e(module, quantizer)
+    _leave_integers(prepared)
     if not any(True for _ in _observers(prepared)):
         operators = Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function")
         listed = ", ".join(f"{count} {name}" for name, count in operators.most_common(12))
@@ -48,6 +49,18 @@ def prepare(program: ExportedProgram, quantizer: Quantizer) -> torch.fx.GraphMod
             f"The model has: {listed}. Choose `quantization: float32` or a target that quantizes these operators."
         )
     return prepared
+
+
+def _leave_integers(prepared: torch.fx.GraphModule) -> None:
+    """Remove observers of integers, which some quantizers annotate, e.g. those of a counter: they have no scale."""
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    for node in list(prepared.graph.nodes):
+        if node.op == "call_module" and isinstance(modules[node.target], ObserverBase):
+            value = node.args[0].meta.get("val")
+            if isinstance(value, torch.Tensor) and not value.is_floating_point():
+                node.replace_all_uses_with(node.args[0])
+                prepared.graph.erase_node(node)
+    prepared.recompile()
 
 
 def observer_state(prepared: torch.fx.GraphModule) -> ObserverState:

@@ -5,7 +5,7 @@ An observer's state does not show this: a moving average forgets, and a histogra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,12 +74,15 @@ def grid(observer: Any) -> Grid | None:
     )
 
 
-def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tensor, ...]]) -> dict[str, ObservedRange]:
+def activation_ranges(
+    prepared: GraphModule, samples: Iterable[tuple[torch.Tensor, ...]], execute: Callable[..., Any] | None = None
+) -> dict[str, ObservedRange]:
     """Ranges of activations that a calibrated model's observers saw, by observer.
 
     Args:
         prepared: A calibrated model; it cannot be used afterwards, because its observers are replaced.
         samples: The samples that it was calibrated with.
+        execute: Executes it on a sample; None to call it.
     """
     tallies: dict[str, _Tally] = {}
     modules = dict(prepared.named_modules(remove_duplicate=False))
@@ -92,7 +95,7 @@ def activation_ranges(prepared: GraphModule, samples: Iterable[tuple[torch.Tenso
         prepared.set_submodule(node.target, tallies.get(node.name, torch.nn.Identity()))
     with torch.no_grad():
         for inputs in samples:
-            prepared(*inputs)
+            (execute or prepared)(*inputs)
     return {name: tally.seen() for name, tally in tallies.items() if tally.num_values}
 
 

@@ -23,8 +23,9 @@ from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import ObserverState
-from lowerdeck.contracts.samples import Split
+from lowerdeck.contracts.samples import Split, finite_sample
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
+from lowerdeck.graph.state import initial_state
 from lowerdeck.quantization.pt2e import observer_state, prepare, replace_parameters
 from lowerdeck.quantization.ranges import activation_ranges, constant_values, constants, observer_nodes
 
@@ -86,8 +87,14 @@ def train(
         training: Hyperparameters, samples and checkpoints.
 
     Raises:
-        LowerdeckError: the outputs are not scores of the labels' classes, or the training diverged.
+        LowerdeckError: the model has state, the outputs are not scores of the labels' classes, or the training
+            diverged.
     """
+    if written := initial_state(program):
+        raise LowerdeckError(
+            f"the model keeps state between calls (the buffers {', '.join(written)}), and training in any order of "
+            "samples would give it values that it never takes; remove quantization.training"
+        )
     prepared, memory_format = prepare(program, quantizer), memory_format_of(program)
     inputs = _InMemoryFormat(observed, memory_format)
     replace_parameters(prepared, dict(prepared.named_parameters()))  # training must not change those of `program`
@@ -122,7 +129,7 @@ class _InMemoryFormat:
 
     def sample(self, index: int) -> tuple[tuple[torch.Tensor, ...], int]:
         """Inputs and label."""
-        sample = self.source[index]
+        sample = finite_sample(self.source, index)
         assert sample.label is not None, "training_split checks that all samples have labels"
         return to_memory_format(sample.inputs, self.memory_format), sample.label
 

@@ -75,6 +75,14 @@ class FloatProgram:
             raise LowerdeckError(f"the program takes {len(self.inputs)} inputs and got {len(samples)}")
         return tuple(to_program(sample, tensor) for sample, tensor in zip(samples, self.inputs, strict=True))
 
+    def first_call(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs of a program that was just loaded, so that samples may be executed in any order.
+
+        Arguments and errors are those of a call.
+        """
+        self.program.reset()
+        return self(*samples)
+
     def __call__(self, *samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs for float32 inputs, as float32.
 

@@ -26,7 +26,7 @@ from lowerdeck.formats.pte import (
     TensorSpec,
 )
 from lowerdeck.runtime.operators import Kernel, resolve, view_shape
-from lowerdeck.runtime.tensors import allocate, resize, strides_of
+from lowerdeck.runtime.tensors import allocate, initial_value, resize, strides_of
 
 MAX_INSTRUCTIONS = 10_000_000
 """The bound of ExecuTorch's runtime; beyond it a program counts as an endless loop."""
@@ -83,6 +83,11 @@ class Interpreter:
         """Outputs of `method`."""
         return self._methods[method].run(inputs)
 
+    def reset(self) -> None:
+        """Give the state of all methods its initial values."""
+        for method in self._methods.values():
+            method.reset()
+
 
 class BoundMethod:
     """One method with its memory and its prepared instructions."""
@@ -126,6 +131,12 @@ class BoundMethod:
         for number, steps in enumerate(self._chains):
             self._run_chain(number, steps)
         return tuple(self._output(values[index]) for index in self._method.outputs)
+
+    def reset(self) -> None:
+        """Give the state its initial values."""
+        for tensor in self._initial:
+            if isinstance(tensor, torch.Tensor) and (spec := self._specs[id(tensor)]).is_state:
+                tensor.copy_(initial_value(spec))
 
     def _run_chain(self, number: int, steps: Sequence[Step]) -> None:
         position, left = 0, MAX_INSTRUCTIONS

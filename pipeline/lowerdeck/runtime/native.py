@@ -52,9 +52,17 @@ class NativeEngine:
             probe_native(data, methods)
         self._methods = {method.name: method for method in methods}
         self._bytes = data  # the runtime keeps pointers into it
+        self.reset()
+
+    def reset(self) -> None:
+        """Load the program, again if it is loaded: the runtime has no other way to return to the initial state.
+
+        Raises:
+            LowerdeckError: the runtime rejects the file, with its reason.
+        """
         try:
             with captured_messages() as messages:
-                self._module = _runtime()._load_for_executorch_from_buffer(data)
+                self._module = _runtime()._load_for_executorch_from_buffer(self._bytes)
         except RuntimeError as error:
             raise ProgramError(f"ExecuTorch's runtime cannot load the program: {reason(messages, error)}") from error
 

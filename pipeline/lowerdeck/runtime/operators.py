@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lowerdeck.runtime.tensors import DTYPES
+from lowerdeck.runtime.tensors import dtype_numbered
 
 _TENSOR_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
 
@@ -122,7 +122,7 @@ def _quantize(
     """
     inverse = 1.0 / torch.tensor(float(scale), dtype=torch.float32)
     result = torch.mul(value.to(torch.float32), inverse).round_().add_(int(zero_point)).clamp_(low, high)
-    return result.to(DTYPES[dtype])
+    return result.to(dtype_numbered(dtype))
 
 
 def _dequantize(
@@ -136,7 +136,7 @@ def _dequantize(
 ) -> torch.Tensor:
     """(value - zero_point) * scale in float32, without clamping, as in ExecuTorch's kernel."""
     result = value.to(torch.float32).sub_(int(zero_point)).mul_(torch.tensor(float(scale), dtype=torch.float32))
-    return result if out_dtype is None else result.to(DTYPES[out_dtype])
+    return result if out_dtype is None else result.to(dtype_numbered(out_dtype))
 
 
 _EXECUTORCH_ARITHMETIC: dict[str, Callable[..., Any]] = {

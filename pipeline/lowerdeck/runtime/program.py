@@ -58,12 +58,16 @@ class Engine(Protocol):
         """Outputs of `method` for valid `inputs`."""
         ...
 
+    def reset(self) -> None:
+        """Return to the state of a program that was just loaded."""
+        ...
+
 
 class HostProgram:
     """A `.pte` that is ready to be called.
 
-    Its state (buffers that the program itself modifies) lasts from call to call, as in ExecuTorch's runtime. A program
-    without state returns the same bytes for the same inputs. Only one thread at a time may call it.
+    Its state (buffers that the program itself modifies) lasts from call to call, as in ExecuTorch's runtime, until
+    `reset`. A program without state returns the same bytes for the same inputs. Only one thread at a time may call it.
     """
 
     def __init__(self, methods: Sequence[Method], engine: Engine) -> None:
@@ -71,6 +75,15 @@ class HostProgram:
         self.executor = engine.description
         """Name of the executor, e.g. `ExecuTorch runtime`."""
         self._engine = engine
+        self.has_state = any(
+            isinstance(value, TensorSpec) and value.is_state for method in methods for value in method.values
+        )
+        """Whether the result of a call depends on those before it."""
+
+    def reset(self) -> None:
+        """Give the state its initial values again, as after loading."""
+        if self.has_state:
+            self._engine.reset()
 
     @property
     def can_fork(self) -> bool:

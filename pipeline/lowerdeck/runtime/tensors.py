@@ -23,9 +23,18 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     Raises:
         ValueError: torch has no such element type.
     """
-    if spec.scalar_type not in DTYPES:
-        raise ValueError(f"a tensor has element type {spec.scalar_type}, which the host runtime does not have")
-    return DTYPES[spec.scalar_type]
+    return dtype_numbered(spec.scalar_type)
+
+
+def dtype_numbered(scalar_type: int) -> torch.dtype:
+    """The element type with this number in the schema.
+
+    Raises:
+        ValueError: torch has no such element type.
+    """
+    if scalar_type not in DTYPES:
+        raise ValueError(f"a tensor has element type {scalar_type}, which the host runtime does not have")
+    return DTYPES[scalar_type]
 
 
 def strides_of(shape: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:
@@ -80,10 +89,20 @@ def allocate(method: Method) -> list[torch.Tensor | None]:
             flat = _typed(arenas[arena][offset : offset + spec.size_bytes], dtype)
         else:
             flat = torch.zeros(math.prod(spec.sizes), dtype=dtype)
-        if spec.data is not None and spec.size_bytes:
-            flat.copy_(torch.frombuffer(bytearray(spec.data), dtype=dtype))
-        tensors.append(flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order)))
+        tensor = flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order))
+        if spec.data is not None:
+            tensor.copy_(initial_value(spec))
+        tensors.append(tensor)
     return tensors
+
+
+def initial_value(spec: TensorSpec) -> torch.Tensor:
+    """The content that the program stores for a tensor."""
+    assert spec.data is not None, "only constants and state have stored content"
+    dtype = dtype_of(spec)
+    stored = bytearray(spec.data)
+    flat = torch.frombuffer(stored, dtype=dtype) if stored else torch.zeros(0, dtype=dtype)
+    return flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order))
 
 
 def _typed(flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.quantization import ObserverState
 from lowerdeck.graph.memory_formats import memory_format_of, to_memory_format
+from lowerdeck.quantization.explicit_state import stream
 from lowerdeck.quantization.pt2e import observer_state, prepare
 from lowerdeck.quantization.ranges import activation_ranges
 from lowerdeck.quantization.training import Training, train
@@ -34,7 +35,8 @@ def calibrate(
         program: ATen program of the float model.
         quantizer: The backend's quantizer.
         samples: Inputs of the model with their batch dimension. They are iterated twice, because clipped values can
-            only be counted once the ranges are known.
+            only be counted once the ranges are known. A model with state sees them as one stream: its state lasts from
+            sample to sample, so that observers see the values that it takes.
         num_samples: Number of samples. With 0, the program runs on its example inputs, so that the observers of
             weights see these.
         training: Quantization-aware training, which `quantizer` must support.
@@ -50,9 +52,11 @@ def calibrate(
     with torch.no_grad():
         if num_samples == 0:
             assert program.example_inputs is not None
-            prepared(*program.example_inputs[0])
+            stream(prepared, program)(*program.example_inputs[0])
             return observer_state(prepared)
+        execute = stream(prepared, program)
         for sample in inputs("calibrate"):
-            prepared(*sample)
+            execute(*sample)
     state = observer_state(prepared)
-    return dataclasses.replace(state, ranges=activation_ranges(prepared, inputs("count what is clipped")))
+    clipped = inputs("count what is clipped")
+    return dataclasses.replace(state, ranges=activation_ranges(prepared, clipped, stream(prepared, program)))

@@ -25,6 +25,7 @@ from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
 from lowerdeck.graph import io_boundary
+from lowerdeck.graph.state import store_initial_state
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -103,6 +104,7 @@ def convert(
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
+        store_initial_state(lowered.exported_program())
         executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):

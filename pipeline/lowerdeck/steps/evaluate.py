@@ -14,11 +14,12 @@ from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Metric, Outputs
 from lowerdeck.contracts.plan import DelegationPlan
-from lowerdeck.contracts.samples import Dataset, Sample, Split
+from lowerdeck.contracts.samples import Dataset, Sample, Split, finite_sample
 from lowerdeck.datasets.choice import stratified
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
 from lowerdeck.evaluation.defects import defect_metrics
 from lowerdeck.graph.io_boundary import input_dtypes
+from lowerdeck.graph.state import initial_state
 from lowerdeck.runtime.parallel_map import in_order
 
 if TYPE_CHECKING:
@@ -49,11 +50,17 @@ def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int
 
 
 def torch_program(program: ExportedProgram) -> Program:
-    """An exported program, executed by PyTorch on float32 samples, which a float16 program gets rounded."""
-    module = program.module(check_guards=False)
-    dtypes = input_dtypes(program)
+    """An exported program, executed by PyTorch on float32 samples, which a float16 program gets rounded.
+
+    Every execution starts from the initial state, so that samples may be evaluated in any order.
+    """
+    module, state = program.module(check_guards=False), initial_state(program)
+    dtypes, buffers = input_dtypes(program), dict(module.named_buffers())
+    initial = {name: value.clone() for name, value in state.items()}
 
     def run(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        for name, value in initial.items():
+            buffers[name].copy_(value)
         outputs = module(*(value.to(dtype) for value, dtype in zip(inputs, dtypes, strict=True)))
         first: torch.Tensor = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
         return first
@@ -78,11 +85,11 @@ def evaluate(
         num_processes: Number of processes that share the samples, without effect on the outputs.
 
     Raises:
-        LowerdeckError: the outputs are not class scores, or fewer than the dataset has classes.
+        LowerdeckError: a sample is not finite, the outputs are not class scores, or fewer than the dataset has classes.
     """
 
     def measure(index: int) -> tuple[int | None, dict[str, npt.NDArray[np.float32]]]:
-        sample = dataset.evaluation[index]
+        sample = finite_sample(dataset.evaluation, index)
         with torch.no_grad():
             return sample.label, {
                 name: _class_scores(name, program, sample, dataset.num_classes) for name, program in programs.items()
@@ -126,7 +133,7 @@ def evaluate_delegated(
     """
     try:
         host = open_program()
-        programs = {"delegated": lambda inputs: host(*inputs)[0]}
+        programs = {"delegated": lambda inputs: host.first_call(*inputs)[0]}
         outputs = evaluate(programs, samples, dataset, num_processes=host.num_processes)
     except ProgramError as error:
         return DelegatedEvaluation(outputs=Outputs(labels=None, logits={}), executed_by="nothing", failure=str(error))

@@ -33,17 +33,30 @@ def export(
         memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows.
 
     Raises:
-        LowerdeckError: torch.export cannot trace the model, or the model rejects some sizes; the message has
-            torch.export's reason, or what to change in model.dynamic_shapes.
+        LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
+            tensors, keeps state outside of buffers, or pools in a way that ExecuTorch does not have; the message has
+            the reason, and what to change.
     """
     import torch
 
+    from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
+    from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, written_attributes
+    from lowerdeck.graph.state import with_mutation_outputs
+
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
     example_inputs = to_memory_format(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
+    generator = torch.Generator().manual_seed(0)
+    sample = [torch.randn(*shape, generator=generator) for shape in shapes_to_trace]
     try:
         with torch.no_grad(), fast_graph_passes():
-            program = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
+            exported = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
+            check_outputs(exported, type(model).__name__)
+            fix_adaptive_max_pooling(exported)
+            program = with_mutation_outputs(exported)
+        check_no_hidden_state(model, written_attributes(model, sample), program, sample)
         found = try_sizes(program, dynamic_dimensions) if dynamic_dimensions else None
+    except LowerdeckError:
+        raise
     except Exception as error:  # the user's code, which tracing runs, may raise anything
         found = violations(error, dynamic_dimensions)
         if found is None:
@@ -51,6 +64,16 @@ def export(
     if found is not None:
         raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
     return program
+
+
+_DATA_DEPENDENT = ("data-dependent", "DataDependent", "Dynamic control flow")
+
+
+def _summary(error: Exception) -> str:
+    """The first line of a message, and the line of the model's code where it has one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    caused = next((line for line in lines if line.startswith("Caused by:")), None)
+    return ". ".join(filter(None, (lines[0] if lines else type(error).__name__, caused)))
 
 
 def _export_error_message(
@@ -61,6 +84,13 @@ def _export_error_message(
 ) -> str:
     listed = ", ".join(str(list(shape)) for shape in shapes)
     message = f"{type(model).__name__} cannot be exported with inputs of shape {listed} (model.input_shapes"
+    if any(sign in f"{type(error).__name__} {error}" for sign in _DATA_DEPENDENT):
+        return (
+            f"{message}): its control flow depends on the values of tensors, and a program has one flow for all: "
+            f"{_summary(error)}\nWrite torch.where or torch.cond instead of `if`, and a fixed number of rounds instead "
+            "of `while`, or wrap the model in a module whose forward calls only the parts without such decisions, and "
+            "name that module as model.options.factory"
+        )
     if not dynamic_dimensions:
         return f"{message}): {type(error).__name__}: {error}"
     advice = "If varying sizes are the cause, narrow them, or set multiple_of to the model's divisor of them"

@@ -11,6 +11,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
+from lowerdeck.graph.state import with_mutation_outputs
+from lowerdeck.quantization.explicit_state import with_buffers
 from lowerdeck.quantization.pt2e import prepare, restore_observers
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
 from lowerdeck.quantization.ranges import constant_ranges, observed_modules
@@ -33,8 +35,9 @@ def quantize(
     ranges, modules = {**state.ranges, **constant_ranges(prepared)}, observed_modules(prepared)
     assert program.example_inputs is not None
     with torch.no_grad(), fast_graph_passes():
-        converted = convert_pt2e(prepared)
+        converted = with_buffers(convert_pt2e(prepared), program)
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
+        quantized = with_mutation_outputs(quantized)
     # The float weights are unused after conversion, but every later stage would store and read them.
     quantized = remove_unused_parameters_pass(quantized)
     return quantized, quantized_tensors(quantized, ranges, modules)

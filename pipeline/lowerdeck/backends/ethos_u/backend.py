@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -48,6 +49,7 @@ class EthosU(Backend[Device, Options]):
     """Lowers to Arm Ethos-U with ExecuTorch's Arm backend and Vela."""
 
     name = "ethos_u"
+    has_command_stream = True
     schemes = {"int8": _GRANULARITIES, "int16x8": _GRANULARITIES}
     mixed_schemes = {"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")}
     trainable = ("int8",)
@@ -99,6 +101,13 @@ class EthosU(Backend[Device, Options]):
                 source = signatures.source_file(path.partition(":")[0], key)
                 if source is not None:
                     yield source
+
+    @classmethod
+    def missing_converter(cls, flavor: Flavor[NoOptions]) -> str | None:
+        """Look for Vela."""
+        if PathFinder.find_spec("ethosu") is not None:
+            return None
+        return "Vela is not installed; `pip install 'executorch[ethos-u]'` installs it"
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:

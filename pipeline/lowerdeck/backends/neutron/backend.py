@@ -52,6 +52,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     """Lowers to NXP's Neutron NPU with ExecuTorch's NXP backend, as NXP's own ahead-of-time flow does."""
 
     name = "neutron"
+    has_command_stream = True
     # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
     schemes = {"int8": ("backend_default",)}
     trainable = ("int8",)
@@ -106,6 +107,11 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     def check_flavor(cls, flavor: Flavor[FlavorOptions], plugins: Sequence[str] = ()) -> Problems:
         """Yield paths that cannot be reached or are not opened, and options that would be ignored."""
         return flavors.problems(flavor, plugins)
+
+    @classmethod
+    def missing_converter(cls, flavor: Flavor[FlavorOptions]) -> str | None:
+        """Look for the package of the release."""
+        return flavors.missing(flavor)
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[FlavorOptions]) -> FlavorReport:

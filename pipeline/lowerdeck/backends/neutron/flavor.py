@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from lowerdeck.backends.neutron.converter import (
@@ -48,6 +49,23 @@ def problems(flavor: Flavor[FlavorOptions], plugins: Sequence[str]) -> Problems:
     for folder in options.sys_path:
         if reason := _folder_problem(folder, plugins):
             yield "options.sys_path", reason
+
+
+def missing(flavor: Flavor[FlavorOptions]) -> str | None:
+    """Why the converter's package cannot be imported, found without importing it; None where no reason is found.
+
+    Packages of another interpreter are left to the stages: only starting it would show them.
+    """
+    if flavor.converter == "reference" or flavor.options.python is not None:
+        return None
+    module = flavor.options.module or INSTALLED_SDK
+    folders = [str(_expand_path(folder)) for folder in flavor.options.sys_path]
+    if PathFinder.find_spec(module.partition(".")[0], [*folders, *sys.path]) is not None:
+        return None
+    return (
+        f"the package {module} is not installed; install it from NXP's package index (docs/flavors.md), name the "
+        "interpreter of its environment (flavor.options.python), or choose `flavor: reference`"
+    )
 
 
 def converter_flavor(flavor: Flavor[FlavorOptions]) -> ConverterFlavor:

@@ -1,0 +1,115 @@
+"""What torch.export accepts and no later stage can take: outputs that are no tensors, and state outside of buffers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.graph_signature import OutputKind, TensorArgument
+from torch.utils._pytree import tree_leaves
+
+from lowerdeck.contracts.errors import LowerdeckError
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_OWN = ("training", "_parameters", "_buffers", "_modules")
+
+
+def check_outputs(program: ExportedProgram, name: str) -> None:
+    """Raise LowerdeckError unless the model `name` returns a tensor, or a tuple or list of tensors."""
+    spec = program.call_spec.out_spec
+    containers = {found.type.__name__ for found in _nodes(spec) if found.type not in (None, tuple, list)}
+    wrong = [
+        "None" if getattr(output.arg, "value", None) is None else f"the number {output.arg.value}"
+        for output in program.graph_signature.output_specs
+        if output.kind is OutputKind.USER_OUTPUT and not isinstance(output.arg, TensorArgument)
+    ]
+    answers = [*(f"a {container}" for container in sorted(containers)), *wrong]
+    if answers or not tree_leaves(program.graph.output_node().args[0]):
+        raise LowerdeckError(
+            f"{name} returns {', '.join(answers) or 'nothing'}; a program returns a tensor, or a tuple of tensors. "
+            "Wrap the model in a module whose forward selects them, e.g. `return self.model(x)['out']`, and name that "
+            "module as model.options.factory"
+        )
+
+
+def written_attributes(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[str]:
+    """The plain attributes that a call of `model` on `inputs` gives other values, found on a copy of the model."""
+    try:
+        called = copy.deepcopy(model)
+        before = _attributes(called)
+        with torch.no_grad():
+            called(*inputs)
+    except Exception:  # what the model raises ends its export too, with a message; a few models cannot be copied
+        return []
+    after = _attributes(called)
+    return [key for key, value in after.items() if key not in before or not _is_same(before[key], value)]
+
+
+def check_no_hidden_state(
+    model: torch.nn.Module, written: Sequence[str], program: ExportedProgram, inputs: Sequence[torch.Tensor]
+) -> None:
+    """Check that calls of `model` do not depend on each other by attributes, which a program does not have.
+
+    Two calls of the model have to agree with two of the program: an attribute that is only written is no state.
+
+    Args:
+        model: The exported model.
+        written: Its `written_attributes`.
+        program: The exported program.
+        inputs: Inputs of both.
+
+    Raises:
+        LowerdeckError: they do not agree.
+    """
+    if not written:
+        return
+    eager, exported = copy.deepcopy(model), program.module(check_guards=False)
+    with torch.no_grad():
+        calls = [(tree_leaves(eager(*inputs)), tree_leaves(exported(*inputs))) for _ in range(2)]
+    if not all(_agree(*call) for call in calls):
+        raise LowerdeckError(
+            f"{type(model).__name__} keeps state in {', '.join(written)}, which an exported program does not have: it "
+            "would answer every call as the first. Register the state in __init__, "
+            "self.register_buffer(NAME, torch.zeros(SHAPE)), and write it in forward by self.NAME.copy_(VALUE)"
+        )
+
+
+def _attributes(model: torch.nn.Module) -> dict[str, Any]:
+    """Plain attributes of all modules; containers are copied, so that later changes show."""
+    return {
+        f"{path}.{key}".lstrip("."): copy.copy(value) if isinstance(value, (list, dict, set)) else value
+        for path, module in model.named_modules()
+        for key, value in vars(module).items()
+        if key not in _OWN
+    }
+
+
+def _is_same(known: Any, value: Any) -> bool:
+    if known is value:
+        return True
+    if type(value) not in (list, dict, set):
+        return isinstance(value, (int, float, str)) and type(known) is type(value) and bool(known == value)
+    if type(known) is not type(value) or len(known) != len(value):
+        return False
+    if isinstance(value, dict):
+        return all(key in known and known[key] is item for key, item in value.items())
+    if isinstance(value, set):
+        return bool(known == value)
+    return all(before is item for before, item in zip(known, value, strict=True))
+
+
+def _agree(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
+    return len(expected) == len(actual) and all(
+        torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+        for one, other in zip(expected, actual, strict=True)
+    )
+
+
+def _nodes(spec: Any) -> Iterator[Any]:
+    yield spec
+    for child in spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs:
+        yield from _nodes(child)

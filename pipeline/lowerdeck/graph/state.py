@@ -1,0 +1,82 @@
+"""State: buffers that a program writes, so that one call depends on those before it.
+
+torch.export leaves writes as in-place operators. No later stage treats these right: quantizers take the buffer for a
+constant, and backends drop the write. Here they become what torch.export calls a buffer mutation, an output of the
+program that its runtime copies into the buffer.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_DECOMPOSED = torch.ops.aten._native_batch_norm_legit_no_training.default
+
+
+def initial_state(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """The buffers that `program` writes as its outputs, by name, with their first values; empty without state."""
+    written = dict.fromkeys(program.graph_signature.buffers_to_mutate.values())
+    stored = {**program.constants, **program.state_dict}
+    return {name: stored[name] for name in written}
+
+
+def with_mutation_outputs(program: ExportedProgram) -> ExportedProgram:
+    """`program` with an output for every buffer that it writes in place; itself where it writes none."""
+    if not _writes_a_buffer(program):
+        return program
+    functional: ExportedProgram = program.run_decompositions({})
+    _restore_batch_norms(functional.graph_module)
+    return functional
+
+
+def store_initial_state(program: ExportedProgram) -> None:
+    """Mark the state of an edge program, so that the `.pte` holds its initial values.
+
+    Otherwise ExecuTorch stores the size alone, and the first call starts with whatever the memory holds.
+    """
+    signature, written = program.graph_signature, initial_state(program)
+    for node in program.graph.find_nodes(op="placeholder"):
+        if signature.inputs_to_buffers.get(node.name) in written:
+            node.meta["et_init_buffer"] = True
+
+
+def _writes_a_buffer(program: ExportedProgram) -> bool:
+    """Whether an in-place operator writes a buffer, or a view of one."""
+    buffers = program.graph_signature.inputs_to_buffers
+    memory: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # the placeholders that a node's result shares memory with
+    for node in program.graph.nodes:
+        memory[node] = {node} if node.op == "placeholder" else set()
+        if not isinstance(node.target, torch._ops.OpOverload):
+            if node.target is operator.getitem:
+                memory[node] = memory[node.args[0]]
+            continue
+        for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+            if argument.alias_info is None:
+                continue
+            for source in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(source, torch.fx.Node):
+                    memory[node] |= memory[source]
+                    if argument.alias_info.is_write and any(owner.name in buffers for owner in memory[source]):
+                        return True
+    return False
+
+
+def _restore_batch_norms(module: torch.fx.GraphModule) -> None:
+    """Replace what batch norms were decomposed into: quantizers fuse only `aten.batch_norm` with convolutions."""
+    for node in module.graph.find_nodes(op="call_function", target=_DECOMPOSED):
+        (result,) = node.users
+        assert result.target is operator.getitem, "in inference only the normalized tensor is used"
+        *tensors, momentum, eps = node.args
+        with module.graph.inserting_before(node):
+            arguments = (*tensors, False, momentum, eps, False)
+            restored = module.graph.call_function(torch.ops.aten.batch_norm.default, arguments)
+        restored.meta = result.meta
+        result.replace_all_uses_with(restored)
+        module.graph.erase_node(result)
+        module.graph.erase_node(node)
+    module.recompile()

@@ -1,0 +1,89 @@
+"""lowerdeck.steps.export: what no later stage can take is refused at once, with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.steps.export import export
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (lambda x: {"out": x * 2}, "a dict"),
+        (lambda x: None, "None"),
+        (lambda x: (x * 2, None), "None"),
+        (lambda x: 3, "the number 3"),
+        (lambda x: (x * 2, 0.5), "the number 0.5"),
+        (lambda x: (), "nothing"),
+        (lambda x: [{"a": x + 1}], "a dict"),
+    ],
+)
+def test_outputs_have_to_be_tensors(answer: Callable[[torch.Tensor], Any], named: str) -> None:
+    with pytest.raises(LowerdeckError, match=f"Calls returns {named}; .*Wrap the model"):
+        export(Calls(answer), [[1, 4]])
+
+
+@pytest.mark.parametrize("answer", [lambda x: x + 1, lambda x: (x + 1, x * 2), lambda x: [x + 1]])
+def test_tensors_and_tuples_of_them_are_fine(answer: Callable[[torch.Tensor], Any]) -> None:
+    export(Calls(answer), [[1, 4]])
+
+
+def test_control_flow_that_depends_on_values_is_explained() -> None:
+    with pytest.raises(LowerdeckError, match=r"(?s)depends on the values of tensors.*torch\.where or torch\.cond"):
+        export(Calls(lambda x: x + 1 if x.sum() > 0 else x), [[1, 4]])
+
+
+@pytest.mark.parametrize("size", [1, 2, (4, 2), (8, 8)])
+def test_adaptive_max_pooling_with_dividing_sizes_is_max_pooling(size: Any) -> None:
+    program = export(Calls(lambda x: F.adaptive_max_pool2d(x, size) * 2), [[1, 3, 8, 8]])
+    sample = torch.randn(1, 3, 8, 8)
+    assert torch.equal(program.module()(sample), F.adaptive_max_pool2d(sample, size) * 2)
+    assert not [node for node in program.graph.nodes if "adaptive" in str(node.target)]
+
+
+def test_adaptive_max_pooling_may_be_the_output_and_have_one_dimension() -> None:
+    for function, shape in ((F.adaptive_max_pool2d, (1, 3, 8, 8)), (F.adaptive_max_pool1d, (1, 3, 8))):
+        program = export(Calls(lambda x, function=function: function(x, 2)), [list(shape)])  # type: ignore[misc]
+        sample = torch.randn(shape)
+        assert torch.equal(program.module()(sample), function(sample, 2))
+
+
+def test_adaptive_max_pooling_with_other_sizes_is_refused_with_its_place() -> None:
+    with pytest.raises(LowerdeckError, match=r"adaptive_max_pool2d.*test_export\.py:\d+.*makes \[3, 3\] of \[8, 8\]"):
+        export(Calls(lambda x: F.adaptive_max_pool2d(x, 3)), [[1, 3, 8, 8]])
+    with pytest.raises(LowerdeckError, match="returns indices"):
+        export(Calls(lambda x: F.adaptive_max_pool2d(x, 4, return_indices=True)), [[1, 3, 8, 8]])
+
+
+def test_the_check_of_plain_attributes_leaves_the_model_as_it_was() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+            self.seen: list[int] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            self.seen.append(self.calls)
+            return x + self.calls
+
+    model = Counting()
+    with pytest.raises(LowerdeckError, match="Counting keeps state in calls, seen"):
+        export(model, [[1, 4]])

@@ -1,0 +1,196 @@
+"""Models that update buffers: state is quantized as an activation, is part of the `.pte`, and lasts between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.programs import read_program, write_program
+from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.graph.state import initial_state
+from lowerdeck.runtime.floats import FloatProgram
+from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert_conforming import convert_conforming
+from lowerdeck.steps.evaluate import torch_program
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
+from tests.conftest import backend_for
+from tests.project import REPOSITORY
+
+TARGETS = ("xnnpack_cpu", "ethos_u55_128", "neutron_imxrt700")
+
+
+class Ring(nn.Module):
+    """A convolution over the last four frames: float32 [1 x 4 x 1 x 8] -> [1 x 4]."""
+
+    shape = (1, 4, 1, 8)
+    frames: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm, self.head = nn.Conv2d(4, 8, (4, 1)), nn.BatchNorm2d(8), nn.Linear(64, 4)
+        self.register_buffer("frames", torch.full((1, 4, 4, 8), 0.25))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frames = torch.cat([self.frames[:, :, 1:], x], 2)
+        self.frames.copy_(frames)
+        scores: torch.Tensor = self.head(torch.relu(self.norm(self.convolution(frames))).flatten(1))
+        return scores
+
+
+class Average(nn.Module):
+    """A moving average, which is read after it was written, and a counter of calls: float32 [1 x 8] -> [1 x 4]."""
+
+    shape = (1, 8)
+    average: torch.Tensor
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.register_buffer("average", torch.zeros(1, 8))
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.layer(x))
+        self.average.mul_(0.5).add_(0.5 * x)
+        self.calls += 1
+        scores: torch.Tensor = self.head(x - self.average) * self.calls
+        return scores
+
+
+def built(network: nn.Module, target: str, folder: Path, *, quantized: bool = True) -> tuple[FloatProgram, Any, Any]:
+    """The `.pte` on this host, the program that it was lowered from and the samples."""
+    backend = backend_for(yaml.safe_load((REPOSITORY / "conf" / "target" / f"{target}.yaml").read_text()))
+    shape = list(network.shape)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(3)
+    samples: list[tuple[torch.Tensor, ...]] = [(torch.randn(shape, generator=generator),) for _ in range(6)]
+    file = folder / "program.pt2"
+    write_program(file, export(network.eval(), [shape]))
+    if quantized:
+        scheme = QuantizationScheme(name="int8")
+        observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
+        assert observing is not None
+        assert converting is not None
+        state = calibrate(read_program(file), observing, samples, len(samples))
+        write_program(file, quantize(read_program(file), converting, state)[0])
+    made = partition(read_program(file), backend)
+    write_edge_program(made.program, made.edge_config)
+    (folder / "work").mkdir()
+    said: list[str] = []
+    found = convert_conforming(
+        read_edge_program(), made.plan, backend, samples, folder / "work", ConformanceSettings(), said.append
+    )
+    assert said == []
+    assert [tensor.name for tensor in found.converted.inputs] == ["x"]
+    assert len(found.converted.outputs) == 1
+    twins = {part.payload: part.twin for part in found.converted.partitions if part.twin is not None}
+    opened = open_made_program(found.converted.program, twins)
+    program = FloatProgram(opened, found.converted.inputs, found.converted.outputs)
+    return program, read_program(file), samples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("network", [Ring, Average])
+def test_state_lasts_from_call_to_call(
+    network: Callable[[], nn.Module], target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = network().eval()
+    program, quantized, samples = built(model, target, tmp_path)
+    module = quantized.module(check_guards=False)
+    first: list[torch.Tensor] = []
+    for sample in samples:
+        (actual,), (expected,), floats = program(*sample), module(*sample), model(*sample)
+        first.append(actual)
+        assert torch.allclose(actual, expected, atol=0.06)
+        # Neutron multiplies with a fixed scale of 1/256, coarse for the average.
+        assert torch.allclose(actual, floats, atol=0.4 if target.startswith("neutron") else 0.15)
+    assert program.program.has_state
+    assert not torch.equal(program(*samples[0])[0], first[0])
+    program.program.reset()
+    assert all(torch.equal(program(*sample)[0], before) for sample, before in zip(samples, first, strict=True))
+
+
+def test_evaluation_starts_every_sample_with_the_initial_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    program, lowered_from, samples = built(Ring(), "xnnpack_cpu", tmp_path, quantized=False)
+    run = torch_program(lowered_from)
+    assert set(initial_state(lowered_from)) == {"frames"}
+    for _ in range(2):
+        for sample in samples:
+            assert torch.allclose(program.first_call(*sample)[0], run(sample), atol=1e-5)
+    assert not torch.allclose(program(*samples[-1])[0], run(samples[-1]), atol=1e-5)
+
+
+def test_writing_into_a_view_of_a_buffer_is_state() -> None:
+    class Pointer(nn.Module):
+        history: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("history", torch.zeros(4, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.history[1:] = self.history[:-1].clone()
+            self.history[0] = x[0]
+            return self.history.sum(0, keepdim=True)
+
+    module: Any = export(Pointer(), [[1, 8]]).module(check_guards=False)
+    assert set(initial_state(export(Pointer(), [[1, 8]]))) == {"history"}
+    results = [module(torch.ones(1, 8))[0, 0].item() for _ in range(6)]
+    assert results == [1, 2, 3, 4, 4, 4]
+
+
+def test_a_model_without_state_is_exported_as_before() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.layers(x)
+            return scores
+
+    program = export(InPlace().eval(), [[1, 3, 8, 8]])
+    assert not initial_state(program)
+    assert "aten.relu_.default" in {str(node.target) for node in program.graph.nodes}
+
+
+def test_state_in_a_plain_attribute_is_refused() -> None:
+    class Remembering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = x if self.last is None else x + self.last
+            self.last = result
+            return result
+
+    with pytest.raises(LowerdeckError, match=r"keeps state in last, .*register_buffer"):
+        export(Remembering(), [[1, 8]])
+
+
+def test_a_plain_attribute_that_is_only_written_is_no_state() -> None:
+    class Noting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.shape = x.shape
+            self.features = x * 2
+            return self.features
+
+    assert len(export(Noting(), [[1, 8]]).graph_signature.user_outputs) == 1
