@@ -30,6 +30,9 @@ class Echo:
         assert not torch.is_grad_enabled()
         return (method, *inputs)
 
+    def reset(self) -> None:
+        """There is no state."""
+
 
 def spec(*sizes: int, kind: int = 6, order: tuple[int, ...] | None = None, dynamism: int = STATIC) -> TensorSpec:
     return TensorSpec(kind, sizes, order or tuple(range(len(sizes))), dynamism, None, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lowerdeck.contracts.errors import LowerdeckError, ProgramError
+from lowerdeck.contracts.errors import ProgramError
 from lowerdeck.formats.pte import Method, TensorSpec
 from lowerdeck.runtime.messages import captured_messages, reason
 from lowerdeck.runtime.probe import HINT, probe_native
