@@ -27,7 +27,8 @@ INTACT: dict[str, npt.NDArray[Any]] = {
 def header(shape: tuple[int, ...], dtype: str = "<f4") -> bytes:
     """The header of a `.npy` without its array."""
     text = io.BytesIO()
-    np.lib.format.write_array_header_1_0(text, {"descr": dtype, "fortran_order": False, "shape": shape})
+    numpy_format: Any = np.lib.format  # has no annotations
+    numpy_format.write_array_header_1_0(text, {"descr": dtype, "fortran_order": False, "shape": shape})
     return text.getvalue()
 
 

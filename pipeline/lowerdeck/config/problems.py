@@ -87,7 +87,7 @@ def find_non_plain(values: Any, prefix: str = "", outer: tuple[int, ...] = ()) -
             key = f"{prefix}.{name}" if prefix else str(name)
             if isinstance(values, dict) and not isinstance(name, str):
                 yield Problem(key, f"a key has to be a string; this is a {type(name).__name__}")
-            elif isinstance(values, dict) and (problem := _text_problem(name)):
+            elif isinstance(name, str) and (problem := _text_problem(name)):
                 yield Problem(key, f"this key {problem}")
             yield from find_non_plain(value, key, (*outer, id(values)))
     elif isinstance(values, float) and not math.isfinite(values):

@@ -38,3 +38,4 @@ def quiet_libraries() -> None:
     logging.basicConfig()
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # logs tracebacks of what it raises

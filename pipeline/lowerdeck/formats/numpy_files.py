@@ -14,7 +14,8 @@ import numpy.typing as npt
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.regular_files import check_regular
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_FORMAT: Any = np.lib.format  # has no annotations
+_HEADERS = {(1, 0): _FORMAT.read_array_header_1_0, (2, 0): _FORMAT.read_array_header_2_0}
 """Reader of the header by version; version 3 is for field names, which tensors lack."""
 
 
@@ -50,7 +51,7 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         with path.open("rb") as file:
             _promised_bytes(file, path.stat().st_size, path.name)
             file.seek(0)
-            array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            array: npt.NDArray[Any] = _FORMAT.read_array(file, allow_pickle=False)
             return array
     except Exception as error:  # numpy evaluates the header, and fails on damaged ones in many ways
         raise LowerdeckError(f"{path} cannot be read as .npy: {_one_line(error)}") from error
@@ -62,13 +63,14 @@ def _promised_bytes(file: IO[bytes], size: int, name: str) -> int:
     Raises:
         ValueError: the header is none, or describes more than follows it.
     """
-    read_header = _HEADERS.get(np.lib.format.read_magic(file))
+    read_header = _HEADERS.get(_FORMAT.read_magic(file))
     if read_header is None:
         raise ValueError(f"{name} has a header of an unknown version")
     shape, _, dtype = read_header(file)
     if any(size < 0 for size in shape):
         raise ValueError(f"the header of {name} has the shape {list(shape)}")
-    promised, left = math.prod(shape) * dtype.itemsize, size - file.tell()
+    promised: int = math.prod(shape) * dtype.itemsize
+    left = size - file.tell()
     if promised > left and not dtype.hasobject:  # objects are pickled, which the reader refuses
         raise ValueError(
             f"the header of {name} promises {promised:,} bytes, {list(shape)} {dtype}, and {left:,} follow"

@@ -173,6 +173,8 @@ def _num_values(override: Override) -> int:
 
     swept = override.value() if override.is_sweep_override() else None
     if isinstance(swept, RangeSweep):
+        assert swept.start is not None, "Hydra's parser sets it"
+        assert swept.stop is not None, "Hydra's parser sets it"
         if not swept.step:
             raise ConfigurationError(f"{override.input_line}: a range with step 0 never ends")
         return max(math.ceil((swept.stop - swept.start) / swept.step), 0)
