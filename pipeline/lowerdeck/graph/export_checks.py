@@ -91,15 +91,13 @@ def _attributes(model: torch.nn.Module) -> dict[str, Any]:
 def _is_same(known: Any, value: Any) -> bool:
     if known is value:
         return True
-    if type(value) not in (list, dict, set):
-        return isinstance(value, (int, float, str)) and type(known) is type(value) and bool(known == value)
-    if type(known) is not type(value) or len(known) != len(value):
+    if type(known) is not type(value):
         return False
     if isinstance(value, dict):
-        return all(key in known and known[key] is item for key, item in value.items())
-    if isinstance(value, set):
-        return bool(known == value)
-    return all(before is item for before, item in zip(known, value, strict=True))
+        return known.keys() == value.keys() and all(known[key] is item for key, item in value.items())
+    if isinstance(value, list):
+        return len(known) == len(value) and all(one is other for one, other in zip(known, value, strict=True))
+    return isinstance(value, (set, int, float, str)) and bool(known == value)
 
 
 def _agree(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
