@@ -181,7 +181,7 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
 
     @classmethod
     def missing_converter(cls, flavor: Flavor[FlavorOptionsT]) -> str | None:
-        """Return what of the converter is not installed and how to mend it; None where nothing is known to be missing.
+        """Return what of the converter is not installed, and how to install it; None where nothing is missing.
 
         It must be quick and run none of the converter's code, because compose calls it.
         """

@@ -42,7 +42,7 @@ def finite_sample(split: Split, index: int) -> Sample:
     """Sample `index` of a split.
 
     Raises:
-        LowerdeckError: it has NaN or infinite values, which would spoil every range and metric.
+        LowerdeckError: it has NaN or infinite values, which would make every range and metric meaningless.
     """
     sample = split[index]
     for number, tensor in enumerate(sample.inputs):

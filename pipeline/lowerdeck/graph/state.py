@@ -39,10 +39,14 @@ def store_initial_state(program: ExportedProgram) -> None:
 
     Otherwise ExecuTorch stores the size alone, and the first call starts with whatever the memory holds.
     """
-    signature, written = program.graph_signature, initial_state(program)
-    for node in program.graph.find_nodes(op="placeholder"):
-        if signature.inputs_to_buffers.get(node.name) in written:
-            node.meta["et_init_buffer"] = True
+    for node in state_nodes(program):
+        node.meta["et_init_buffer"] = True
+
+
+def state_nodes(program: ExportedProgram) -> list[torch.fx.Node]:
+    """The placeholders of the state of `program`."""
+    buffers, written = program.graph_signature.inputs_to_buffers, initial_state(program)
+    return [node for node in program.graph.find_nodes(op="placeholder") if buffers.get(node.name) in written]
 
 
 def _writes_a_buffer(program: ExportedProgram) -> bool:

@@ -15,6 +15,7 @@ from lowerdeck.backends.ethos_u.reasons import RejectionRecorder
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.contracts.partition_hooks import (
     HookPosition,
+    Partition,
     PartitionHook,
     PreservedOperators,
     PreserveOperators,
@@ -28,13 +29,17 @@ from lowerdeck.delegation.exclusion import (
     missing_kernel_error,
 )
 from lowerdeck.graph.nodes import operator_name
+from lowerdeck.graph.state import state_nodes
 from lowerdeck.registry import import_paths
 
 if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import PartitionResult
     from torch.export import ExportedProgram
 
 _NO_CPU_KERNEL = ("eye", "hardsigmoid", "hardswish", "linspace", "pad", "silu")
 """ATen operators that the partitioner preserves and that ExecuTorch has no CPU kernel for."""
+_STATE = "lowerdeck_state"
+"""Key of `node.meta` that marks the placeholders of state while the partitioner runs."""
 _Reasons = Callable[[], AbstractContextManager[Callable[[torch.fx.Node], Reason | None]]]
 
 
@@ -45,7 +50,7 @@ def create_partitioner(compile_spec: EthosUCompileSpec, options: Options) -> tup
         ConfigurationError: an import path does not name a check or an operator.
     """
     checks = [_UserCheck(path, _create_check(path)) for path in options.additional_checks]
-    partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), *checks])
+    partitioner = EthosUPartitioner(compile_spec, [_ExclusionCheck(), _IntegerStateCheck(), *checks])
     for path in options.custom_partition_ops:
         partitioner.register_custom_partition_op(_operator(path))
     return partitioner, RejectionRecorder(_user_check_reason).recording
@@ -60,9 +65,16 @@ def partition_hooks(options: Options) -> tuple[PartitionHook, ...]:
         assert preserves is not None, "Arm's partitioner always filters nodes"
         return operators, lambda node: preserves(node) and not matches_aten_node(node, options)
 
+    def partition_with_state_marked(decide: Partition, program: ExportedProgram) -> PartitionResult:
+        for node in state_nodes(program):
+            node.meta[_STATE] = True
+        return decide(program)
+
     return (
         PartitionHook(
-            position=HookPosition.BACKEND, ops_to_not_decompose=preserve_delegated if options.excludes_any else None
+            position=HookPosition.BACKEND,
+            partition=partition_with_state_marked,
+            ops_to_not_decompose=preserve_delegated if options.excludes_any else None,
         ),
         mark_before_partition(options),
     )
@@ -75,6 +87,15 @@ class _ExclusionCheck(OperatorSupportBase):
         if is_excluded(node):
             _check_has_cpu_kernel(node, excluded_by(node))
         return not is_excluded(node)
+
+
+class _IntegerStateCheck(OperatorSupportBase):
+    """Refuses operators on 64-bit integers of the program's state, which Arm's checks take for constants."""
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
+        return not any(
+            _STATE in source.meta and source.meta["val"].dtype == torch.int64 for source in node.all_input_nodes
+        )
 
 
 class _UserCheck(OperatorSupportBase):
@@ -132,6 +153,8 @@ def _user_check_reason(check: OperatorSupportBase) -> Reason | None:
         case _UserCheck():
             message = f"refused by target.options.additional_checks: {check.path}"
             return Reason(code=ReasonCode.USER_CHECK, message=message, check=check.path)
+        case _IntegerStateCheck():
+            return Reason(code=ReasonCode.DTYPE, message="state of 64-bit integers, which the NPU does not have")
         case _ExclusionCheck():
             return Reason(code=ReasonCode.EXCLUDED, message="excluded by the configuration")
     return None
