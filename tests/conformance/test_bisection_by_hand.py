@@ -52,6 +52,12 @@ def test_errors_that_only_add_up_have_no_culprit() -> None:
     assert find_culprit(units(12), Compiler(lambda names: len(names) == 12)) is None
 
 
+def test_a_partition_that_is_far_off_has_a_culprit_of_any_size() -> None:
+    found = find_culprit(units(12), Compiler(lambda names: len(names) >= 9), max_together=12)
+    assert found is not None
+    assert len(found.units) == 9
+
+
 def test_a_piece_that_cannot_be_compiled_is_passed_over() -> None:
     compiler = Compiler(lambda names: None if len(names) == 3 and "n0" in names else "n4" in names)
     found = find_culprit(units(6), compiler)

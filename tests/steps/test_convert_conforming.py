@@ -20,6 +20,7 @@ from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.plan import DelegationPlan, ReasonCode
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps import convert_conforming as convert_conforming_step
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert_conforming import ConvertedConforming, convert_conforming
 from lowerdeck.steps.export import export
@@ -179,6 +180,17 @@ def test_a_fault_may_be_accepted_and_stays_visible(
     assert mismatch == f"partition {found.partitions[0].partition}: {found.partitions[0].worst}"
     assert replace(found.plan, mismatches=()) == partitioned.plan
     assert largest_error(quantized, found, samples) > 10
+
+
+def test_a_partition_that_is_far_off_is_not_accepted_because_its_pieces_conform(
+    checked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activations, "exact_fusing", arm.FUSE_QUANTIZED_ACTIVATION.original)
+    monkeypatch.setattr(convert_conforming_step, "culprit_of", lambda *arguments: None)
+    with pytest.raises(ConversionError) as caught:
+        checked()
+    assert "although each of its operators conforms on its own: " in str(caught.value)
+    assert "is off by up to" in str(caught.value)
 
 
 @pytest.mark.usefixtures("faulty")

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from lowerdeck.contracts.backends import Backend
 
-_MAX_TOGETHER = 4
-"""Most units of a culprit: beyond it the errors of a deep network have added up, and no operator is to blame."""
+MAX_TOGETHER = 4
+"""Most units of a culprit in a partition that is little worse than its bound: more have only added up their errors."""
 _ALL_FAIL = 4
 """Operators after which a compiler that failed on every piece so far is taken to fail on any."""
 Check = Callable[[Sequence[Unit]], PartitionConformance | None]
@@ -52,12 +52,13 @@ class Culprit:
     """Its errors when it is compiled on its own."""
 
 
-def find_culprit(found: Sequence[Unit], check: Check) -> Culprit | None:
+def find_culprit(found: Sequence[Unit], check: Check, max_together: int = MAX_TOGETHER) -> Culprit | None:
     """Bisect `found`, whose units together compute something else; None where no small piece of them does on its own.
 
     Args:
         found: Units in an order in which none depends on a later one.
         check: Compiles some consecutive units.
+        max_together: Most units of a culprit.
     """
     pieces = list(found)
     while len(pieces) > 1:
@@ -67,7 +68,7 @@ def find_culprit(found: Sequence[Unit], check: Check) -> Culprit | None:
             pieces = _without_ends(pieces, lambda part: _is_wrong(check(part)))
             break
         pieces = wrong
-    if len(pieces) > _MAX_TOGETHER:
+    if len(pieces) > max_together:
         return None
     conformance = check(pieces)
     if conformance is None or conformance.conforms:
@@ -99,7 +100,7 @@ def find_uncompilable(found: Sequence[Unit], fails: Callable[[Sequence[Unit]], b
         half = len(pieces) // 2
         inside = [piece for part in (pieces[:half], pieces[half:]) if check(part) for piece in search(part)]
         together = [] if inside else _without_ends(pieces, check)
-        return inside or ([tuple(together)] if len(together) <= _MAX_TOGETHER else [])
+        return inside or ([tuple(together)] if len(together) <= MAX_TOGETHER else [])
 
     culprits = search(list(found))
     return [] if compiled == 0 and failed_alone == _ALL_FAIL else culprits
@@ -146,13 +147,16 @@ class PieceCompiler:
             return self._manager.to_backend(chain), partitions
 
 
-def culprit_of(part: Subgraph, compiler: PieceCompiler, samples: Sequence[Values]) -> Culprit | None:
+def culprit_of(
+    part: Subgraph, compiler: PieceCompiler, samples: Sequence[Values], max_together: int = MAX_TOGETHER
+) -> Culprit | None:
     """The piece of a partition that makes it wrong; None where every piece is right on its own.
 
     Args:
         part: The partition.
         compiler: Compiles pieces of it.
         samples: For every sample the values of all nodes.
+        max_together: Most operators of the piece.
     """
 
     def check(chosen: Sequence[Unit]) -> PartitionConformance | None:
@@ -163,7 +167,7 @@ def culprit_of(part: Subgraph, compiler: PieceCompiler, samples: Sequence[Values
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
             return None
 
-    return find_culprit(units(part.program.graph), check)
+    return find_culprit(units(part.program.graph), check, max_together)
 
 
 def uncompilable_pieces(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowerdeck.conformance.bisection import PieceCompiler, culprit_of, uncompilable_pieces
+from lowerdeck.conformance.bisection import MAX_TOGETHER, PieceCompiler, culprit_of, uncompilable_pieces
 from lowerdeck.conformance.partitions import (
     Inputs,
     Values,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.fx import Graph
 
+_MOST_ADDED_UP = 2.0
+"""Largest error, relative to its bound, of a deep partition whose operators conform one by one."""
 WAYS_OUT = (
     "Keep the operator off the delegate (target.options.nodes_not_to_delegate), let convert find and exclude it "
     "(evaluation.conformance.on_mismatch: exclude), or accept the result (on_mismatch: warn)"
@@ -121,10 +123,10 @@ def convert_conforming(
             return _with_program_checked(result, manager, samples, settings, report)
         if not may_exclude:
             raise _not_conforming_error(mismatches, settings)
-        for part, _ in mismatches:
+        for part, found in mismatches:
             report(f"partition {part.tag}: looking for the operator to blame")
             pieces = PieceCompiler(manager, backend, folder / f"pieces_{part.tag}", faulty)
-            wrong = _wrong_results(part, pieces, all_values(manager.exported_program(), part, samples), plan)
+            wrong = _wrong_results(part, found, pieces, all_values(manager.exported_program(), part, samples), plan)
             accumulating |= {part.nodes} if not wrong else set()
             faulty |= _on_cpu(wrong, plan, report)
         plan = replan(manager, backend, faulty)
@@ -185,10 +187,27 @@ def _with_program_checked(
 
 
 def _wrong_results(
-    part: Subgraph, pieces: PieceCompiler, samples: Sequence[Values], plan: DelegationPlan
+    part: Subgraph,
+    found: PartitionConformance,
+    pieces: PieceCompiler,
+    samples: Sequence[Values],
+    plan: DelegationPlan,
 ) -> dict[str, Reason]:
-    """The reason of every computing node that has to stay on the CPU because its result is wrong."""
-    culprit = culprit_of(part, pieces, samples)
+    """The reason of every computing node that has to stay on the CPU because its result is wrong.
+
+    It is empty where errors within rounding only add up to a little more.
+
+    Raises:
+        ConversionError: the partition is far from what it replaces, and every piece of it conforms.
+    """
+    may_add_up = found.worst.excess <= _MOST_ADDED_UP
+    culprit = culprit_of(part, pieces, samples, MAX_TOGETHER if may_add_up else len(part.nodes))
+    if culprit is None and not may_add_up:
+        raise ConversionError(
+            f"partition {found.partition} computes something else than the quantized model, although each of its "
+            f"operators conforms on its own: {found.worst}\nKeep some of its operators on the CPU "
+            "(target.options.modules_not_to_delegate), or accept the result (evaluation.conformance.on_mismatch: warn)"
+        )
     if culprit is None:
         return {}
     worst = culprit.conformance.worst
