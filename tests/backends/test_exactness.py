@@ -40,6 +40,11 @@ CASES: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     "a gate": ("neutron", lambda a, b: a * torch.sigmoid(b)),
     "a tanh behind a convolution": ("neutron", lambda a, b: torch.tanh(a) + b),
     "tanh in a concatenation": ("neutron", lambda a, b: torch.cat([torch.tanh(a), torch.tanh(b)], 1)),
+    "a product of two layers": ("neutron", lambda a, b: 3 * (a * b)),
+    "a sigmoid in a concatenation": ("neutron", lambda a, b: torch.cat([torch.sigmoid(a), b], 1)),
+    "a pooled sigmoid": ("neutron", lambda a, b: nn.functional.max_pool2d(torch.sigmoid(a), 2) - 1),
+    "a negated sigmoid": ("neutron", lambda a, b: -torch.sigmoid(a) + b),
+    "an exponential function": ("neutron", lambda a, b: torch.exp(0.5 * a) + b),
     "a pooling with two users": (
         "neutron",
         lambda a, b: (lambda pooled: pooled + torch.relu(pooled))(nn.functional.max_pool2d(torch.relu(a), 3, 2, 1)),

@@ -1,4 +1,4 @@
-"""NXP's quantizer, changed to quantize what goes into a sigmoid or tanh.
+"""NXP's quantizer, changed where it gives tensors ranges that do not hold their values.
 
 Import this after `sdk.provide_sdk`: importing ExecuTorch's backend requires the SDK.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
 
+from lowerdeck.backends.neutron.ranges import correct_ranges
 from lowerdeck.compat import nxp
 
 if TYPE_CHECKING:
@@ -21,11 +22,13 @@ _TABLES = (_aten.sigmoid.default, _aten.sigmoid_.default, _aten.tanh.default, _a
 
 
 class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
-    """NeutronQuantizer that treats only ReLU and its relatives as part of the layer before them.
+    """NeutronQuantizer that gives every tensor a range that holds its values.
 
-    NXP's quantizer also leaves the result of a convolution or linear layer unquantized in front of a sigmoid or tanh.
-    The backend then gives it the quantization of the activation's result, 0 ... 1 or -1 ... 1, and clips it: up to 128
-    steps of error. A ReLU may share the quantization of its result, because clipping is what it does.
+    - Only ReLU and its relatives are part of the layer before them. NXP's quantizer also leaves the result of a
+      convolution or linear layer unquantized in front of a sigmoid or tanh. The backend then gives it the quantization
+      of the activation's result, 0 ... 1 or -1 ... 1, and clips it: up to 128 steps of error. A ReLU may share the
+      quantization of its result, because clipping is what it does.
+    - Ranges of multiplications and of whatever shares a range: see `ranges`.
     """
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
@@ -38,6 +41,7 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
         """Annotate `model`."""
         with _tables_apart():
             annotated: GraphModule = super().annotate(model)
+        correct_ranges(annotated.graph, is_qat=self.is_qat)
         return annotated
 
 

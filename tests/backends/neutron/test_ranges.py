@@ -1,0 +1,75 @@
+"""Quantized programs stay near the float ones: no annotation of the quantizer clips what the model computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck import backends
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.evaluation.quantization_error import sqnr_db
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.quantize import quantize
+from tests.runtime.lowering import TARGETS
+
+Tensor = torch.Tensor
+CASES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a product": lambda a, b: a * b,
+    "a product with a number": lambda a, b: 3.7 * a,
+    "a gate": lambda a, b: a * torch.sigmoid(b),
+    "a sigmoid in a concatenation": lambda a, b: torch.cat([torch.sigmoid(a), b], 1),
+    "a softmax in a maximum": lambda a, b: torch.maximum(torch.softmax(a, -1), b),
+    "a pooled tanh in a concatenation": lambda a, b: torch.cat(
+        [nn.functional.max_pool2d(torch.tanh(a), 3, 1, 1), b], 1
+    ),
+    "a negated sigmoid": lambda a, b: -torch.sigmoid(a),
+    "a sum of sigmoids": lambda a, b: torch.sigmoid(a).sum(1, keepdim=True),
+    "a sigmoid padded with another number": lambda a, b: nn.functional.pad(torch.sigmoid(a), (1, 1, 1, 1), value=-3.0),
+    "an exponential function": lambda a, b: torch.exp(0.7 * a),
+}
+
+
+QUICK = ("a product", "a sigmoid in a concatenation", "an exponential function")
+"""One case of each correction; the others are the same in other contexts."""
+
+
+class Around(nn.Module):
+    """Two convolutions and what combines them."""
+
+    def __init__(self, combine: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+        self.combine = combine
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.combine(self.first(x), self.second(x))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+)
+def test_the_quantized_program_is_near_the_float_one(name: str) -> None:
+    torch.manual_seed(0)
+    model = Around(CASES[name]).eval()
+    samples = [(2 * torch.randn(1, 4, 8, 8),) for _ in range(4)]
+    backend = backends.create("neutron", **TARGETS["neutron"])
+    scheme = QuantizationScheme(name="int8")
+
+    def exported() -> torch.export.ExportedProgram:
+        return torch.export.export(model, samples[0])
+
+    state = calibrate(exported(), backend.quantizer(scheme), samples, len(samples))
+    quantized, _ = quantize(exported(), backend.quantizer(scheme), state)
+    execute, signal, noise = quantized.module(check_guards=False), 0.0, 0.0
+    with torch.no_grad():
+        for sample in samples:
+            expected, actual = model(*sample).double(), execute(*sample).double()
+            signal += float(expected.square().sum())
+            noise += float((actual - expected).square().sum())
+    found = sqnr_db(signal, noise)
+    assert math.isfinite(found)
+    assert found > 25  # clipped, they have 0 to 20 dB
