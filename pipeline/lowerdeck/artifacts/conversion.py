@@ -52,6 +52,7 @@ def write_converted(converted: Converted, converter: Converter, checked: Convert
         converter: What made it.
         checked: How its partitions compare with what they replace; None where they were not executed.
     """
+    kernels = {} if checked is None else _kernels(checked)
     partitions = []
     with replace_folder(paths.TWINS) as folder:
         for index, partition in enumerate(converted.partitions):
@@ -68,6 +69,7 @@ def write_converted(converted: Converted, converter: Converter, checked: Convert
                     "estimates": dict(partition.estimates),
                     "scratch_bytes": partition.scratch_bytes,
                     "transposes": partition.transposes,
+                    "kernels": kernels.get(partition.payload, {}),
                 }
             )
         if not any(partition["twin"] for partition in partitions):
@@ -98,6 +100,17 @@ def write_converted(converted: Converted, converter: Converter, checked: Convert
         "planned_sha256": None if checked is None else sha256(paths.PLANNED),
     }
     write_json(paths.MANIFEST, manifest)
+
+
+def _kernels(checked: ConvertedConforming) -> dict[bytes, dict[str, Any]]:
+    """Payload -> the worst error by each set of kernels that its host twin was executed by."""
+    payloads = {part.tag: part.payload for part in checked.converted.replaced}
+    return {
+        payloads[found.partition]: {
+            name: _output_error(worst) | {"agrees": worst.excess <= 1} for name, worst in found.kernels.items()
+        }
+        for found in checked.partitions
+    }
 
 
 def _conformance(checked: ConvertedConforming) -> dict[str, Any]:

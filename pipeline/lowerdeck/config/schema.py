@@ -189,7 +189,8 @@ class EvaluationConfig(Strict):
     layer_samples: Annotated[int, Field(gt=0, le=10_000)] = 16
     """Most samples for the table of layers, whose measurement stores every intermediate tensor."""
     resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
-    """Kernels of LiteRT that execute Neutron's partitions: `reference` is exact, the others are faster."""
+    """Kernels of LiteRT that execute Neutron's partitions: `reference` computes as specified, the others are faster. A
+    partition for which they are wrong is executed by kernels that agree with the quantized model."""
     conformance: ConformanceSettings = field(default_factory=ConformanceSettings)
     """How convert holds partitions to the subgraphs that they replace: `on_mismatch`, `num_samples`, `max_rounds`."""
 

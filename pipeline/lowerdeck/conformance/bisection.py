@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 
-from lowerdeck.conformance.partitions import Values, check_partition, twins_by_payload
+from lowerdeck.conformance.partitions import Values, check_partition
 from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.conformance.units import Unit, names_in, units
 from lowerdeck.contracts.conformance import PartitionConformance
@@ -163,7 +163,7 @@ def culprit_of(
         try:
             lowered, partitions = compiler.compile(chosen)
             (piece,) = subgraphs(lowered.exported_program().graph_module)
-            return check_partition(piece, twins_by_payload(partitions), samples, synthetic=False)
+            return check_partition(piece, partitions, samples, synthetic=False)
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
             return None
 

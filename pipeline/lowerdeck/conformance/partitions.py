@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from lowerdeck.conformance.errors import output_error
 from lowerdeck.conformance.subgraphs import Subgraph, is_quantized, scale_of
-from lowerdeck.contracts.conformance import PartitionConformance
+from lowerdeck.contracts.conformance import OutputError, PartitionConformance
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.graph.node_values import NodeValues
-from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.runtime.loading import Resolver, open_made_program
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from lowerdeck.runtime.program import HostProgram
+
+KERNELS: tuple[Resolver, ...] = ("optimized", "reference")
+"""Sets of LiteRT's kernels that are compared with each other, the fastest first."""
 _SEED = 0
 Values = Mapping[str, torch.Tensor]
 """Values by the name of the node that computes them."""
@@ -48,13 +53,14 @@ def all_values(program: ExportedProgram, part: Subgraph, samples: Sequence[Input
 
 
 def check_partition(
-    part: Subgraph, twins: Mapping[bytes, bytes], samples: Sequence[Values], *, synthetic: bool = True
+    part: Subgraph, compiled: Sequence[CompiledPartition], samples: Sequence[Values], *, synthetic: bool = True
 ) -> PartitionConformance:
     """Execute a compiled partition and the subgraph that it replaces, and compare their outputs.
 
     Args:
         part: The subgraph with the payload.
-        twins: Payload -> host twin.
+        compiled: The program's partitions, with their host twins. A LiteRT twin is executed by all of KERNELS: the
+            subgraph decides which of them are right.
         samples: For every sample the values of at least the part's inputs and outputs.
         synthetic: Whether to try inputs, too, that reach both ends of their ranges.
 
@@ -63,8 +69,11 @@ def check_partition(
     """
     if not part.is_static:
         raise LowerdeckError("its tensors vary in size")
-    # LiteRT's optimized kernels: evaluate executes the program with the reference kernels.
-    program = open_made_program(part.executable(), twins, resolver="optimized")
+    has_kernels = any(each.payload == part.payload and each.twin_format == "litert" for each in compiled)
+    twins, executable = twins_by_payload(compiled), part.executable()
+    programs = {
+        name: open_made_program(executable, twins, resolver=name) for name in KERNELS[: None if has_kernels else 1]
+    }
     tried = [
         ([sample[node.name] for node in part.inputs], [sample[node.name] for node in part.outputs])
         for sample in samples
@@ -73,23 +82,32 @@ def check_partition(
         inputs = part.synthetic_inputs([given for given, _ in tried], _SEED)
         values = NodeValues(part.program, {node.name for node in part.outputs})(inputs)
         tried.append((inputs, [values[node.name] for node in part.outputs]))
-    results = [program(*given) for given, _ in tried]
     another_rounding = NodeValues(part.program, {node.name for node in part.outputs}, rounding_noise())
     rounded = [another_rounding(given) for given, _ in tried]
-    outputs = tuple(
-        output_error(
-            node.name,
-            [(expected[index], result[index]) for (_, expected), result in zip(tried, results, strict=True)],
-            scale_of(node),
-            part.depth,
-            quantized=is_quantized(part.program.graph),
-            rounded=[
-                (expected[index], values[node.name]) for (_, expected), values in zip(tried, rounded, strict=True)
-            ],
+
+    def errors(program: HostProgram) -> tuple[OutputError, ...]:
+        results = [program(*given) for given, _ in tried]
+        return tuple(
+            output_error(
+                node.name,
+                [(expected[index], result[index]) for (_, expected), result in zip(tried, results, strict=True)],
+                scale_of(node),
+                part.depth,
+                quantized=is_quantized(part.program.graph),
+                rounded=[
+                    (expected[index], values[node.name]) for (_, expected), values in zip(tried, rounded, strict=True)
+                ],
+            )
+            for index, node in enumerate(part.outputs)
         )
-        for index, node in enumerate(part.outputs)
-    )
-    return PartitionConformance(partition=part.tag, depth=part.depth, outputs=outputs)
+
+    found = [
+        PartitionConformance(partition=part.tag, depth=part.depth, outputs=errors(program))
+        for program in programs.values()
+    ]
+    best = next((each for each in found if each.conforms), found[0])
+    worst: dict[str, OutputError] = {name: each.worst for name, each in zip(programs, found, strict=True)}
+    return replace(best, kernels=worst if len(worst) > 1 else {})
 
 
 def rounding_noise() -> torch.Generator:

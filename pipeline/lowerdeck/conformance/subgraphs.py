@@ -42,6 +42,12 @@ class Subgraph:
         tags = (node.meta.get(DELEGATION_TAG) for node in self.program.graph.nodes if node.op == "call_function")
         return next(filter(None, tags), "")
 
+    @property
+    def payload(self) -> bytes:
+        """The compiled partition, as it is in the `.pte`."""
+        payload: bytes = self.lowered.processed_bytes
+        return payload
+
     @cached_property
     def nodes(self) -> frozenset[str]:
         """Names of its operators, which identify it however partitions are numbered."""

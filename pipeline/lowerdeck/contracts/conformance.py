@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -56,6 +57,16 @@ class PartitionConformance:
     depth: int
     """Number of roundings in succession between its inputs and outputs."""
     outputs: tuple[OutputError, ...]
+    """Errors by the first set of kernels that agrees with the subgraph, or by the first one."""
+    kernels: Mapping[str, OutputError] = field(default_factory=dict)
+    """The worst error by each set of kernels (LiteRT's resolvers) that can execute the host twin; empty where it offers
+    no choice."""
+
+    @property
+    def wrong_kernels(self) -> Mapping[str, OutputError]:
+        """Those of `kernels` that compute something else than the subgraph, while others agree with it."""
+        wrong = {name: worst for name, worst in self.kernels.items() if worst.excess > 1}
+        return wrong if len(wrong) < len(self.kernels) else {}
 
     @property
     def worst(self) -> OutputError:

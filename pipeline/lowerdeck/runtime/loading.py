@@ -39,7 +39,8 @@ def open_program(
         twins: Folder with the host twins that the manifest names. Programs for Ethos-U, and those of NXP's converter,
             need both; programs of Neutron's reference flavor and programs without such delegates need neither.
         resolver: Which of LiteRT's kernels execute Neutron's twins: `reference` computes as the operators are
-            specified, `optimized` and `xnnpack` are faster and may round differently. Other programs ignore it.
+            specified, `optimized` and `xnnpack` are faster and may round differently. Where they are known, or were
+            found by convert, to be wrong for a partition, others replace them. Other programs ignore it.
         num_threads: Threads of LiteRT's kernels.
         engine: `interpreter` uses it even for programs that ExecuTorch's runtime could execute.
         is_own_build: Whether the caller has just built program and twins. Others are first tried in a separate process

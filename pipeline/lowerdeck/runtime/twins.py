@@ -86,6 +86,8 @@ class Manifest:
     program_sha256: str
     twins: dict[str, tuple[str, str]] = field(default_factory=dict)
     """SHA-256 of a payload -> file name of its twin and the twin's SHA-256."""
+    kernels: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """SHA-256 of a payload -> for sets of LiteRT's kernels whether convert saw them agree with the quantized model."""
     inputs: tuple[ProgramTensor, ...] = ()
     """Inputs of the method `forward`."""
     outputs: tuple[ProgramTensor, ...] = ()
@@ -107,6 +109,12 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest(
             program_sha256=str(stored["program"]["sha256"]),
             twins=twins,
+            kernels={
+                str(partition["payload_sha256"]): {
+                    str(name): bool(found["agrees"]) for name, found in partition.get("kernels", {}).items()
+                }
+                for partition in stored["partitions"]
+            },
             inputs=tuple(map(_program_tensor, stored["inputs"])),
             outputs=tuple(map(_program_tensor, stored["outputs"])),
         )
@@ -114,7 +122,7 @@ def read_manifest(path: Path) -> Manifest:
         raise LowerdeckError(
             f"the manifest {path} cannot be read: {error.strerror}; `dvc repro convert` makes it"
         ) from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise LowerdeckError(
             f"{path} is not a manifest of the stage convert: {type(error).__name__} {error}"
         ) from error
@@ -145,9 +153,16 @@ class TwinFinder:
             delegate,
             partial(self._stored, delegate),
             self._stored_suffix(delegate),
-            resolver=self.resolver,
+            resolver=self._resolver(delegate),
             num_threads=self.num_threads,
         )
+
+    def _resolver(self, delegate: Delegate) -> str:
+        """The chosen resolver, unless its kernels compute something else than the quantized model and others agree."""
+        known = {} if self.manifest is None else self.manifest.kernels
+        agrees = known.get(hashlib.sha256(delegate.payload).hexdigest(), {})
+        others = (name for name, agreed in agrees.items() if agreed)
+        return self.resolver if agrees.get(self.resolver, True) else next(others, self.resolver)
 
     def stored_name(self, delegate: Delegate) -> str | None:
         """The file name of the twin that convert stored for `delegate`; None where there is none."""

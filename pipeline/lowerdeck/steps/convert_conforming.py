@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lowerdeck.conformance.bisection import MAX_TOGETHER, PieceCompiler, culprit_of, uncompilable_pieces
 from lowerdeck.conformance.partitions import (
+    KERNELS,
     Inputs,
     Values,
     all_values,
@@ -104,7 +105,7 @@ def convert_conforming(
             faulty |= _on_cpu(kept, plan, report)
             plan = replan(manager, backend, faulty)
             continue
-        checked, unchecked = _checked(manager, converted, samples)
+        checked, unchecked = _checked(manager, converted, samples, report)
         result = ConvertedConforming(
             converted=converted,
             plan=plan,
@@ -134,17 +135,22 @@ def convert_conforming(
 
 
 def _checked(
-    manager: EdgeProgramManager, converted: Converted, samples: Sequence[Inputs]
+    manager: EdgeProgramManager, converted: Converted, samples: Sequence[Inputs], report: Callable[[str], None]
 ) -> tuple[list[tuple[Subgraph, PartitionConformance]], list[str]]:
     values = boundary_values(manager.exported_program(), converted.replaced, samples)
-    twins = twins_by_payload(converted.partitions)
     checked, unchecked = [], []
     for part in converted.replaced:
         try:
-            checked.append((part, check_partition(part, twins, values)))
+            checked.append((part, check_partition(part, converted.partitions, values)))
         except Exception as error:  # a check that fails shows nothing about the program, and must not end its build
             what = str(error) if isinstance(error, LowerdeckError) else repr(error)
             unchecked.append(f"partition {part.tag} was not checked: {what}")
+    for _, found in checked:
+        for name, worst in found.wrong_kernels.items():
+            report(
+                f"partition {found.partition}: LiteRT's {name} kernels compute something else than the quantized "
+                f"model, {worst}; this host executes it by kernels that agree"
+            )
     return checked, unchecked
 
 
@@ -164,7 +170,11 @@ def _with_program_checked(
     try:
         if converted.data_files:
             raise LowerdeckError("its constants are in files of their own")
-        opened = open_made_program(converted.program, twins_by_payload(converted.partitions), resolver="optimized")
+        wrong_kernels = {name for found in result.partitions for name in found.wrong_kernels}
+        resolver = next((name for name in KERNELS if name not in wrong_kernels), None)
+        if resolver is None:
+            raise LowerdeckError("its partitions need different kernels of LiteRT")
+        opened = open_made_program(converted.program, twins_by_payload(converted.partitions), resolver=resolver)
         program = FloatProgram(opened, converted.inputs, converted.outputs)
         errors = program_errors(program, manager.exported_program(), samples, converted.output_scales)
     except Exception as error:  # as above

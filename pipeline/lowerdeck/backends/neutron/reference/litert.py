@@ -99,17 +99,30 @@ def read_graph(model: bytes) -> Graph:
         ValueError: not a LiteRT flatbuffer, a damaged one, more than one subgraph, or a graph input or output with
             properties that this reader does not support.
     """
-    table = root(model, IDENTIFIER, "a LiteRT model")
-    subgraphs = list(table.tables(2))
-    if len(subgraphs) != 1:
-        raise ValueError(f"LiteRT model has {len(subgraphs)} subgraphs; a partition has exactly 1")
-    subgraph = subgraphs[0]
-    codes = [_operator_name(code) for code in table.tables(1)]
-    operators = tuple(_entry(codes, op.scalar(0, "I"), "operator code") for op in subgraph.tables(3))
+    subgraph, operators = _only_subgraph(model)
     tables = list(subgraph.tables(0))
     inputs, outputs = subgraph.numbers(1, "i"), subgraph.numbers(2, "i")
     tensors = {index: _tensor(_entry(tables, index, "tensor")) for index in (*inputs, *outputs)}
     return Graph(operators=operators, inputs=inputs, outputs=outputs, tensors=tensors)
+
+
+def operator_names(model: bytes) -> tuple[str, ...]:
+    """Names of the operators of the only subgraph of a LiteRT model, in execution order.
+
+    Raises:
+        ValueError: not a LiteRT flatbuffer, a damaged one, or more than one subgraph.
+    """
+    return _only_subgraph(model)[1]
+
+
+def _only_subgraph(model: bytes) -> tuple[Table, tuple[str, ...]]:
+    table = root(model, IDENTIFIER, "a LiteRT model")
+    subgraphs = list(table.tables(2))
+    if len(subgraphs) != 1:
+        raise ValueError(f"LiteRT model has {len(subgraphs)} subgraphs; a partition has exactly 1")
+    codes = [_operator_name(code) for code in table.tables(1)]
+    called = (_entry(codes, op.scalar(0, "I"), "operator code") for op in subgraphs[0].tables(3))
+    return subgraphs[0], tuple(called)
 
 
 def scratch_bytes(model: bytes) -> int:
