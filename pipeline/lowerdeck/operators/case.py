@@ -19,6 +19,8 @@ Shape = tuple[int, ...]
 IMAGE: Shape = (1, 8, 8, 16)
 """[1 x c x h x w], in multiples of 8 as Neutron requires."""
 ROWS: Shape = (4, 32)
+BOTH_BROADCAST: Sequence[Shape] = ((1, 8, 1, 16), (1, 8, 8, 1))
+"""Shapes of two inputs of which each has to be expanded."""
 
 
 @dataclass(frozen=True, kw_only=True)

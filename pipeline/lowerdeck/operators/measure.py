@@ -20,10 +20,12 @@ from lowerdeck.artifacts.conversion import converter_folder, write_converted
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
+from lowerdeck.conformance.partitions import rounding_noise
 from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, Reason
 from lowerdeck.contracts.quantization import QuantizationScheme, QuantizedTensor
+from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.operators.case import INPUT_LAYERS, OPERATOR, Case, program, samples
 from lowerdeck.operators.output_errors import Agreement, agreement
 from lowerdeck.operators.precisions import PRECISIONS
@@ -206,7 +208,10 @@ def _executed(
             inputs = _inputs(case, scheme)
             facts["executor"], actual = _attempt("execute", lambda: _run(inputs))
         expected = _attempt("execute in PyTorch", lambda: _expected(quantized, inputs))
-        facts["agreement"] = _attempt("compare", lambda: agreement(expected, actual, converted.output_scales, scheme))
+        rounded = _attempt("execute in PyTorch", lambda: _rounded(quantized, inputs)) if scheme.is_quantized else []
+        facts["agreement"] = _attempt(
+            "compare", lambda: agreement(expected, actual, converted.output_scales, scheme, rounded)
+        )
     except _StoppedError as error:
         facts["problem"] = str(error)
     return CaseResult(**(vars(measured) | facts))
@@ -215,6 +220,13 @@ def _executed(
 def _expected(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> Sequence[Any]:
     with torch.no_grad():
         return tree_leaves(quantized.module(check_guards=False)(*inputs))
+
+
+def _rounded(quantized: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> Sequence[Any]:
+    """The outputs if every quantize node rounds in another way."""
+    names = [node.name for node in quantized.graph.output_node().args[0]]
+    values = NodeValues(quantized, names, rounding_noise())(inputs)
+    return [values[name] for name in names]
 
 
 def _converted(partitioned: Partitioned, backend: Backend) -> Converted:

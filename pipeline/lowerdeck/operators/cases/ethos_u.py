@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import Flavor
-from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
+from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Case, Shape, function
 from lowerdeck.operators.measure import BackendArguments
 
 
@@ -184,6 +184,7 @@ _ONE_INPUT = (
 _TWO_INPUTS = (
     _pair("add.Tensor", torch.add),
     _case("add.Tensor", function(torch.add, alpha=2), "alpha=2", shapes=_PAIR),
+    _case("add.Tensor", function(torch.add), "both broadcast", shapes=BOTH_BROADCAST),
     _pair("cat.default", lambda x, y: torch.cat([x, y], 1)),
     _pair("mul.Tensor", torch.mul),
     _pair("sub.Tensor", torch.sub),
@@ -278,7 +279,21 @@ _LAYERS = (
     _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, groups=2), "two groups", has_input_layers=False),
     _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, stride=4), "stride 4", has_input_layers=False),
     _case("convolution.default", lambda: nn.Conv2d(8, 8, 3, dilation=2), "dilation=2", has_input_layers=False),
-    _case("convolution.default", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), "transposed", has_input_layers=False),
+    *(
+        _case("convolution.default", make, what, has_input_layers=False)
+        for what, make in (
+            ("transposed", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2)),
+            ("transposed, stride 3", lambda: nn.ConvTranspose2d(8, 8, 3, stride=3)),
+        )
+    ),
+    *(
+        _case(name, function(called, *arguments), "alone", has_input_layers=False)
+        for name, called, *arguments in (
+            ("sigmoid.default", torch.sigmoid),
+            ("tanh.default", torch.tanh),
+            ("view_copy.default", torch.reshape, (1, 8, -1)),
+        )
+    ),
 )
 
 _NOT_LISTED = (

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import Flavor
-from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
+from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Case, Function, Shape, function
 from lowerdeck.operators.measure import BackendArguments
 from lowerdeck.operators.precisions import PRECISIONS
 
@@ -75,6 +75,7 @@ _LISTED = (
     _case("add.Tensor", function(torch.add), shapes=_PAIR),
     _case("add.Tensor", function(torch.add, alpha=2), "alpha=2", shapes=_PAIR, violates="alpha"),
     _case("add.Tensor", function(torch.add), "other rank", shapes=(IMAGE, (8, 16)), violates="rank"),
+    _case("add.Tensor", function(torch.add), "both broadcast", shapes=BOTH_BROADCAST),
     _avg_pool("", 2, 2, count_include_pad=False),
     _avg_pool("ceil_mode", 3, 2, ceil_mode=True, violates="ceil_mode"),
     _avg_pool("padding, count_include_pad", 2, 2, 1, count_include_pad=True, violates="count_include_pad"),
@@ -85,6 +86,12 @@ _LISTED = (
     _case("cat.default", _CAT, "4 and 12 channels", shapes=((1, 4, 8, 16), (1, 12, 8, 16)), violates="inputs"),
     _case("cat.default", _CAT, "6 and 8 channels", shapes=((1, 6, 8, 16), IMAGE), violates="output"),
     _plain("clone.default", torch.clone),
+    _layer(
+        "clone.default",
+        lambda: nn.Sequential(nn.Conv2d(8, 8, 1), Function(torch.clone), nn.Conv2d(8, 8, 1)),
+        "between convolutions",
+        nodes="*clone*",
+    ),
     _plain("constant_pad_nd.default", F.pad, (1, 1, 1, 1)),
     _case("constant_pad_nd.default", function(F.pad, (0, 0, 0, 0, 1, 1)), "channels", violates="dims"),
     _layer("convolution.default", lambda: nn.Conv2d(8, 8, 3)),
@@ -116,12 +123,17 @@ _LISTED = (
     _case("mul.Tensor", function(torch.mul), "nine elements", shapes=(_NINE, _NINE), violates="size"),
     _layer("mm.default", lambda: nn.Linear(32, 16, bias=False), shapes=(ROWS,)),
     _layer("mm.default", lambda: nn.Linear(16, 8, bias=False), "4D", violates="rank"),
+    _case("mm.default", function(torch.mm), "two inputs", shapes=((8, 16), (16, 8))),
     _plain("relu.default", F.relu),
     _plain("tanh.default", torch.tanh),
+    _layer("tanh.default", function(torch.tanh), "alone"),
     _plain("view_copy.default", torch.reshape, (1, 8, 16, 8)),
+    _layer("view_copy.default", function(torch.reshape, (1, 8, 16, 8)), "alone"),
     _plain("sigmoid.default", torch.sigmoid),
+    _layer("sigmoid.default", function(torch.sigmoid), "alone"),
     _case("slice_copy.Tensor", function(lambda x: x[:, :, 2:6])),
     _case("slice_copy.Tensor", function(lambda x: x[:, 2:6]), "channels 2 to 6"),
+    _case("slice_copy.Tensor", function(lambda x: x[:, :, ::2]), "step 2"),
 )
 
 _NOT_LISTED = (
@@ -132,6 +144,7 @@ _NOT_LISTED = (
     _case("bmm.default", function(torch.bmm), shapes=((1, 8, 8), (1, 8, 8))),
     _plain("clamp.default", torch.clamp, -0.5, 0.5),
     _layer("convolution.default", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), "transposed"),
+    _layer("convolution.default", lambda: nn.ConvTranspose2d(8, 8, 3, stride=3), "transposed, stride 3"),
     _case("div.Tensor", function(torch.div), shapes=_PAIR, positive=True),
     _plain("elu.default", F.elu),
     _plain("erf.default", torch.erf),
@@ -151,7 +164,8 @@ _NOT_LISTED = (
     _case("prelu.default", lambda: nn.PReLU(8)),
     _case("prelu.default", lambda: nn.PReLU(8), "kept whole", options={"preserve_ops": ["aten.prelu.default"]}),
     _case("rsqrt.default", function(torch.rsqrt), positive=True),
-    _plain("_softmax.default", F.softmax, 1),
+    _plain("_softmax.default", F.softmax, -1),
+    _case("_softmax.default", function(F.softmax, 1), "dim 1"),
     _case("_softmax.default", function(F.softmax, -1), "2D", shapes=(ROWS,)),
     _case("sqrt.default", function(torch.sqrt), positive=True),
     _case("squeeze_copy.dims", function(lambda x: x.mean(2, keepdim=True).squeeze(2))),

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowerdeck.contracts.backends import DynamicDimension, Flavor
-from lowerdeck.operators.case import IMAGE, ROWS, Case, Shape, function
+from lowerdeck.operators.case import BOTH_BROADCAST, IMAGE, ROWS, Case, Shape, function
 from lowerdeck.operators.measure import BackendArguments
 
 TARGETS = (
@@ -19,7 +19,7 @@ TARGETS = (
         name="",
         backend="xnnpack",
         device={},
-        options={"additional_configs": ["EluConfig"]},  # the documentation lists elu, which is off by default
+        options={},
         flavor=Flavor(name="xnnpack_serializer", converter="xnnpack_serializer", options={}),
     ),
 )
@@ -112,6 +112,7 @@ _LISTED: Sequence[Case] = (
 _VARIANTS: Sequence[Case] = (
     _case("add", function(torch.add, alpha=2), "alpha=2", shapes=_PAIR, violates="alpha"),
     _case("add", function(lambda x: x + 1.0), "and a number", nodes="aten.*.Tensor"),
+    _case("add", function(torch.add), "both broadcast", shapes=BOTH_BROADCAST),
     _avg_pool("ceil_mode", 3, 2, ceil_mode=True, violates="ceil_mode"),
     _avg_pool("padding, count_include_pad", 2, 2, 1, count_include_pad=True, violates="count_include_pad"),
     _avg_pool("count_include_pad without padding", 2, 2, violates="count_include_pad"),
@@ -137,6 +138,7 @@ _VARIANTS: Sequence[Case] = (
             ("and relu", lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU())),
         )
     ),
+    _case("elu", function(F.elu), "additional_configs", options={"additional_configs": ["EluConfig"]}),
     _case("hardtanh", function(F.relu6), "0 to 6"),
     _layer(
         "linear", lambda: nn.Linear(32, 16, bias=False), "without bias", shapes=(ROWS,), precisions=_VARIANT_AND_DYNAMIC
@@ -210,13 +212,23 @@ _NOT_LISTED = (
     _plain("clone", torch.clone),
     _plain("cos", torch.cos),
     _layer("conv_transpose2d", lambda: nn.ConvTranspose2d(8, 8, 2, stride=2), precisions=(*_FLOATS, "int8")),
+    _layer("conv_transpose2d", lambda: nn.ConvTranspose2d(8, 8, 3, stride=3), "stride 3", precisions=_VARIANT),
     _case("max.dim", function(lambda x: torch.max(x, 1, keepdim=True)), precisions=_FLOATS),
+    _case("max.dim", function(lambda x: torch.max(x, 1)[0]), "values only", precisions=_FLOATS, nodes="aten.max.*"),
     _case("mm", function(torch.mm), shapes=((4, 8), (8, 4)), precisions=_FLOATS),
     _case("prelu", lambda: nn.PReLU(8)),
     _plain("sin", torch.sin),
     _case("unsqueeze_copy", function(torch.unsqueeze, -1), "last", shapes=(_SEQUENCE,)),
     _case("unsqueeze_copy", function(torch.unsqueeze, 1), "dim 1", shapes=(_SEQUENCE,)),
     _plain("view_copy", torch.reshape, (1, 8, -1)),
+    *(
+        _layer(name, function(called, *arguments), "alone", precisions=("int8",))
+        for name, called, *arguments in (
+            ("sigmoid", torch.sigmoid),
+            ("tanh", torch.tanh),
+            ("view_copy", torch.reshape, (1, 8, -1)),
+        )
+    ),
     _plain("adaptive_avg_pool2d", F.adaptive_avg_pool2d, 1),
     _case("sum", function(torch.sum, 1), precisions=_FLOATS),
     _case("squeeze", function(torch.squeeze, 0), precisions=_FLOATS),
