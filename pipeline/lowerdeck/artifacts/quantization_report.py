@@ -7,15 +7,23 @@ from collections.abc import Sequence
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
+from lowerdeck.contracts.evaluation import QuantizationLoss
 from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
 
 
-def write_quantization_report(tensors: Sequence[QuantizedTensor]) -> None:
-    """Write all quantized tensors with their representable ranges and clipped shares."""
+def write_quantization_report(tensors: Sequence[QuantizedTensor], loss: QuantizationLoss | None = None) -> None:
+    """Write all quantized tensors with their representable ranges, clipped shares, and what is lost at them.
+
+    Args:
+        tensors: All quantized tensors.
+        loss: Where the program departs from the float one; None where it is near it.
+    """
+    lossy = {} if loss is None else {layer.node: dataclasses.asdict(layer) for layer in loss.layers}
     report = []
     for tensor in tensors:
         seen = tensor.observed
         derived = {"representable": tensor.representable, "clipped_share": seen.clipped_share if seen else None}
+        derived["loss"] = lossy.get(tensor.node)
         report.append(dataclasses.asdict(tensor) | derived)
     write_json(paths.QUANTIZATION_REPORT, report)
 

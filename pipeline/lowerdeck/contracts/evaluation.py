@@ -57,6 +57,41 @@ class LayerMetrics:
     """Signal-to-quantization-noise ratio over all samples."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LossyLayer:
+    """A layer at which the quantized program departs from the float one."""
+
+    node: str
+    """Name of the node in the float program."""
+    operator: str
+    module: str
+    """Path of its module; empty where unknown."""
+    sqnr_db: float
+    """Signal-to-quantization-noise ratio of its result."""
+    inputs_sqnr_db: float
+    """That of its inputs, the lowest of several."""
+    ways_out: tuple[str, ...]
+    """What may keep its precision, as configuration."""
+
+    def __str__(self) -> str:
+        module = f", {self.module}" if self.module else ""
+        return (
+            f"{self.node} ({self.operator}{module}): {self.sqnr_db:.1f} dB, its inputs {self.inputs_sqnr_db:.1f} dB; "
+            f"try {' or '.join(self.ways_out)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationLoss:
+    """A quantized program whose outputs are far from the float program's."""
+
+    sqnr_db: float
+    """Signal-to-quantization-noise ratio of the output that is farthest off."""
+    num_samples: int
+    layers: tuple[LossyLayer, ...]
+    """The layers at which most is lost, worst first; empty where no tensor of the two programs can be matched."""
+
+
 class Metric(Protocol):
     """A module `pipeline/lowerdeck/metrics/NAME.py`, chosen in `evaluation.metrics`."""
 

@@ -1,0 +1,110 @@
+"""Whether a quantized program is far from the float one, at which layers it departs from it, and what may help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from lowerdeck.contracts.evaluation import LayerMetrics, LossyLayer, QuantizationLoss
+from lowerdeck.contracts.samples import Sample
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers
+from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, sqnr_db
+from lowerdeck.graph.node_values import NodeValues
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from lowerdeck.contracts.quantization import QuantizedTensor
+    from lowerdeck.contracts.samples import Split
+
+_MAX_LAYERS = 5
+_LEAST_DROP_DB = 6.0
+"""A layer that loses less, one bit, is none at which the loss arises."""
+_CLIPPING = 1e-3
+"""Share of clipped values from which an observer that clips nothing is suggested."""
+
+
+def quantization_loss(
+    exported: ExportedProgram,
+    quantized: ExportedProgram,
+    samples: Sequence[tuple[torch.Tensor, ...]],
+    tensors: Sequence[QuantizedTensor],
+    least_sqnr_db: float,
+) -> QuantizationLoss | None:
+    """Compare the outputs of two programs, and their layers only if the outputs are far apart.
+
+    Args:
+        exported: The float ATen program.
+        quantized: The quantized ATen program.
+        samples: Inputs of the model; calibration samples.
+        tensors: The quantization report, for what may help.
+        least_sqnr_db: Outputs with less signal-to-quantization-noise ratio are far off.
+
+    Returns:
+        None where the outputs are near enough, or nothing can be said of them: no samples, or no float outputs.
+    """
+    found = _outputs_sqnr_db(exported, quantized, samples)
+    if found is None or found >= least_sqnr_db:
+        return None
+    split = cast("Split", [Sample(inputs=inputs, label=None, digest="") for inputs in samples])
+    layers = {layer.node: layer for layer in compare_layers(exported, quantized, split, range(len(samples)))}
+    lossy = [_lossy(layer, _inputs_sqnr_db(exported, layers, layer.node), tensors) for layer in layers.values()]
+    below = [layer for layer in lossy if layer.sqnr_db < least_sqnr_db]
+    departing = [layer for layer in below if layer.inputs_sqnr_db - layer.sqnr_db >= _LEAST_DROP_DB]
+    worst = sorted(departing or below, key=lambda layer: layer.sqnr_db - layer.inputs_sqnr_db)
+    return QuantizationLoss(sqnr_db=found, num_samples=len(samples), layers=tuple(worst[:_MAX_LAYERS]))
+
+
+def _outputs_sqnr_db(
+    exported: ExportedProgram, quantized: ExportedProgram, samples: Sequence[tuple[torch.Tensor, ...]]
+) -> float | None:
+    """That of the worst output; None where no output has a signal in floats."""
+    names = [tuple(map(str, program.graph_signature.user_outputs)) for program in (exported, quantized)]
+    execute = [NodeValues(program, set(outputs)) for program, outputs in zip((exported, quantized), names, strict=True)]
+    pairs = list(zip(*names, strict=True))
+    signal, noise = [0.0] * len(pairs), [0.0] * len(pairs)
+    for inputs in samples:
+        expected, actual = (values(inputs) for values in execute)
+        for index, (name, other) in enumerate(pairs):
+            if name in expected and expected[name].is_floating_point():
+                wanted = expected[name].double()
+                signal[index] += float(wanted.square().sum())
+                noise[index] += float((actual[other].double() - wanted).square().sum())
+    return min((sqnr_db(*powers) for powers in zip(signal, noise, strict=True) if powers[0]), default=None)
+
+
+def _inputs_sqnr_db(exported: ExportedProgram, layers: Mapping[str, LayerMetrics], name: str) -> float:
+    """The lowest of the tensors before a layer that were compared; IDENTICAL_DB where there are none."""
+    (node,) = (node for node in exported.graph.nodes if node.name == name)
+    waiting, seen, found = list(node.all_input_nodes), set[torch.fx.Node](), [IDENTICAL_DB]
+    while waiting:
+        before = waiting.pop()
+        if before in seen:
+            continue
+        seen.add(before)
+        if before.name in layers:
+            found.append(layers[before.name].sqnr_db)
+        else:
+            waiting += before.all_input_nodes
+    return min(found)
+
+
+def _lossy(layer: LayerMetrics, inputs_sqnr_db: float, tensors: Sequence[QuantizedTensor]) -> LossyLayer:
+    observed = [tensor.observed for tensor in tensors if tensor.node == layer.node and tensor.observed]
+    weights = [tensor for tensor in tensors if tensor.is_constant and layer.module and tensor.module == layer.module]
+    ways_out = []
+    if any(weight.dtype != "int32" and len(weight.scales) == 1 for weight in weights):
+        ways_out.append("quantization.weight_granularity: per_channel, if the target offers it")
+    if any(seen.clipped_share > _CLIPPING for seen in observed):
+        ways_out.append("quantization.activation_observer: {kind: min_max}")
+    what = f"quantization.keep_float: [{layer.module}]" if layer.module else "quantization.scheme: int16x8 or float32"
+    return LossyLayer(
+        node=layer.node,
+        operator=layer.operator,
+        module=layer.module,
+        sqnr_db=layer.sqnr_db,
+        inputs_sqnr_db=inputs_sqnr_db,
+        ways_out=(*ways_out, what),
+    )

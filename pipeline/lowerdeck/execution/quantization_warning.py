@@ -1,0 +1,37 @@
+"""What stage quantize says about a program that is far from the float one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lowerdeck.execution.resolved_config import section
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from lowerdeck.contracts.evaluation import QuantizationLoss
+    from lowerdeck.contracts.quantization import QuantizedTensor
+
+
+def warn_of_loss(quantized: ExportedProgram, tensors: Sequence[QuantizedTensor]) -> QuantizationLoss | None:
+    """Print where the quantized program loses precision, if it is far from the float one, and return it."""
+    from lowerdeck.artifacts import check_inputs, paths, programs
+    from lowerdeck.config.schema import QuantizationConfig
+    from lowerdeck.evaluation.quantization_loss import quantization_loss
+
+    least_sqnr_db = section(QuantizationConfig).warn_below_sqnr_db
+    if least_sqnr_db is None:
+        return None
+    # Preparing a program for quantization modifies it, so it is read again.
+    exported, samples = programs.read_program(paths.EXPORTED), check_inputs.read_check_inputs()
+    loss = quantization_loss(exported, quantized, samples, tensors, least_sqnr_db)
+    if loss is None:
+        return None
+    print(
+        f"quantize: warning: the quantized program is far from the float one: {loss.sqnr_db:.1f} dB on "
+        f"{loss.num_samples} calibration samples (quantization.warn_below_sqnr_db: {least_sqnr_db:g}). It is lost at"
+    )
+    for layer in loss.layers:
+        print(f"  {layer}")
+    return loss

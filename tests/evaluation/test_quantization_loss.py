@@ -1,0 +1,100 @@
+"""lowerdeck.evaluation.quantization_loss on programs whose quantization is inserted by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers the quantize and dequantize operators
+from torch.export import ExportedProgram
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.quantization_report import read_quantization_report, write_quantization_report
+from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
+from lowerdeck.evaluation import quantization_loss as module
+from lowerdeck.evaluation.quantization_loss import quantization_loss
+from tests.evaluation.test_layerwise_sqnr_by_hand import EXAMPLE, quantized
+
+SAMPLES = [(torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(seed)),) for seed in range(3)]
+FINE = {"x": 0.03, "conv2d": 0.03, "conv2d_1": 0.03, "linear": 0.03}
+
+
+class Network(nn.Module):
+    """Two convolutions and a linear layer: float32 [1 x 2 x 4 x 4] -> [1 x 3]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1), nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.second(torch.relu(self.first(x))).flatten(1))
+        return logits
+
+
+@pytest.fixture(scope="module")
+def exported() -> ExportedProgram:
+    torch.manual_seed(0)
+    return torch.export.export(Network().eval(), EXAMPLE)
+
+
+def tensor(node: str = "", **more: Any) -> QuantizedTensor:
+    described: dict[str, Any] = {"dtype": "int8", "quant_min": -128, "quant_max": 127, "axis": None}
+    values = described | {"scales": (0.1,), "zero_points": (0,), "node": node} | more
+    return QuantizedTensor(name=node or "weight", source=node or "weight", **values)
+
+
+def test_a_program_near_the_float_one_costs_no_comparison_of_layers(
+    exported: ExportedProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(*_: object) -> Any:
+        raise AssertionError("compared layers")
+
+    monkeypatch.setattr(module, "compare_layers", compare)
+    assert quantization_loss(exported, quantized(exported, FINE), SAMPLES, [], 15.0) is None
+    assert quantization_loss(exported, quantized(exported, FINE), [], [], 15.0) is None
+    with pytest.raises(AssertionError, match="compared layers"):
+        quantization_loss(exported, quantized(exported, FINE), SAMPLES, [], 150.0)
+
+
+def test_the_layer_is_named_at_which_precision_is_lost(exported: ExportedProgram) -> None:
+    clipped = quantized(exported, FINE | {"conv2d_1": 1e-4})
+    seen = ObservedRange(minimum=-1.0, maximum=1.0, num_values=100, num_clipped=90)
+    tensors = [
+        tensor("conv2d_1", module="second", observed=seen),
+        tensor(module="second", is_constant=True),
+        tensor(module="first", is_constant=True),
+    ]
+    loss = quantization_loss(exported, clipped, SAMPLES, tensors, 10.0)
+    assert loss is not None
+    assert loss.sqnr_db < 1
+    (layer,) = loss.layers  # and not the linear layer, which only passes the error on
+    assert (layer.node, layer.module, layer.operator) == ("conv2d_1", "second", "aten.conv2d.default")
+    assert layer.sqnr_db < 1 < 25 < layer.inputs_sqnr_db
+    assert layer.ways_out == (
+        "quantization.weight_granularity: per_channel, if the target offers it",
+        "quantization.activation_observer: {kind: min_max}",
+        "quantization.keep_float: [second]",
+    )
+    assert str(layer).startswith("conv2d_1 (aten.conv2d.default, second): 0.")
+
+
+def test_without_a_single_drop_the_layers_below_the_threshold_are_named(exported: ExportedProgram) -> None:
+    loss = quantization_loss(exported, quantized(exported, {"linear": 0.03}), SAMPLES, [], 100.0)
+    assert loss is not None
+    assert [layer.node for layer in loss.layers] == ["linear"]
+    assert loss.layers[0].ways_out == ("quantization.keep_float: [head]",)
+
+
+def test_the_loss_is_in_the_report(exported: ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    loss = quantization_loss(exported, quantized(exported, FINE | {"conv2d_1": 1e-4}), SAMPLES, [], 10.0)
+    tensors = [tensor("conv2d_1"), tensor("linear")]
+    write_quantization_report(tensors, loss)
+    lossy, other = json.loads(paths.QUANTIZATION_REPORT.read_text())
+    assert lossy["loss"]["ways_out"] == ["quantization.keep_float: [second]"]
+    assert other["loss"] is None
+    assert read_quantization_report() == tensors
