@@ -54,8 +54,8 @@ def agreement(
     others = rounded or expected
     compared = (_compare(*pair, scheme) for pair in zip(expected, actual, scales, others, strict=True))
     error, unit, limit = max(compared, key=lambda result: result[0] / (result[2] or 1e-9))
-    rounded = round(error, 1) if unit == LSB else float(f"{error:.0e}")
-    return Agreement(max_error=rounded, unit=unit, within_limit=error <= limit + (0.01 if unit == LSB else 0.0))
+    shown = round(error, 1) if unit == LSB else float(f"{error:.0e}")
+    return Agreement(max_error=shown, unit=unit, within_limit=error <= limit + (0.01 if unit == LSB else 0.0))
 
 
 def _compare(
