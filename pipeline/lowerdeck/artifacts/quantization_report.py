@@ -22,8 +22,11 @@ def write_quantization_report(tensors: Sequence[QuantizedTensor], loss: Quantiza
     report = []
     for tensor in tensors:
         seen = tensor.observed
-        derived = {"representable": tensor.representable, "clipped_share": seen.clipped_share if seen else None}
-        derived["loss"] = lossy.get(tensor.node)
+        derived = {
+            "representable": tensor.representable,
+            "clipped_share": seen.clipped_share if seen else None,
+            "loss": lossy.get(tensor.node),
+        }
         report.append(dataclasses.asdict(tensor) | derived)
     write_json(paths.QUANTIZATION_REPORT, report)
 
