@@ -23,10 +23,6 @@ EXCEPTIONS = {
         "runtime/test_twins_by_hand.py",
         "opened by the name of its delegate, as programs have it",
     ),
-    "backends/neutron/twin.py": (
-        "runtime/test_twins_by_hand.py",
-        "opened by the name of its delegate, as programs have it",
-    ),
     "cli/__main__.py": ("cli/test_main.py", "calls main and nothing else"),
     "comparison/terminal.py": ("cli/test_compare.py", "its text is what the command prints"),
     "compat": ("compat/test_replacement.py", "found by their places, and checked one by one"),
