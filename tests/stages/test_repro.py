@@ -412,7 +412,7 @@ def test_there_is_an_entry_for_every_stage() -> None:
 _QUANTIZER_ONLY = {"name", "default_flavor", "options", "fingerprint"}
 _MEASURED_LATER = {"name", "metrics", "max_samples", "layer_samples", "resolver"}
 LEFT_OUT = {
-    ("calibrate", "quantization"): {"name", "group_size"},
+    ("calibrate", "quantization"): {"name", "group_size", "warn_below_sqnr_db"},
     ("calibrate", "target"): _QUANTIZER_ONLY,
     ("quantize", "quantization"): {"name", "num_calibration_samples", "calibration_choice"},
     ("quantize", "target"): _QUANTIZER_ONLY,
