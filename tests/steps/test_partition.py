@@ -193,6 +193,25 @@ def test_a_float_network_is_not_for_an_npu(lowered: Callable[[str], Lowered]) ->
         partition(build.exported(), build.backend())
 
 
+def test_an_operator_that_no_processor_computes_is_named_with_its_place(lowered: Callable[[str], Lowered]) -> None:
+    class Inverse(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gauss = torch.nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.erfinv(torch.tanh(self.gauss(x)))
+
+    with pytest.raises(LowerdeckError) as caught:
+        partition(export(Inverse().eval(), [[1, 3, 4, 4]]), lowered("xnnpack_cpu").backend())
+    message = str(caught.value)
+    assert message.startswith(
+        "xnnpack does not delegate aten.erfinv.default, and ExecuTorch decomposes it for no kernel"
+    )
+    assert "erfinv (aten.erfinv.default, " in message
+    assert "test_partition.py:" in message
+
+
 def test_xnnpack_takes_a_float_network(lowered: Callable[[str], Lowered]) -> None:
     build = lowered("xnnpack_cpu")
     plan = partition(build.exported(), build.backend()).plan

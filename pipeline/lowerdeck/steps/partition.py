@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import PartitionResult
+from torch._export.verifier import SpecViolationError
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.conformance.programs import edge_deviation
@@ -27,13 +29,15 @@ from lowerdeck.contracts.partition_hooks import (
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.plan_builder import planned_nodes
-from lowerdeck.graph.nodes import DELEGATION_TAG
+from lowerdeck.graph import library_errors
+from lowerdeck.graph.nodes import DELEGATION_TAG, operator_name
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
+_NOT_CORE = re.compile(r"Operator torch\._ops\.(\S+) is not in Core ATen opset")
 PreservedOps = tuple[list[str], list[str]]
 """Names of the operators that a partitioner may preserve from decomposition, and of the nodes that it preserves."""
 
@@ -59,23 +63,41 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
 
     Raises:
         NothingDelegatedError: no node would be delegated; the message lists the reasons.
-        LowerdeckError: a node has neither a partition nor a reason, or a size has no upper bound.
+        LowerdeckError: a node has neither a partition nor a reason, no processor of the target computes it, or a size
+            has no upper bound.
     """
     lowering = backend.lowering(program)
     edge_config = lowering.edge_config or EdgeCompileConfig()
     with fast_graph_passes(), _planning(lowering, backend) as planner:
-        manager = to_edge_transform_and_lower(
-            program,
-            transform_passes=lowering.transform_passes,
-            partitioner=[partition_chain(lowering, planner.hook)],
-            compile_config=edge_config,
-        )
+        try:
+            manager = to_edge_transform_and_lower(
+                program,
+                transform_passes=lowering.transform_passes,
+                partitioner=[partition_chain(lowering, planner.hook)],
+                compile_config=edge_config,
+            )
+        except SpecViolationError as error:
+            raise _not_core_error(error, program, backend) from error
     assert planner.preserved_ops is not None, "ExecuTorch determines preserved operators before it partitions"
     return Partitioned(
         program=manager.exported_program(),
         edge_config=edge_config,
         preserved_ops=planner.preserved_ops,
         plan=_require_delegation(planner.plan),
+    )
+
+
+def _not_core_error(error: SpecViolationError, program: ExportedProgram, backend: Backend) -> Exception:
+    """An error that names the operators that are neither delegated nor decomposed; `error` where it names none."""
+    named = _NOT_CORE.search(str(error))
+    nodes = [node for node in program.graph.nodes if named and operator_name(node) == named[1]]
+    if named is None:
+        return error
+    places = ", ".join(map(library_errors.described_node, nodes)) or named[1]
+    return LowerdeckError(
+        f"{backend.name} does not delegate {named[1]}, and ExecuTorch has no CPU kernel for it: {places}\n"
+        "Rewrite that line of the model with core ATen operators (torch's documentation lists them), or choose a "
+        "target that delegates it"
     )
 
 
