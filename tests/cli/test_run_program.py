@@ -201,7 +201,7 @@ class TestRefusals:
         monkeypatch: pytest.MonkeyPatch,
     ) -> Callable[..., str]:
         """(names of files, options) -> the message."""
-        monkeypatch.chdir(lowered("xnnpack").folder)  # a build of one's own is not tried in a process first
+        monkeypatch.chdir(lowered("xnnpack").folder)  # the build of the project is not tried in a process first
         np.save(tmp_path / "double.npy", x.astype(np.float64))
         np.save(tmp_path / "small.npy", x[..., :4])
         np.save(tmp_path / "object.npy", np.array([None]), allow_pickle=True)

@@ -87,7 +87,8 @@ def test_the_option_composes_for_a_target_that_has_it(
     refusals = []
     for target in [option] if group == "target" else TARGETS:
         try:
-            config = composed(**{"target": target, group: option})
+            dataset = {"dataset": "random"} if group == "model" else {}  # it fits every model
+            config = composed(**dataset, **{"target": target, group: option})
         except ConfigurationError as refusal:
             refusals.append(str(refusal))
             continue

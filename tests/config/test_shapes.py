@@ -108,5 +108,5 @@ def test_what_cannot_be_is_refused(
 def test_dimensions_of_several_inputs_are_numbered(composed: Callable[..., Config]) -> None:
     shapes = {"input_shapes": [[1, 3, 32, 32], [1, 8]]}
     dimensions = [HEIGHT, {"input": 1, "dim": 1, "min": 4, "max": 40}]
-    config = composed(overrides={"model": shapes | {"dynamic_shapes": dimensions}})
+    config = composed(dataset="random", overrides={"model": shapes | {"dynamic_shapes": dimensions}})
     assert [(dimension.input, dimension.dim) for dimension in config.model.dynamic_shapes] == [(0, 2), (1, 1)]

@@ -53,7 +53,7 @@ def crashes(call: Callable[[], Any]) -> bool:
 
 
 def tamper(build: Lowered, crash: Callable[[bytes], Any]) -> None:
-    """Alter bytes of the only twin or payload until `crash` of it ends a process, and mend all digests."""
+    """Alter bytes of the only twin or payload until `crash` of it ends a process, and correct all digests."""
     manifest = json.loads((build.folder / paths.MANIFEST).read_text())
     (partition,) = manifest["partitions"]
     payload = bytes(read_pte(build.program.read_bytes())[0].delegates[0].payload)
@@ -78,7 +78,7 @@ def tamper(build: Lowered, crash: Callable[[bytes], Any]) -> None:
     (build.folder / paths.MANIFEST).write_text(json.dumps(manifest))
 
 
-def test_a_tampered_tosa_graph_under_a_mended_digest(
+def test_a_tampered_tosa_graph_under_a_corrected_digest(
     copied: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lowerdeck.runtime.tosa_twin import read_ports
@@ -103,7 +103,7 @@ def test_a_tampered_tosa_graph_under_a_mended_digest(
 
 
 @pytest.mark.slow
-def test_a_tampered_xnnpack_payload_under_a_mended_digest(copied: Callable[[str], Lowered]) -> None:
+def test_a_tampered_xnnpack_payload_under_a_corrected_digest(copied: Callable[[str], Lowered]) -> None:
     build = copied("xnnpack")
     intact = build.program.read_bytes()
     payload = bytes(read_pte(intact)[0].delegates[0].payload)

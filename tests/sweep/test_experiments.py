@@ -49,7 +49,7 @@ def composed(params: dict[str, Any]) -> Config | None:
 
 
 def test_every_named_sweep_is_tested_here() -> None:
-    assert NAMES == ["calibration", "delegation", "flavors", "precision", "release", "search"]
+    assert NAMES == ["calibration", "delegation", "flavors", "precision", "release", "search", "torchvision"]
 
 
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "ethos_u55_128", "xnnpack_cpu"])
@@ -82,6 +82,20 @@ def test_flavors_names_every_converter_of_neutron(points: Callable[..., list[Con
         if yaml.safe_load(path.read_text()).get("backend") == "neutron" and "???" not in path.read_text()
     }
     assert sorted(config.flavor.name for config in found if config is not None) == sorted(own)
+
+
+def test_torchvision_has_every_classifier_of_it_on_a_target_of_each_kind(
+    points: Callable[..., list[Config | None]],
+) -> None:
+    found = points("torchvision")
+    own = {
+        path.stem
+        for path in (CONF / "model").glob("*.yaml")
+        if yaml.safe_load(path.read_text())["source"] == "torchvision"
+    }
+    assert None not in found
+    assert {config.model.name for config in found if config} == own
+    assert len(found) == 4 * len(own)
 
 
 def test_what_is_typed_narrows_a_named_sweep(points: Callable[..., list[Config | None]]) -> None:

@@ -42,15 +42,16 @@ class ConverterTimeoutError(ConversionError):
 class PartitionCompilationError(ConversionError):
     """A backend did not compile one of its partitions."""
 
-    def __init__(self, message: str, nodes: frozenset[str]) -> None:
-        """Store the partition's nodes next to the message.
+    def __init__(self, message: str, nodes: frozenset[str], failure: str) -> None:
+        """Store the partition's nodes and the failure next to the message.
 
         Args:
             message: What failed and at which operator.
             nodes: Names of the partition's nodes in the edge program.
+            failure: What the compiler said, in one line.
         """
         super().__init__(message)
-        self.nodes = nodes
+        self.nodes, self.failure = nodes, failure
 
 
 class ProgramError(LowerdeckError):

@@ -40,10 +40,12 @@ def naming_failed_partition(plan: DelegationPlan) -> Iterator[None]:
         if program is None:
             raise
         tag, nodes = _partition_of(program, plan)
-        what = str(error) if isinstance(error, LowerdeckError) else library_errors.described(error)
+        if isinstance(error, LowerdeckError):  # its message is for users and names the partition
+            raise PartitionCompilationError(str(error), nodes, str(error).splitlines()[0]) from error
+        failure = library_errors.described(error)
         computing = sum(node.compute for node in plan.nodes if node.name in nodes)
-        message = f"partition {tag} ({computing} operators) was not compiled: {what}"
-        raise PartitionCompilationError(message, nodes) from error
+        message = f"partition {tag} ({computing} operators) was not compiled: {failure}"
+        raise PartitionCompilationError(message, nodes, failure) from error
 
 
 def same_failure(error: BaseException, other: BaseException) -> bool:

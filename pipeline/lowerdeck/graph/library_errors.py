@@ -57,7 +57,7 @@ def _text(error: BaseException) -> str:
 
 
 def described_node(node: torch.fx.Node) -> str:
-    """A node for a person: `aten_add_tensor (aten.add.Tensor, layer1.0, resnet.py:92)`."""
+    """A node for a person: `aten_add_tensor (aten.add.Tensor, layer1.0, resnet8.py:41)`."""
     found = (operator_name(node), module_path(node), source_line(node.meta.get("stack_trace")))
     return f"{node.name} ({', '.join(filter(None, found))})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
@@ -39,6 +40,7 @@ from lowerdeck.steps.quantize import quantize
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+_PLACE = re.compile(r" \(at \w+ \([^()]*\)\)")
 _NUM_SAMPLES = 4
 """Number of inputs to calibrate with; the first one is also executed."""
 _MOVING = ("XNNConvert", "XNNStaticTranspose", "XNNStaticReshape", "XNNCopy")
@@ -296,6 +298,6 @@ def _innermost_frame(error: Exception) -> traceback.FrameSummary:
 
 
 def _one_line(error: Exception) -> str:
-    """The first 200 characters of the message, without line breaks."""
-    message = " ".join(str(error).split())
+    """The first 200 characters of the message, without line breaks and without the place, which is in the case."""
+    message = _PLACE.sub("", " ".join(str(error).split()))
     return message if len(message) <= 200 else f"{message[:200]} ..."

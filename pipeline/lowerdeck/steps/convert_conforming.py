@@ -233,9 +233,8 @@ def _uncompilable(
 ) -> dict[str, Reason]:
     """The reason of every computing node that has to stay on the CPU because the compiler fails on it."""
     found: dict[str, Reason] = {}
-    failure = str(error).partition(" was not compiled: ")[2].splitlines()[0]
     for units in uncompilable_pieces(error, pieces, graph):
-        message = f"the backend's compiler fails on it{_together(units)}: {failure}"
+        message = f"the backend's compiler fails on it{_together(units)}: {error.failure}"
         reason = Reason(code=ReasonCode.NOT_COMPILED, message=message, check="convert")
         found |= dict.fromkeys(_cheapest(units, plan), reason)
     return found

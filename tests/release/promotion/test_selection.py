@@ -46,7 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"overrides": {"target": {"default_flavor": "eiq_neutron_sdk"}}},
         {"overrides": {"target": {"default_flavor": "eiq_neutron_sdk"}}},
     ),
-    "single values, of which defaults are no override": (
+    "single values, of which defaults and what compose clears are no override": (
         {
             "target": "xnnpack_cpu",
             "overrides": {
@@ -62,7 +62,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "build": {"seed": 2},
                 "target": {"options": {"operators_not_to_delegate": ["aten::add"]}},
                 "quantization": {"keep_float": ["stack3.*"], "activation_observer": {"kind": "min_max"}},
-                "firmware": {"section": None},
             },
         },
     ),

@@ -294,7 +294,7 @@ def _run(flavor: ConverterFlavor, job: dict[str, Any], folder: Path, timeout_s: 
 
 
 def _remedy(flavor: ConverterFlavor, kind: str | None) -> str:
-    assert kind is None or kind in convert_worker.ERROR_KINDS
+    assert kind in (None, child.TIME_LIMIT, *convert_worker.ERROR_KINDS)
     if kind == "missing_sdk" and flavor.sdk_module == INSTALLED_SDK:
         return MISSING_SDK
     return {

@@ -67,7 +67,7 @@ class _Override:
     """Section, key and, in a mapping, option."""
     value: Any
     is_certain: bool
-    """Whether conf/ sets another value; if it sets none, the value may be the default."""
+    """Whether conf/ sets another value that compose cannot have derived; if it sets none, it may be the default."""
     is_required: bool = False
     """Whether conf/ leaves it to the user (`???`)."""
 
@@ -170,7 +170,9 @@ def _overrides(
         elif name not in base or (isinstance(given, str) and "${" in given):
             yield _Override(keys=(*keys, name), value=value, is_certain=False)
         elif value != given:
-            yield _Override(keys=(*keys, name), value=value, is_certain=True, is_required=given == "???")
+            # compose itself clears values that do not apply, e.g. a section of command streams on a CPU.
+            is_certain, is_required = value is not None, given == "???"
+            yield _Override(keys=(*keys, name), value=value, is_certain=is_certain, is_required=is_required)
 
 
 def _excess(base: Mapping[str, Any], wanted: Mapping[str, Any], depth: int = _MERGED_DEPTH) -> int:
