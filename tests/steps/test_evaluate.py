@@ -229,7 +229,7 @@ def test_a_program_that_this_host_cannot_execute_is_a_finding() -> None:
 
     class Refusing:
         num_processes, executor = 1, "ExecuTorch runtime"
-        __call__ = staticmethod(refused)
+        first_call = staticmethod(refused)
 
     found = evaluate_delegated(Refusing, [0, 1], Data(Labels([0, 1])))  # type: ignore[arg-type]  # a stand-in
     assert (found.failure, found.executed_by) == ("partition 0: no such kernel", "nothing")
