@@ -252,4 +252,4 @@ def test_stages_depend_on_every_key_that_they_read_and_on_no_other() -> None:
     of_samples = {"num_calibration_samples", "calibration_choice"}
     fields = set(QuantizationConfig.__dataclass_fields__)
     assert keys("quantize") == fields - {"name"} - of_samples
-    assert keys("calibrate") == fields - {"name", "group_size"}
+    assert keys("calibrate") == fields - {"name", "group_size", "warn_below_sqnr_db"}

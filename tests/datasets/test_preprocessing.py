@@ -185,7 +185,7 @@ class TestShapes:
 
     @pytest.mark.parametrize("resize", [0, -1])
     def test_no_size(self, resize: int) -> None:
-        with pytest.raises(ValueError, match=f"resize is {resize}; it must be at least 1"):
+        with pytest.raises(ValueError, match=f"resize is {resize}; it must be from 1 to 16,384 pixels"):
             check_resize(resize, "bilinear")
 
     def test_unknown_interpolation(self) -> None:

@@ -56,7 +56,7 @@ def test_fingerprint_follows_the_options() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"num_evaluation is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match=r"num_evaluation is 0; it must be from 1 to 1,000,000"):
         random_inputs.Options(num_evaluation=0)
     with pytest.raises(ConfigurationError, match=r"begin with a batch dimension of 1"):
         random_inputs.load(random_inputs.Options(), [[2, 3]], 0)
