@@ -191,15 +191,21 @@ def test_recipe_seed_and_rate_change_the_weights(lowered: Callable[[str], Lowere
     assert len({as_bytes(state) for state in states}) == 4
 
 
-def test_weights_that_are_no_longer_finite_are_said(
+def test_weights_that_are_no_longer_finite_are_said(lowered: Callable[[str], Lowered]) -> None:
+    recipe = dataclasses.replace(RECIPE, learning_rate=1e38)
+    # What is rounded is clipped as well, and finite: the step is seen in a layer that stays float.
+    scheme = dataclasses.replace(SCHEME, rules=(ModuleRule(modules=("stem.0",)),))
+    with pytest.raises(LowerdeckError, match=r"diverged.*lower quantization\.training\.learning_rate"):
+        trained(lowered("xnnpack_cpu"), recipe=recipe, scheme=scheme)
+
+
+def test_a_sample_that_is_not_finite_is_named_before_it_ruins_the_weights(
     lowered: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = dataclasses.replace(TRAINING[31], inputs=(torch.full((1, 3, 32, 32), float("nan")),))
     monkeypatch.setattr(TRAINING, "_samples", [*TRAINING._samples[:31], broken])
-    # What is rounded is clipped as well, and finite: the sample is read by a layer that stays float.
-    scheme = dataclasses.replace(SCHEME, rules=(ModuleRule(modules=("stem.0",)),))
-    with pytest.raises(LowerdeckError, match=r"diverged.*lower quantization\.training\.learning_rate"):
-        trained(lowered("xnnpack_cpu"), scheme=scheme)
+    with pytest.raises(LowerdeckError, match=r"sample 31: 3072 of 3072 values of input 0 are NaN or infinite"):
+        trained(lowered("xnnpack_cpu"))
 
 
 def test_the_program_that_is_trained_from_stays_as_it_is(lowered: Callable[[str], Lowered]) -> None:
