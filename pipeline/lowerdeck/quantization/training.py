@@ -72,6 +72,11 @@ class Training:
     """Saved after every epoch."""
 
 
+_DIVERGED = (
+    "the training diverged: weights or activations are no longer finite; lower quantization.training.learning_rate"
+)
+
+
 def train(
     program: ExportedProgram, quantizer: Quantizer, observed: Iterable[tuple[torch.Tensor, ...]], training: Training
 ) -> ObserverState:
@@ -151,6 +156,8 @@ def _find_ranges(prepared: GraphModule, inputs: Iterable[tuple[torch.Tensor, ...
         histograms[fake_quantizer] = HistogramObserver(dtype=inner.dtype, qscheme=inner.qscheme, **limits)
 
     def observe(fake_quantizer: Any, arguments: tuple[torch.Tensor, ...]) -> None:
+        if not bool(arguments[0].isfinite().all()):  # weights that are finite, and too large for the next layer
+            raise LowerdeckError(_DIVERGED)
         histograms[fake_quantizer](arguments[0])
 
     hooks = [fake_quantizer.register_forward_pre_hook(observe) for fake_quantizer in fake_quantizers]
@@ -196,10 +203,7 @@ def _train_epoch(
             progress.update(len(batch))
             progress.set_postfix_str(f"loss {loss / seen:.4f}, accuracy {100 * hits / seen:.1f} %")
     if not all(bool(parameter.isfinite().all()) for parameter in prepared.parameters()):
-        raise LowerdeckError(
-            "the training diverged: weights are no longer finite; lower quantization.training.learning_rate, or look "
-            "for training samples that are not finite"
-        )
+        raise LowerdeckError(_DIVERGED)
 
 
 def _accumulate_gradients(
