@@ -1,0 +1,64 @@
+"""Arm's and NXP's operator tests, as they are in the executorch wheel, through this project's steps.
+
+A sample runs here: the first cases of every file. LOWERDECK_TEST_VENDOR_FILES narrows the files (a glob),
+LOWERDECK_TEST_VENDOR_CASES says how many cases of each run, 0 for all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import executorch
+import pytest
+
+from tests.project import REPOSITORY
+
+_BACKENDS = Path(next(iter(executorch.__path__))) / "backends"
+_ARM, _NXP = _BACKENDS / "arm/test/ops", _BACKENDS / "nxp/tests/ir/converter/node_converter"
+_OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) \S*?(test_\w+\.py::\S+)", re.MULTILINE)
+KNOWN = {"test_erfinv.py::test_erfinv_u55_INT", "test_erfinv.py::test_erfinv_u85_INT"}
+"""Tests of operators in docs/known_faults.md that are refused with their place."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("target", "folder", "cases"),
+    [("neutron_imxrt700", _NXP, 2), ("ethos_u55_128", _ARM, 1), ("ethos_u85_256", _ARM, 1)],
+    ids=["neutron_imxrt700", "ethos_u55_128", "ethos_u85_256"],
+)
+def test_what_the_vendors_lower_agrees_with_the_quantized_model(
+    target: str, folder: Path, cases: int, tmp_path: Path
+) -> None:
+    files = sorted(folder.glob(os.environ.get("LOWERDECK_TEST_VENDOR_FILES", "test_*.py")))
+    per_file = os.environ.get("LOWERDECK_TEST_VENDOR_CASES", str(cases))
+    plugin = ["--noconftest", "-p", "tests.backends.vendor_plugin", "--vendor", target, "--per-file", per_file]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *plugin,
+        "-q",
+        "-rpfE",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+    ]
+    folders = os.pathsep.join([str(REPOSITORY / "pipeline"), str(REPOSITORY)])
+    done = subprocess.run(
+        [*command, "--show-capture=no", *map(str, files)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": folders, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    outcomes = {name: outcome for outcome, name in _OUTCOME.findall(done.stdout)}
+    assert "PASSED" in outcomes.values(), done.stdout + done.stderr
+    failed = {name for name, outcome in outcomes.items() if outcome != "PASSED"}
+    assert {name for name in failed if name.partition("[")[0] not in KNOWN} == set(), done.stdout
