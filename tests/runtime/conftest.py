@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from lowerdeck.artifacts import paths
 from tests.runtime.lowering import Lowered, lower
 from tests.runtime.networks import NETWORKS, samples_for
 
@@ -35,6 +37,18 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Lowered]:
         return made[key]
 
     return get
+
+
+@pytest.fixture
+def copied(lowered: Callable[..., Lowered], tmp_path: Path) -> Callable[[str], Lowered]:
+    """A copy of the build of `plain`, to damage."""
+
+    def copy(target: str) -> Lowered:
+        build = lowered(target, "plain")
+        shutil.copytree(build.folder / paths.CONVERTED, tmp_path / paths.CONVERTED)
+        return Lowered(tmp_path, build.quantized, build.samples, build.plan)
+
+    return copy
 
 
 def int8_boundary_neutron(manager: Any) -> Any:

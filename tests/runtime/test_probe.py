@@ -7,10 +7,8 @@ import hashlib
 import json
 import os
 import random
-import shutil
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,18 +20,6 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import read_pte
 from lowerdeck.runtime import probe
 from tests.runtime.lowering import Lowered
-
-
-@pytest.fixture
-def copied(lowered: Callable[..., Lowered], tmp_path: Path) -> Callable[[str], Lowered]:
-    """A copy of the build of `plain`, to tamper with."""
-
-    def copy(target: str) -> Lowered:
-        build = lowered(target, "plain")
-        shutil.copytree(build.folder / paths.CONVERTED, tmp_path / paths.CONVERTED)
-        return Lowered(tmp_path, build.quantized, build.samples, build.plan)
-
-    return copy
 
 
 def crashes(call: Callable[[], Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,18 +13,6 @@ from lowerdeck.artifacts import paths
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime.loading import open_program
 from tests.runtime.lowering import Lowered
-
-
-@pytest.fixture
-def copied(lowered: Callable[..., Lowered], tmp_path: Path) -> Callable[[str], Lowered]:
-    """A copy of the build of `plain`, to damage."""
-
-    def copy(target: str) -> Lowered:
-        build = lowered(target, "plain")
-        shutil.copytree(build.folder / paths.CONVERTED, tmp_path / paths.CONVERTED)
-        return Lowered(tmp_path, build.quantized, build.samples, build.plan)
-
-    return copy
 
 
 def test_reference_flavor_needs_its_program_alone(lowered: Callable[..., Lowered]) -> None:

@@ -164,6 +164,8 @@ def culprit_of(
             lowered, partitions = compiler.compile(chosen)
             (piece,) = subgraphs(lowered.exported_program().graph_module)
             return check_partition(piece, partitions, samples, synthetic=False)
+        except (OSError, MemoryError):  # a full disk, for example, says nothing about operators
+            raise
         except Exception:  # a piece that cannot be compiled or executed alone shows nothing, whatever is raised
             return None
 
@@ -184,6 +186,8 @@ def uncompilable_pieces(
     def fails(chosen: Sequence[Unit]) -> bool:
         try:
             compiler.compile(chosen)
+        except (OSError, MemoryError):  # as above
+            raise
         except Exception as raised:  # whatever a library raises on a piece is only compared
             return same_failure(error, raised)
         return False

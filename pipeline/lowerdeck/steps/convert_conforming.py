@@ -113,14 +113,14 @@ def convert_conforming(
             accumulating=frozenset(part.tag for part, _ in checked if part.nodes in accumulating),
             unchecked=tuple(unchecked),
         )
-        for line in unchecked if round_number == 0 else ():
-            report(line)
         mismatches = [(part, found) for part, found in checked if not found.conforms and part.nodes not in accumulating]
         for _, found in mismatches:
             report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
         if not mismatches or settings.on_mismatch == "warn":
             accepted += tuple(f"partition {found.partition}: {found.worst}" for _, found in mismatches)
             result = replace(result, plan=replace(plan, mismatches=accepted))
+            for line in unchecked:
+                report(line)
             return _with_program_checked(result, manager, samples, settings, report)
         if not may_exclude:
             raise _not_conforming_error(mismatches, settings)
