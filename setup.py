@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the wheel has conf/, which lies beside the package, in the package."""
+"""What pyproject.toml cannot say: the wheel has the files of a workspace in the package; here they lie beside it."""
 
 import shutil
 from pathlib import Path
@@ -7,14 +7,20 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 
-class BuildWithOptions(build_py):
-    """Copies the options of conf/ into the package; an editable installation finds them in the repository."""
+class BuildWithWorkspace(build_py):
+    """Copies the files of a workspace into the package; an editable installation finds them in the repository."""
 
     def run(self) -> None:
-        """Build the package, then add the options."""
+        """Build the package, then add the files."""
         super().run()
         if not self.editable_mode:
-            shutil.copytree("conf", Path(self.build_lib, "lowerdeck", "conf"), dirs_exist_ok=True)
+            patterns = Path("pipeline/lowerdeck/workspace/contents.txt").read_text(encoding="utf-8").split()
+            for path in {path for pattern in patterns for path in Path().glob(pattern)}:
+                # DVC would take a dvc.yaml for its own where the installed package is linked into a workspace.
+                name = path if path.parts[0] == "conf" else f"{path}.packed"
+                place = Path(self.build_lib, "lowerdeck", "workspace", "files", name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
 
 
-setup(cmdclass={"build_py": BuildWithOptions})
+setup(cmdclass={"build_py": BuildWithWorkspace})

@@ -10,22 +10,16 @@ keep: it is read from the source.
 from __future__ import annotations
 
 import argparse
-import ast
-import collections.abc
 import dataclasses
-import inspect
-import itertools
-import json
 import sys
 import textwrap
-import types
 import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 from lowerdeck import backends, datasets, metrics, models
 from lowerdeck.config import schema
+from lowerdeck.config.reference import comment, default_description, docstrings, one_line, type_description
 from lowerdeck.contracts.backends import Backend
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -50,8 +44,6 @@ to give. Every mapping refuses keys that it does not know. Values are checked st
 1.0 is no integer. Texts and lists that are required may not be empty. A default is what holds where neither the chosen
 option nor `overrides` says anything.
 """
-
-_SCALARS = {str: "text", int: "integer", float: "number", bool: "true or false", Any: "any value", type(None): "null"}
 
 
 def main() -> int:
@@ -128,7 +120,7 @@ def _fields(cls: type, prefix: str) -> str:
     if not fields:
         return _paragraph(f"`{prefix.rstrip('.')}` has no keys: {_first_paragraph(cls.__doc__)}")
     return _bullets(
-        f"`{prefix}{field.name}` ({type_description(hints[field.name])}; {default(field)}): "
+        f"`{prefix}{field.name}` ({type_description(hints[field.name])}; {default_description(field)}): "
         f"{texts.get(field.name, '(no text)')}"
         for field in fields
     )
@@ -142,78 +134,8 @@ def _files(group: str) -> str:
     return _bullets(entries)
 
 
-def comment(path: Path) -> list[str]:
-    """The lines of the comment that a file begins with."""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
-    return [line.lstrip("# ") for line in lines]
-
-
-def docstrings(cls: type) -> dict[str, str]:
-    """The string that stands under each field of a dataclass, inherited ones included, by field."""
-    inherited = [docstrings(base) for base in cls.__bases__ if dataclasses.is_dataclass(base)]
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    body = typing.cast(ast.ClassDef, tree.body[0]).body
-    own = {
-        statement.target.id: _one_line(below.value.value)
-        for statement, below in itertools.pairwise(body)
-        if isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
-    }
-    return {name: text for texts in (*inherited, own) for name, text in texts.items()}
-
-
-def type_description(hint: Any) -> str:
-    """A type in words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return " ".join([type_description(arguments[0]), *_bounds(arguments[1:])])
-    if origin is Literal:
-        values = [f"`{json.dumps(value) if not isinstance(value, str) else value}`" for value in arguments]
-        return f"one of {', '.join(values)}" if len(values) > 1 else values[0]
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(
-            type_description(argument) for argument in sorted(arguments, key=lambda kind: kind is type(None))
-        )
-    if origin in (list, tuple, collections.abc.Sequence):
-        inner = [argument for argument in arguments if argument is not Ellipsis]
-        return f"list of {type_description(inner[0])}" if inner else "list"
-    if origin in (dict, collections.abc.Mapping):
-        return "mapping"
-    return _SCALARS.get(hint) or str(getattr(hint, "__name__", hint))
-
-
-def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
-    """Limits of a number in words; that texts and lists may not be empty goes without saying."""
-    signs = {"gt": "above", "ge": "from", "lt": "below", "le": "up to"}
-    for item in metadata:
-        for constraint in getattr(item, "metadata", [item]):
-            for name, sign in signs.items():
-                bound = getattr(constraint, name, None)
-                if bound is not None:
-                    yield f"{sign} {bound:,}" if isinstance(bound, int) else f"{sign} {bound:g}"
-
-
-def default(field: dataclasses.Field[Any]) -> str:
-    """The default of a field in words."""
-    if field.default is not dataclasses.MISSING:
-        value = field.default
-    elif field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-    else:
-        return "required"
-    value = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-    return f"default `{json.dumps(value)}`"
-
-
 def _first_paragraph(text: str | None) -> str:
-    return _one_line((text or "").strip().partition("\n\n")[0])
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return one_line((text or "").strip().partition("\n\n")[0])
 
 
 def _paragraph(text: str) -> str:

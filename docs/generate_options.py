@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
-from docs import generate_configuration as configuration
+from docs.generate_configuration import CONF, write_or_compare
 from lowerdeck import backends
-from lowerdeck.config import schema
+from lowerdeck.config import reference
 
 LIST = Path(__file__).with_name("options.yaml")
 PAGE = Path(__file__).with_name("options.md")
@@ -44,7 +44,7 @@ has no effect in this ExecuTorch and is refused. [configuration.md](configuratio
 
 def main() -> int:
     """Write the page, or compare it."""
-    return configuration.write_or_compare(PAGE, render(), __doc__, "docs.generate_options")
+    return write_or_compare(PAGE, render(), __doc__, "docs.generate_options")
 
 
 def sections() -> list[dict[str, Any]]:
@@ -71,8 +71,8 @@ def _row(section: dict[str, Any], row: dict[str, Any]) -> str:
         return _cells(option, f"`{row['key']}: {row['value']}`", "", _comment(row["key"], str(row["value"])))
     cls, field = find(row["key"], (section["choose"] | row.get("choose", {})).get("target", "neutron_imxrt700"))
     hint = typing.get_type_hints(cls, include_extras=True)[field.name]
-    takes = f"{configuration.type_description(hint)}; {configuration.default(field)}"
-    return _cells(option, f"`{row['key']}`", takes, configuration.docstrings(cls)[field.name])
+    takes = f"{reference.type_description(hint)}; {reference.default_description(field)}"
+    return _cells(option, f"`{row['key']}`", takes, reference.docstrings(cls)[field.name])
 
 
 def find(key: str, target: str) -> tuple[type, dataclasses.Field[Any]]:
@@ -81,20 +81,14 @@ def find(key: str, target: str) -> tuple[type, dataclasses.Field[Any]]:
     Raises:
         KeyError: there is none.
     """
-    chosen = yaml.safe_load((configuration.CONF / "target" / f"{target}.yaml").read_text(encoding="utf-8"))
+    chosen = yaml.safe_load((CONF / "target" / f"{target}.yaml").read_text(encoding="utf-8"))
     backend = backends.source(chosen["backend"])
-    section, *names = key.split(".")
-    cls: Any = typing.get_type_hints(schema.Config)[section]
-    if (section, names[0]) in (("target", "device"), ("target", "options")):
-        cls = backend.device_type if names.pop(0) == "device" else backend.options_type
-    for name in names[:-1]:
-        cls = typing.get_type_hints(cls)[name]
-    return cls, {field.name: field for field in dataclasses.fields(cls)}[names[-1]]
+    return reference.key_field(key, {"target.device": backend.device_type, "target.options": backend.options_type})
 
 
 def _comment(group: str, option: str) -> str:
     """The comment that a file of conf/ begins with."""
-    return " ".join(configuration.comment(configuration.CONF / group / f"{option}.yaml"))
+    return " ".join(reference.comment(CONF / group / f"{option}.yaml"))
 
 
 def _cells(*texts: str) -> str:

@@ -19,7 +19,7 @@ def main() -> None:
 
         recorded = record(config, chain, export.render(read_plan(), config))
         what = "new run" if recorded.new else "updated run"
-        print(f"track: {what} {recorded.run_name!r} of experiment {recorded.experiment!r}; `make ui` shows it")
+        print(f"track: {what} {recorded.run_name!r} of experiment {recorded.experiment!r}; `lowerdeck ui` shows it")
     else:
         print("track: no MLflow run, as tracking.enabled is false")
     write_json(paths.LINEAGE, chain)  # only now: if recording fails, the previous one stays

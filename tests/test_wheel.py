@@ -1,7 +1,8 @@
-"""The wheel: one package at top level, with the options of conf/ and all that is no Python."""
+"""The wheel: one package at top level, with the files of a workspace and all that is no Python."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.project import REPOSITORY, copy_sources
+from tests.project import REPOSITORY, Project, copy_sources
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,8 @@ def test_the_wheel_installs_lowerdeck_and_nothing_else(wheel: Path) -> None:
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert {f"lowerdeck/{path.relative_to(package).as_posix()}" for path in files} <= names
     options = (REPOSITORY / "conf").rglob("*.yaml")
-    assert {f"lowerdeck/conf/{path.relative_to(REPOSITORY / 'conf').as_posix()}" for path in options} <= names
+    assert "lowerdeck/workspace/files/dvc.yaml.packed" in names
+    assert {f"lowerdeck/workspace/files/{path.relative_to(REPOSITORY).as_posix()}" for path in options} <= names
 
 
 def test_the_installed_package_needs_no_repository(wheel: Path, tmp_path: Path) -> None:
@@ -47,3 +50,53 @@ def test_the_installed_package_needs_no_repository(wheel: Path, tmp_path: Path) 
     )
     assert found.stdout.splitlines()[0] == str(tmp_path / "lowerdeck" / "cli" / "main.py")
     assert "usage: lowerdeck" in found.stdout
+
+
+@pytest.fixture
+def workspace(wheel: Path, tmp_path: Path) -> Project:
+    """A workspace that `lowerdeck init` of the installed wheel made, without this repository."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    project = Project(tmp_path / "own", {"PYTHONPATH": str(tmp_path / "site"), "LOWERDECK_PRELOAD": "0"})
+    project.root.mkdir()
+    done = project.run(sys.executable, "-m", "lowerdeck.cli", "init")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+def code(project: Project) -> dict[str, str]:
+    project.edit_params(dataset="random")  # needs no data
+    done = project.stage("compose")
+    assert done.returncode == 0, done.stderr
+    digests: dict[str, str] = json.loads((project.root / "build" / "code.json").read_text())
+    return digests
+
+
+def test_an_upgrade_changes_the_stages_whose_code_changed_and_no_other(workspace: Project, tmp_path: Path) -> None:
+    backends, before = tmp_path / "site" / "lowerdeck" / "backends", code(workspace)
+    for path, stages in (("xnnpack/partitioner.py", ""), ("neutron/converter.py", "partition convert")):
+        with (backends / path).open("a") as file:
+            file.write("# edited\n")
+        changed = {stage for stage, digest in code(workspace).items() if digest != before[stage]}
+        assert changed >= set(stages.split())
+        assert not changed or "export" not in changed
+        assert bool(changed) == bool(stages)
+    assert (workspace.root / "pipeline" / "lowerdeck").resolve() == tmp_path / "site" / "lowerdeck"
+
+
+def test_dvc_notices_another_version(workspace: Project, tmp_path: Path) -> None:
+    done = workspace.dvc("repro", "compose")
+    assert done.returncode == 0, done.stderr
+    assert "didn't change, skipping" in workspace.dvc("repro", "compose").stdout
+    with (tmp_path / "site" / "lowerdeck" / "backends" / "xnnpack" / "backend.py").open("a") as file:
+        file.write("# edited\n")
+    assert "Running stage 'compose'" in workspace.dvc("repro", "compose").stdout
+
+
+@pytest.mark.slow
+def test_a_workspace_builds_the_program_that_the_repository_builds(workspace: Project) -> None:
+    done = workspace.run(sys.executable, "-m", "lowerdeck.cli", "repro", timeout_s=900)
+    assert done.returncode == 0, done.stderr
+    locks = [yaml.safe_load((root / "dvc.lock").read_text())["stages"] for root in (workspace.root, REPOSITORY)]
+    own, ours = ({out["path"]: out["md5"] for out in lock["convert"]["outs"]} for lock in locks)
+    assert own == ours
+    assert "Data and pipelines are up to date" in workspace.run(sys.executable, "-m", "lowerdeck.cli", "repro").stdout

@@ -75,3 +75,9 @@ def test_a_value_of_another_type_is_another_value(tmp_path: Path) -> None:
 def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"params\.yaml"):
         written(tmp_path, text, {"a": 1})
+
+
+def test_a_list_in_brackets_stays_one(tmp_path: Path) -> None:
+    text = "plugins: []  # yours\nothers: [a]\nblock:\n- a\n"
+    changed = written(tmp_path, text, {"plugins": ["b"], "others": ["b", "c"], "block": ["b"]})
+    assert changed == "plugins: [b] # yours\nothers: [b, c]\nblock:\n- b\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 from lowerdeck import backends
 from lowerdeck.config import flavor as flavors
+from lowerdeck.config.options import option_file, option_names
 from lowerdeck.config.problems import Problem, validate
 from lowerdeck.config.schema import FlavorConfig
 from lowerdeck.config.yaml_text import read_mapping
@@ -72,7 +73,7 @@ def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[S
         params: params.yaml: its overrides of `flavor` apply to the option that it chooses, and its plugins to all.
         timeout_s: Limit for querying one converter.
     """
-    options = sorted(path.stem for path in (conf_dir / "flavor").glob("*.yaml") if path.stem != "default")
+    options = [name for name in option_names("flavor", conf_dir) if name != "default"]
     with ThreadPoolExecutor(_MAX_PROBES) as pool:
         return list(pool.map(lambda option: _status(option, conf_dir, params, timeout_s), options))
 
@@ -80,7 +81,7 @@ def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[S
 def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: float) -> Status:
     status = Status(option=option, chosen=params.get("flavor") == option, backend=None, installed=False)
     try:
-        values = read_mapping(conf_dir / "flavor" / f"{option}.yaml")
+        values = read_mapping(option_file("flavor", option, conf_dir))
         if isinstance(values.get("backend"), str):
             status = replace(status, backend=values["backend"])
         if status.chosen:

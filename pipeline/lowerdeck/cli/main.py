@@ -11,8 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 from lowerdeck.cli import (
+    add,
     clean,
     compare,
+    conf,
     explain,
     flavors,
     ledger,
@@ -22,6 +24,7 @@ from lowerdeck.cli import (
     repro,
     sensitivity,
     sweep,
+    workspace,
 )
 from lowerdeck.compat.terminal import escaped_output
 from lowerdeck.contracts.errors import LowerdeckError
@@ -64,7 +67,10 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    workspace.add(commands)
     repro.add(commands)
+    add.add(commands)
+    conf.add(commands)
     clean.add(commands)
     report = commands.add_parser("report", help="print the metrics of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lowerdeck.execution import dvc_state
+from lowerdeck.workspace import contents
 
 
 def add(commands: Any) -> None:
@@ -26,6 +27,8 @@ def add(commands: Any) -> None:
 
 def _repro(options: argparse.Namespace) -> NoReturn:
     """Repair the project in the current folder, and become `dvc repro`."""
+    if contents.RECORD.is_file() and contents.link_code(Path()):
+        print("repro: pipeline/lowerdeck is the installed package now")
     for line in dvc_state.repair():
         print(f"repro: {line}")
     dvc_state.keep_locks()

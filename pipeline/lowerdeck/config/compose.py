@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lowerdeck import backends, datasets, metrics, models
 from lowerdeck.config import flavor as flavors
+from lowerdeck.config.options import conf_folders, hydra_search_path, option_file, option_names
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
 from lowerdeck.config.schema import COMMAND_STREAM_SECTION, GROUPS, Config, FirmwareConfig
@@ -25,6 +26,7 @@ from lowerdeck.contracts.backends import Backend, BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
+from lowerdeck.registry import components, import_paths
 
 _PARAMS = (*GROUPS, "plugins", "overrides")
 _TOO_DEEP = "an interpolation (${...}), or lists and mappings, are nested too deeply in a value; write it flatter"
@@ -49,11 +51,18 @@ def compose_params(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None
         conf_dir: The folder conf.
         chosen: Results of earlier calls, valid as long as `conf_dir` does not change; this call adds its own.
     """
-    raise_problems(_selection_problems(params, conf_dir))
-    values = _composed(params, conf_dir, {} if chosen is None else chosen)
-    config, problems = validate(Config, values)
+    config, problems = validate(Config, selected_values(params, conf_dir, chosen))
     raise_problems(problems)
     return _resolved(config, conf_dir)
+
+
+def selected_values(params: dict[str, Any], conf_dir: Path, chosen: Chosen | None = None) -> dict[str, Any]:
+    """The values that `params` selects from `conf_dir`, by section, before they are checked and completed.
+
+    Arguments and errors as for `compose_params`.
+    """
+    raise_problems(_selection_problems(params, conf_dir))
+    return _composed(params, conf_dir, {} if chosen is None else chosen)
 
 
 def render(config: Config) -> str:
@@ -96,11 +105,6 @@ def read_params(path: Path) -> dict[str, Any]:
     return params
 
 
-def options_of(group: str, conf_dir: Path) -> list[str]:
-    """Names of the options of conf/GROUP."""
-    return sorted(path.stem for path in (conf_dir / group).glob("*.yaml") if not path.is_dir())
-
-
 def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
     """The values of conf/ alone, by section: `???` and interpolations stay, and nothing is checked or completed.
 
@@ -111,7 +115,6 @@ def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: a file cannot be read, or there is no such option.
     """
-    from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -119,7 +122,7 @@ def conf_values(choices: Mapping[str, str], conf_dir: Path) -> dict[str, Any]:
 
     try:
         _check_files(conf_dir)
-        with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+        with hydra_search_path(conf_dir):
             values: Any = OmegaConf.to_container(_hydra_config(choices), resolve=False)
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"conf/ cannot be composed: {_one_line(error.__cause__ or error)}") from None
@@ -134,14 +137,14 @@ def _check_files(conf_dir: Path) -> None:
     Raises:
         LowerdeckError: a file is a pipe or device, is no mapping, stands for too many values, or is nested too deeply.
     """
-    for path in sorted(conf_dir.rglob("*.yaml")):
+    for path in (path for folder in conf_folders(conf_dir) for path in sorted(folder.rglob("*.yaml"))):
         with suppress(OSError, UnicodeDecodeError):  # whoever needs the file reports it
             if problem := mapping_problem(check_regular(path).read_text(encoding="utf-8")):
                 raise ConfigurationError(f"{path} {problem}")
 
 
 def _hydra_config(choices: Mapping[str, str], config: str = "config") -> Any:
-    """Hydra's composition of conf/`config`.yaml with `choices`, inside `initialize_config_dir`."""
+    """Hydra's composition of conf/`config`.yaml with `choices`, inside `hydra_search_path`."""
     from hydra import compose as hydra_compose
 
     return hydra_compose(config, overrides=[f"{group}={option}" for group, option in choices.items()])
@@ -154,7 +157,7 @@ def _selection_problems(params: dict[str, Any], conf_dir: Path) -> Iterator[Prob
             message = "there is no such key in params.yaml (single values go under `overrides`)"
             yield Problem(str(key), message, value, _PARAMS, suggest_for=str(key))
         elif key in GROUPS:
-            options = options_of(key, conf_dir)
+            options = option_names(key, conf_dir)
             if value not in options:
                 named = f"there is no conf/{key}/{value}.yaml"
                 message = named if isinstance(value, str) else "this must be the name of an option"
@@ -234,15 +237,14 @@ def _without_environment() -> Iterator[None]:
 
 def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str, Any]:
     """The chosen options of conf/; `flavor`, else the target's own, replaces the flavor `default`."""
-    from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
-    with initialize_config_dir(config_dir=str(conf_dir.resolve()), version_base="1.3"):
+    with hydra_search_path(conf_dir):
         config = _hydra_config(choices)
         values: Any = OmegaConf.to_container(config, resolve=False)
         if config.flavor.name == "default":
             default = OmegaConf.select(config, "target.default_flavor") if flavor is None else flavor
-            options = [option for option in options_of("flavor", conf_dir) if option != "default"]
+            options = [option for option in option_names("flavor", conf_dir) if option != "default"]
             if default not in options:
                 message = "there is no such option of conf/flavor"
                 raise_problems([unknown("target.default_flavor", message, default, options)])
@@ -294,11 +296,14 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
             problems.append(dataclasses.replace(problem, message=message, allowed=()) if message else problem)
         return checked
 
-    model_source = _found(problems, "model.source", models, config.model.source)
-    dataset_source = _found(problems, "dataset.source", datasets, config.dataset.source)
+    def found(key: str, package: Any, name: str) -> Any:
+        return _found(problems, key, package, name, config.build.plugins)
+
+    model_source = found("model.source", models, config.model.source)
+    dataset_source = found("dataset.source", datasets, config.dataset.source)
     for name in config.evaluation.metrics:
-        _found(problems, "evaluation.metrics", metrics, name)
-    backend_class = _found(problems, "target.backend", backends, config.target.backend)
+        found("evaluation.metrics", metrics, name)
+    backend_class = found("target.backend", backends, config.target.backend)
     raise_problems(problems)
 
     model_options = options(model_source.Options, config.model.options, "model.options", {})
@@ -352,8 +357,15 @@ def _placed(firmware: FirmwareConfig, backend: type[Backend]) -> FirmwareConfig:
     return dataclasses.replace(firmware, section=None) if is_for_npu and not backend.has_command_stream else firmware
 
 
-def _found(problems: list[Problem], key: str, package: Any, name: str) -> Any:
-    """The component `name` of `package`; a missing one is None and a problem."""
+def _found(problems: list[Problem], key: str, package: Any, name: str, plugins: Sequence[str]) -> Any:
+    """The component `name` of `package`, or the user's own module `name`; a missing one is None and a problem."""
+    if components.is_own(name) and hasattr(package, "DEFINES"):
+
+        def own() -> Any:
+            import_paths.check_module(name, key, "lowerdeck", plugins, package.DEFINES)
+            return package.source(name)
+
+        return _collect(problems, key, own)
     if name not in package.available():
         message = f"there is no such module in {package.__name__.replace('.', '/')}/"
         problems.append(unknown(key, message, name, package.available()))
@@ -378,8 +390,8 @@ def _combination_problems(config: Config, backend: type[Backend], conf_dir: Path
     """Problems of choices that are valid by themselves but not together."""
     target, flavor = config.target, config.flavor
     if flavor.backend != target.backend:
-        folder, names = conf_dir / "flavor", options_of("flavor", conf_dir)
-        fitting = [name for name in names if _backend_of(folder / f"{name}.yaml") == target.backend]
+        names = option_names("flavor", conf_dir)
+        fitting = [name for name in names if _backend_of(option_file("flavor", name, conf_dir)) == target.backend]
         message = f"converts for the backend {flavor.backend}, while target {target.name} needs {target.backend}"
         yield Problem("flavor", message, flavor.name, ["default", *fitting])
     yield from quantization_problems(config.quantization, target, backend)

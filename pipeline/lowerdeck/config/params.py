@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,17 @@ def with_values(path: Path, values: Mapping[str, Any]) -> str:
     return after + "".join(f"{line}\n" for line in lost)
 
 
+def rewritten(path: Path, change: Callable[[Any], None]) -> str:
+    """The text of a YAML file after `change` has edited its content in place; the file itself does not change.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    values = _read(path)
+    change(values)
+    return _text(values)
+
+
 def _set(place: Any, key: str, value: Any) -> None:
     """Set `place[key]` to `value` without touching anything equal."""
     if value and isinstance(value, Mapping) and isinstance(place.get(key), dict):
@@ -62,10 +73,26 @@ def _set(place: Any, key: str, value: Any) -> None:
         for name, inner in value.items():
             _set(place[key], name, inner)
     elif key not in place or _differs(place[key], value):
-        place[key] = value
+        place[key] = _in_flow_style(value) if _is_in_flow_style(place.get(key)) else value
         comments = place.ca.items.get(key)
         if comments is not None and not value:
             comments[3:] = [None]  # lines between the key and its value, which would separate it from its key
+
+
+def _is_in_flow_style(found: Any) -> bool:
+    """Whether `found` is a list written as `[a, b]`; an empty one can only be."""
+    return isinstance(found, list) and (not found or bool(found.fa.flow_style()))  # type: ignore[attr-defined]
+
+
+def _in_flow_style(value: Any) -> Any:
+    """`value` as `[a, b]` if it is a list, as the one that it replaces is written."""
+    from ruamel.yaml.comments import CommentedSeq
+
+    if not isinstance(value, list):
+        return value
+    sequence = CommentedSeq(value)
+    sequence.fa.set_flow_style()
+    return sequence
 
 
 def _differs(found: Any, wanted: Any) -> bool:

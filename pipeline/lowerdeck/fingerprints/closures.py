@@ -15,6 +15,7 @@ from typing import Any
 
 from lowerdeck.fingerprints.digests import IGNORED, digest, file_digest
 from lowerdeck.fingerprints.imports import imports_of
+from lowerdeck.registry.components import module_of
 
 PACKAGE = "lowerdeck"
 STAGES = "stages"
@@ -33,9 +34,13 @@ class PlugPoint:
 
 
 PLUG_POINTS = (
-    PlugPoint("lowerdeck.models", "model", lambda model: [f"lowerdeck.models.{model['source']}"]),
-    PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [f"lowerdeck.datasets.{dataset['source']}"]),
-    PlugPoint("lowerdeck.metrics", "evaluation", lambda chosen: [f"lowerdeck.metrics.{m}" for m in chosen["metrics"]]),
+    PlugPoint("lowerdeck.models", "model", lambda model: [module_of("lowerdeck.models", model["source"])]),
+    PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [module_of("lowerdeck.datasets", dataset["source"])]),
+    PlugPoint(
+        "lowerdeck.metrics",
+        "evaluation",
+        lambda chosen: [module_of("lowerdeck.metrics", name) for name in chosen["metrics"]],
+    ),
     PlugPoint("lowerdeck.backends", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.backend"]),
     PlugPoint("lowerdeck.runtime.twins", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.twin"]),
 )

@@ -27,6 +27,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
+def bytes_digest(content: bytes) -> str:
+    """SHA-256 of `content`, hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:

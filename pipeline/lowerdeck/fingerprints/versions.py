@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowerdeck.fingerprints.digests import ABSENT
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 LOWERING = ("torch", "executorch", "torchao")
 """Packages that turn models into programs: when one changes, reusable results are made again."""
@@ -17,26 +20,23 @@ def lowering_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in LOWERING}
 
 
-def tool_versions(pyproject: Path) -> dict[str, str]:
-    """Versions of Python, of the dependencies in pyproject.toml, and of installed Neutron converters."""
-    import tomllib
+def tool_versions() -> dict[str, str]:
+    """Versions of Python, of the dependencies of this package, and of installed Neutron converters."""
+    from packaging.requirements import Requirement
 
-    declared = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["dependencies"]
     names = {found.name for found in importlib.metadata.distributions() if "neutron" in (found.name or "").lower()}
-    for requirement in declared:
-        names |= _names(requirement)
+    for requirement in map(Requirement, importlib.metadata.requires("lowerdeck") or ()):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            names |= _names(requirement)
     machine = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     return machine | {name: _version(name) for name in sorted(names)}
 
 
-def _names(requirement: str) -> set[str]:
+def _names(requirement: Requirement) -> set[str]:
     """The distribution that a requirement names, and those that its extras add: Vela comes with one."""
-    from packaging.requirements import Requirement
-
-    parsed = Requirement(requirement)
-    names = {parsed.name}
-    for extra in parsed.extras:
-        for added in map(Requirement, importlib.metadata.requires(parsed.name) or ()):
+    names = {requirement.name}
+    for extra in requirement.extras:
+        for added in map(type(requirement), importlib.metadata.requires(requirement.name) or ()):
             if added.marker is not None and added.marker.evaluate({"extra": extra}):
                 names.add(added.name)
     return names

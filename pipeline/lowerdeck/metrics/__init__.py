@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import cast
 
 from lowerdeck.contracts.evaluation import Metric
+from lowerdeck.registry import components
+
+DEFINES = frozenset({"compute"})
+"""What a metric defines at its top level."""
 
 
 def available() -> tuple[str, ...]:
     """Names of the available metrics."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    return components.modules_defining(__path__[0], DEFINES)
 
 
 def source(name: str) -> Metric:
-    """The metric `name`."""
-    return cast(Metric, importlib.import_module(f"{__name__}.{name}"))
+    """The metric `name`.
+
+    Raises:
+        ConfigurationError: it does not exist.
+    """
+    return cast(Metric, components.load(__name__, name, available(), "metric"))

@@ -12,10 +12,13 @@ from typing import cast
 from lowerdeck.contracts.samples import ModelSource
 from lowerdeck.registry import components
 
+DEFINES = frozenset({"Options", "check", "build"})
+"""What a source defines at its top level."""
+
 
 def available() -> tuple[str, ...]:
     """Valid values of `model.source`, sorted; found without importing the modules."""
-    return components.modules_defining(__path__[0], frozenset({"Options", "check", "build"}))
+    return components.modules_defining(__path__[0], DEFINES)
 
 
 def source(name: str) -> ModelSource:

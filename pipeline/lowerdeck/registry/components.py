@@ -30,16 +30,33 @@ def modules_defining(folder: str, names: frozenset[str]) -> tuple[str, ...]:
 
 
 def load(package: str, name: str, available: tuple[str, ...], kind: str) -> ModuleType:
-    """Import `package.name`.
+    """Import `package.name`, or the user's own module if `name` is dotted; compose has checked that it may be named.
 
     Raises:
         ConfigurationError: `name` is not among `available`.
     """
+    if is_own(name):
+        return importlib.import_module(name)
     if name not in available:
         raise ConfigurationError(
             f"unknown {kind} {name!r}; there are: {', '.join(available)}.{did_you_mean(name, available)}"
         )
     return importlib.import_module(f"{package}.{name}")
+
+
+def is_own(name: str) -> bool:
+    """Whether `name` is the dotted name of a user's own module, such as `plugins.my_data`."""
+    return "." in name
+
+
+def module_of(package: str, name: str) -> str:
+    """Full name of the module that a configuration calls `name` where `package` has the components."""
+    return name if is_own(name) else f"{package}.{name}"
+
+
+def missing_definitions(path: Path, names: frozenset[str]) -> list[str]:
+    """Those of `names` that the module at `path` does not define at top level, sorted; the module is not imported."""
+    return sorted(names - _top_level_definitions(path))
 
 
 def similar(given: str, allowed: Iterable[str], cutoff: float = 0.6) -> list[str]:

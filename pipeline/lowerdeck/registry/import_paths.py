@@ -44,6 +44,34 @@ def check_permitted(path: str, key: str, own_package: str, plugins: Sequence[str
     )
 
 
+def check_module(name: str, key: str, own_package: str, plugins: Sequence[str], defines: frozenset[str]) -> None:
+    """Check a user's own module that takes the place of one of the project's, without importing it.
+
+    Args:
+        name: Dotted name of the module.
+        key: Configuration key of `name`, for messages.
+        own_package: The project's package.
+        plugins: Import prefixes that params.yaml opens.
+        defines: Classes and functions that the module must define.
+
+    Raises:
+        ConfigurationError: `plugins` does not allow it, there is no such module, or it lacks one of the definitions.
+    """
+    check_permitted(name, key, own_package, plugins)
+    path = signatures.source_file(name, key)
+    if path is None:
+        raise ConfigurationError(f"{key} is {name}, which is not a Python file")
+    try:
+        missing = components.missing_definitions(path, defines)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(f"{key}: {name} cannot be imported: {error}") from error
+    if missing:
+        raise ConfigurationError(
+            f"{key} is {name}, which must define {', '.join(sorted(defines))} at its top level; it lacks "
+            f"{', '.join(missing)}"
+        )
+
+
 def parameters(path: str, key: str) -> signatures.Parameters | None:
     """Return the parameters of the class or function at `path`; None where Python cannot determine them.
 

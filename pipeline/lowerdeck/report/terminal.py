@@ -34,7 +34,7 @@ def print_table(build: Build, console: Console) -> None:
         ("the whole report:", str(paths.REPORT)),
         ("for firmware:", str(paths.FIRMWARE_ZIP)),
         ("what is not delegated:", "lowerdeck explain"),
-        ("all builds compared:", "lowerdeck compare, make ui"),
+        ("all builds compared:", "lowerdeck compare, lowerdeck ui"),
         ("against the last commit:", "dvc metrics diff"),
     ):
         console.print(Text(f"{what:<26}{where}"), soft_wrap=True)

@@ -198,7 +198,7 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
     base = arguments.merged(params, {key: experiment[key] for key in experiment if key in arguments.PARAMS})
     own = _without_hydras(typed)  # another launcher is still the same sweep
     searched = [text for text in typed if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
-    versions = tool_versions(copy / "pyproject.toml")
+    versions = tool_versions()
     sources = snapshot.data_sources_of(read_stages(copy / "dvc.yaml"))
     data = {source: FILES.digest(project / source) for source in sources}
     return Sweep(

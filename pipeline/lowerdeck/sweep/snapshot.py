@@ -13,19 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from lowerdeck.artifacts.files import beside
+from lowerdeck.config.options import conf_folders
 from lowerdeck.fingerprints.digests import IGNORED
 from lowerdeck.sweep.declaration import Stage
 
 SWEEPS = Path("sweeps")
 DATA = "data"
-ALWAYS = ("params.yaml", "dvc.yaml", "pyproject.toml")
+CONF = "conf"
+ALWAYS = ("params.yaml", "dvc.yaml")
 _NEVER_LINKED = ("build", "dvc.lock", "mlflow", ".git", ".dvc", SWEEPS.name)
 
 
 def copied_entries(stages: Iterable[Stage]) -> list[str]:
-    """Entries of the project's folder that a sweep copies: all sources in dvc.yaml except data."""
+    """Entries of the project's folder that a sweep copies: all sources in dvc.yaml except data and conf/."""
     named = {source.partition("/")[0] for stage in stages for source in stage.sources}
-    return sorted({*named, *ALWAYS} - {DATA})
+    return sorted({*named, *ALWAYS} - {DATA, CONF})
 
 
 def data_sources_of(stages: Iterable[Stage]) -> list[str]:
@@ -34,7 +36,10 @@ def data_sources_of(stages: Iterable[Stage]) -> list[str]:
 
 
 def take(project: Path, entries: Iterable[str]) -> Path:
-    """Copy `entries` of `project` to a temporary folder in sweeps/, which `keep` moves to its final place."""
+    """Copy `entries` of `project` to a temporary folder in sweeps/, which `keep` moves to its final place.
+
+    conf/ has all options there, so that a later version of the package does not affect the sweep.
+    """
     sweeps = project / SWEEPS
     copy = beside(sweeps / "new")
     copy.mkdir(parents=True)
@@ -44,6 +49,8 @@ def take(project: Path, entries: Iterable[str]) -> Path:
             shutil.copytree(source, copy / entry, ignore=shutil.ignore_patterns(*IGNORED, "*.pyc"))
         elif source.is_file():
             shutil.copy2(source, copy / entry)
+    for folder in reversed(conf_folders(project / CONF)):  # the package's options, below those of the project
+        shutil.copytree(folder, copy / CONF, dirs_exist_ok=True)
     return copy
 
 

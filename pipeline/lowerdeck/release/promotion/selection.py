@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowerdeck.config.compose import compose_params, conf_values, options_of
+from lowerdeck.config.compose import compose_params, conf_values
+from lowerdeck.config.options import option_names
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
 
@@ -138,7 +139,7 @@ def _differing(recorded: Mapping[str, Any], here: Mapping[str, Any], prefix: str
 
 def _candidates(group: str, values: Mapping[str, Any], params: Mapping[str, Any], conf_dir: Path) -> list[str]:
     """The options of `group`: the one with the wanted name, the one of params.yaml, then the others."""
-    names = [option for option in options_of(group, conf_dir) if (group, option) != ("flavor", "default")]
+    names = [option for option in option_names(group, conf_dir) if (group, option) != ("flavor", "default")]
     return sorted(names, key=lambda option: (option != values[group]["name"], option != params.get(group), option))
 
 

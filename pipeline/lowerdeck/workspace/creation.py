@@ -1,0 +1,152 @@
+"""`lowerdeck init`: a workspace in a user's own repository."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.artifacts.files import write_bytes, write_text
+from lowerdeck.config.params import with_values
+from lowerdeck.config.yaml_text import read_mapping
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.registry.components import did_you_mean
+from lowerdeck.workspace import contents
+
+DEFAULT_EXAMPLE = "digits"
+IGNORED_LINES = "gitignore"
+_EXAMPLES = contents.STARTER / "examples"
+_README = "README.md"
+_README_BESIDE = "LOWERDECK.md"
+"""Name of the workspace's page in a repository that has a README.md."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """What a new workspace builds first."""
+
+    name: str
+    description: str
+    params: Mapping[str, Any]
+    """Values for params.yaml."""
+
+
+def examples() -> list[Example]:
+    """What `lowerdeck init --from` accepts."""
+    found = []
+    for path in sorted(_EXAMPLES.glob("*.yaml")):
+        description = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        found.append(Example(name=path.stem, description=description, params=read_mapping(path)))
+    return found
+
+
+def create(folder: Path, example: str = DEFAULT_EXAMPLE) -> list[str]:
+    """Make a workspace in `folder`, which may be a repository with other files; returns the files written, in order.
+
+    Nothing is written if a file that a workspace needs is there with other content.
+
+    Raises:
+        LowerdeckError: there is such a file, it is a workspace already, git is not installed, or git or DVC fails.
+    """
+    chosen = _example(example)
+    if (folder / contents.RECORD).is_file():
+        raise LowerdeckError(f"{folder} is a workspace already; `lowerdeck upgrade` brings it up to date")
+    generated = contents.generated_files()
+    files = {**generated, **_starter(folder)}
+    _check_free(folder, files)
+    if shutil.which("git") is None:
+        raise LowerdeckError("git is not installed, and DVC needs it; install it (Debian: `apt-get install git`)")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [name for name, content in files.items() if _write(folder / name, content)]
+    written += [".gitignore"] if _ignore(folder / ".gitignore") else []
+    if chosen.params:
+        params = folder / contents.PARAMS
+        write_text(params, with_values(params, chosen.params))
+    _make_repository(folder)
+    contents.link_code(folder)
+    contents.write_record(folder, generated)
+    return written
+
+
+def _example(name: str) -> Example:
+    known = {example.name: example for example in examples()}
+    if name not in known:
+        raise LowerdeckError(f"there is no example {name!r}; there are: {', '.join(known)}.{did_you_mean(name, known)}")
+    return known[name]
+
+
+def _starter(folder: Path) -> dict[str, bytes]:
+    """Files of a new workspace that this repository does not need, by path."""
+    files = {path.relative_to(contents.STARTER).as_posix(): path.read_bytes() for path in _starter_paths()}
+    if (folder / _README).exists():
+        files[_README_BESIDE] = files.pop(_README)
+    return files
+
+
+def _starter_paths() -> list[Path]:
+    found = sorted(path for path in contents.STARTER.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return [path for path in found if path.parent != _EXAMPLES and path.name != IGNORED_LINES]
+
+
+def _check_free(folder: Path, files: Mapping[str, bytes]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise LowerdeckError(f"{folder} is a file")
+    taken = [name for name, content in files.items() if _differs(folder / name, content)]
+    if (folder / contents.CODE).is_dir():
+        taken.append(contents.CODE.as_posix())
+    if taken:
+        raise LowerdeckError(
+            f"{', '.join(taken)} in {folder.absolute()} would be overwritten, and nothing was written. Move them away, "
+            "or make the workspace in a folder of its own: `lowerdeck init deploy`"
+        )
+
+
+def _differs(path: Path, content: bytes) -> bool:
+    return path.exists() and (not path.is_file() or path.read_bytes() != content)
+
+
+def _write(path: Path, content: bytes) -> bool:
+    """Write a file unless it is there; returns whether it was not."""
+    if path.is_file():
+        return False
+    write_bytes(path, content)
+    return True
+
+
+def _ignore(path: Path) -> bool:
+    """Add the lines of a workspace to .gitignore; returns whether any was missing."""
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    wanted = (contents.STARTER / IGNORED_LINES).read_text(encoding="utf-8")
+    missing = [line for line in wanted.splitlines(keepends=True) if line.strip() not in before.splitlines()]
+    if not missing:
+        return False
+    write_text(path, before + ("\n" if before and not before.endswith("\n") else "") + "".join(missing))
+    return True
+
+
+def _make_repository(folder: Path) -> None:
+    """Let git and DVC know `folder`, unless they do.
+
+    Raises:
+        LowerdeckError: one of them fails.
+    """
+    root = _run(["git", "rev-parse", "--show-toplevel"], folder, check=False)
+    if not root:
+        _run(["git", "init", "--quiet"], folder)
+        root = str(folder.resolve())
+    if not (folder / ".dvc").is_dir():
+        below = [] if folder.samefile(root) else ["--subdir"]
+        _run([sys.executable, "-m", "dvc", "init", "--quiet", *below], folder)
+        for key in ("core.analytics", "core.check_update"):  # a build must not wait for a network
+            _run([sys.executable, "-m", "dvc", "config", key, "false"], folder)
+
+
+def _run(command: list[str], folder: Path, *, check: bool = True) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        raise LowerdeckError(f"`{' '.join(command)}` failed in {folder}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,98 @@
+"""`lowerdeck init`: a workspace in a folder of the user's."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.config.compose import read_params, selected_values
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.workspace import contents
+from lowerdeck.workspace.creation import create, examples
+from tests.project import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own") / "repository"
+    (folder / "src").mkdir(parents=True)
+    (folder / "README.md").write_text("mine\n")
+    (folder / ".gitignore").write_text("/secret\n*.log")
+    create(folder)
+    return folder
+
+
+def test_its_files_are_those_of_this_repository(workspace: Path) -> None:
+    generated = contents.generated_files()
+    assert {"dvc.yaml", "params.yaml", ".dvcignore", "stages/convert.py", "data/dvc.yaml"} <= set(generated)
+    for name in generated:
+        assert (workspace / name).read_bytes() == (REPOSITORY / name).read_bytes(), name
+    assert {path.name for path in (workspace / "stages").iterdir()} == {
+        path.name for path in (REPOSITORY / "stages").glob("*.py")
+    }
+
+
+def test_what_was_there_stays(workspace: Path) -> None:
+    assert (workspace / "README.md").read_text() == "mine\n"
+    assert "lowerdeck repro" in (workspace / "LOWERDECK.md").read_text()
+    ignored = (workspace / ".gitignore").read_text().splitlines()
+    assert ignored[:2] == ["/secret", "*.log"]
+    assert "/pipeline/" in ignored
+
+
+def test_git_and_dvc_know_it_and_git_ignores_what_is_built(workspace: Path) -> None:
+    assert (workspace / ".dvc" / "config").is_file()
+    for path in ("pipeline/lowerdeck", "build/convert/program.pte", "mlflow/mlflow.db", "data/prepared/digits"):
+        assert subprocess.run(["git", "check-ignore", "-q", path], cwd=workspace, check=False).returncode == 0, path
+    for path in ("params.yaml", "dvc.yaml", "build/evaluate/metrics.json", ".lowerdeck/workspace.json"):
+        assert subprocess.run(["git", "check-ignore", "-q", path], cwd=workspace, check=False).returncode == 1, path
+
+
+def test_it_composes_with_the_packages_options(workspace: Path) -> None:
+    assert not (workspace / "conf" / "model" / "resnet8.yaml").exists()
+    with chdir(workspace):
+        assert selected_values(read_params(Path("params.yaml")), Path("conf"))["model"]["name"] == "resnet8"
+
+
+def test_every_example_composes(tmp_path: Path) -> None:
+    for example in examples():
+        assert example.description
+        create(tmp_path / example.name, example.name)
+        with chdir(tmp_path / example.name):
+            values = selected_values(read_params(Path("params.yaml")), Path("conf"))
+        chosen = {key: value for key, value in example.params.items() if key != "plugins"}
+        assert {key: values[key]["name"] for key in chosen} == chosen
+
+
+def test_a_workspace_below_a_repository_is_one_of_dvcs_own(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    create(tmp_path / "deploy")
+    assert not (tmp_path / "deploy" / ".git").exists()
+    assert (tmp_path / "deploy" / ".dvc").is_dir()
+
+
+def test_nothing_is_overwritten_or_half_made(tmp_path: Path) -> None:
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    with pytest.raises(LowerdeckError, match=r"dvc\.yaml in .* nothing was written.*lowerdeck init deploy"):
+        create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["dvc.yaml"]
+
+
+def test_a_file_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(LowerdeckError, match="taken is a file"):
+        create(tmp_path / "taken")
+
+
+def test_a_misspelt_example_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(LowerdeckError, match=r"there is no example 'own_modle'.*Did you mean own_model\?"):
+        create(tmp_path / "new", "own_modle")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_second_time_it_names_upgrade(workspace: Path) -> None:
+    with pytest.raises(LowerdeckError, match="is a workspace already; `lowerdeck upgrade`"):
+        create(workspace)
