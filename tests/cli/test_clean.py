@@ -82,6 +82,7 @@ def make_sweep(name: str, *, sweep_name: str = "") -> Path:
     return folder.path
 
 
+@pytest.mark.slow
 def test_only_what_is_old_and_kept_by_nobody_is_removed(project: Project) -> None:
     outside = project.root.parent / "outside"
     outside.mkdir()

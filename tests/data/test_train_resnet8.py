@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own: importing the script limits the instruction set, training fixes threads and determinism.
 SCRIPT = """
 import hashlib, sys, torch
@@ -26,6 +28,7 @@ assert len(sums) > 1 and min(sums) >= 29 * 29 and max(sums) <= 32 * 32, sums
 """
 
 
+@pytest.mark.slow
 def test_training_learns_and_is_reproducible() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

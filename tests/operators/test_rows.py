@@ -55,6 +55,7 @@ def differences() -> Callable[[str, str], list[str]]:
     return measured
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_few_rows_are_what_the_installed_versions_do(
     differences: Callable[[str, str], list[str]], backend: str

@@ -69,9 +69,12 @@ SCHEMES = {
 }
 
 
+SLOW = ("16 bits on U85", "16 bits for the body", "float head on Ethos-U")
+
+
 def slow_if_known(name: str) -> Any:
     """`name` as a parameter, marked where a scheme of the same kind is tested in every run."""
-    return pytest.param(name, marks=pytest.mark.slow) if name == "16 bits on U85" else name
+    return pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,14 @@ def as_bytes(state: ObserverState) -> bytes:
     return save({**state.tensors, **{f"trained/{name}": tensor for name, tensor in state.trained.items()}})
 
 
-@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("ethos_u55_128", marks=pytest.mark.slow),
+        "neutron_imxrt700",
+        pytest.param("xnnpack_cpu", marks=pytest.mark.slow),
+    ],
+)
 def test_the_quantized_program_has_learned_and_is_lowered_like_any_other(
     lowered: Callable[[str], Lowered], target: str, tmp_path: Path
 ) -> None:
@@ -137,6 +144,7 @@ def test_the_quantized_program_has_learned_and_is_lowered_like_any_other(
     assert converted.program != build.converted.program
 
 
+@pytest.mark.slow
 def test_a_stopped_training_that_goes_on_gives_the_same_bytes(
     lowered: Callable[[str], Lowered], tmp_path: Path
 ) -> None:

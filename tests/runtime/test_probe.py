@@ -64,6 +64,7 @@ def tamper(build: Lowered, crash: Callable[[bytes], Any]) -> None:
     (build.folder / paths.MANIFEST).write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 def test_a_tampered_tosa_graph_under_a_corrected_digest(
     copied: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
 ) -> None:

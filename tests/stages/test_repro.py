@@ -474,6 +474,7 @@ def test_outputs_persist_and_depend_on_what_is_upstream(name: str) -> None:
     assert {dependency for dependency in stages[name].get("deps", ()) if dependency.startswith("build/")} <= upstream
 
 
+@pytest.mark.slow
 def test_another_folder_and_environment_give_the_same_bytes(
     built: Built, make_project: Callable[[str], Project], tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def by_two_workers(project: Project) -> tuple[Path, dict[str, Any], str]:
     return swept(project, f"{OPERATORS}=[],[aten::add]", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 
 
+@pytest.mark.slow
 def test_two_joblib_workers_do_no_work_twice(
     by_two_workers: tuple[Path, dict[str, Any], str], project: Project
 ) -> None:

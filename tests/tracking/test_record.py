@@ -330,6 +330,7 @@ class TestRun:
 
 
 class TestStage:
+    @pytest.mark.slow
     def test_two_at_once_on_a_new_database_make_one_run(self) -> None:
         write_build()
         command = [sys.executable, "-m", "stages.track"]
