@@ -75,25 +75,26 @@ def statuses(conf_dir: Path, params: dict[str, Any], timeout_s: float) -> list[S
     """
     options = [name for name in option_names("flavor", conf_dir) if name != "default"]
     with ThreadPoolExecutor(_MAX_PROBES) as pool:
-        return list(pool.map(lambda option: _status(option, conf_dir, params, timeout_s), options))
+        return list(pool.map(lambda option: status(option, conf_dir, params, timeout_s), options))
 
 
-def _status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: float) -> Status:
-    status = Status(option=option, chosen=params.get("flavor") == option, backend=None, installed=False)
+def status(option: str, conf_dir: Path, params: dict[str, Any], timeout_s: float) -> Status:
+    """The status of one option; arguments as for `statuses`."""
+    found = Status(option=option, chosen=params.get("flavor") == option, backend=None, installed=False)
     try:
         values = read_mapping(option_file("flavor", option, conf_dir))
         if isinstance(values.get("backend"), str):
-            status = replace(status, backend=values["backend"])
-        if status.chosen:
+            found = replace(found, backend=values["backend"])
+        if found.chosen:
             overrides = (params.get("overrides") or {}).get("flavor") or {}
             options = {**(values.get("options") or {}), **(overrides.get("options") or {})}
             values |= overrides | {"options": options}
         report = _report(values, timeout_s, params.get("plugins") or [])
     except LowerdeckError as error:
-        return replace(status, problem=str(error))
+        return replace(found, problem=str(error))
     converter = report.converter
     return replace(
-        status,
+        found,
         installed=True,
         converter=converter.name,
         version=converter.version,

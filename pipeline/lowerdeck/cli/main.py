@@ -15,6 +15,7 @@ from lowerdeck.cli import (
     clean,
     compare,
     conf,
+    doctor,
     explain,
     flavors,
     ledger,
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     repro.add(commands)
     add.add(commands)
     conf.add(commands)
+    doctor.add(commands)
     clean.add(commands)
     report = commands.add_parser("report", help="print the metrics of the build in build/ and write build/report.html")
     report.set_defaults(run=_report)
@@ -88,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
     ui.set_defaults(run=_ui)
+    completion = commands.add_parser("completion", help="print the completion of this command for a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    completion.set_defaults(run=_completion)
     template = commands.add_parser("plots-template", help="make `dvc plots show` work without a network in this clone")
     template.set_defaults(run=_plots_template)
     return parser
@@ -138,6 +143,12 @@ def _run(options: argparse.Namespace) -> None:
         std=options.std,
     )
     print("\n".join(describe(options.program, executed)))
+
+
+def _completion(options: argparse.Namespace) -> None:
+    import shtab
+
+    print(shtab.complete(_parser(), options.shell))
 
 
 def _report(options: argparse.Namespace) -> None:
