@@ -59,14 +59,11 @@ def run(options: argparse.Namespace) -> None:
         raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
     from lowerdeck.artifacts import paths
     from lowerdeck.comparison import exports
-    from lowerdeck.comparison.comparison import compare
     from lowerdeck.pages.comparison import page
     from lowerdeck.tracking import recorded_build
 
     tracking = recorded_build.tracking_config()
-    title, builds = _builds(tracking, options.selectors)
-    answers = _paired(tracking, builds)
-    comparison = compare(builds, objectives=options.objectives, sort=options.sort, paired=answers)
+    title, comparison = compared(tracking, options.selectors, options.objectives, options.sort)
     output = options.output or paths.COMPARISON
     texts = {"compare.html": page.render(comparison, title, output.parent)}
     texts |= {"compare.json": exports.as_json(comparison), "compare.csv": exports.as_csv(comparison)}
@@ -80,6 +77,20 @@ def run(options: argparse.Namespace) -> None:
         _print(options, comparison, output)
     if tracking.enabled and not options.no_log:
         _log(tracking, title, comparison, texts | {"compare.html": page.render(comparison, title, None)})
+
+
+def compared(
+    tracking: TrackingConfig, selectors: Sequence[str], objectives: str | None = None, sort: str | None = None
+) -> tuple[str, Comparison]:
+    """A title for the builds that `selectors` name, and their comparison; arguments as on the command line.
+
+    Raises:
+        LowerdeckError: a selector names nothing, or an argument is invalid.
+    """
+    from lowerdeck.comparison.comparison import compare
+
+    title, builds = _builds(tracking, selectors)
+    return title, compare(builds, objectives=objectives, sort=sort, paired=_paired(tracking, builds))
 
 
 def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, list[ComparedBuild]]:

@@ -112,6 +112,13 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
         return _download(store, run_id, path)
 
 
+def read_folder(config: TrackingConfig, run_id: str, folder: str) -> dict[str, bytes]:
+    """The content by path of the files in a folder of a run; empty if there is no such folder."""
+    with opened(config) as store, extended_upload_timeout():
+        names = sorted(_files_next_to(store, run_id, f"{folder}/"))
+        return {name: _download(store, run_id, name) for name in names}
+
+
 def read_artifacts(config: TrackingConfig, run_ids: Sequence[str], path: str) -> dict[str, bytes]:
     """The content of the same file of several runs, by run; runs without the file are left out.
 

@@ -1,0 +1,1 @@
+"""Lowerdeck from Python: builds, sweeps and recorded runs as values, with HTML for notebooks."""

@@ -1,0 +1,167 @@
+"""`lowerdeck.build` and `lowerdeck.load`: one build as a value."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from contextlib import chdir
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import write_bytes
+from lowerdeck.artifacts.plans import parse_plan
+from lowerdeck.config.schema import Config, TrackingConfig
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.tracking import recorded_build
+from lowerdeck.tracking.runs import RecordedRun, read_artifact, read_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from lowerdeck.runtime.program import HostProgram
+
+_SHOWN = (
+    *("float_accuracy", "quantized_accuracy", "delegated_accuracy", "delegated_share", "delegated_macs_share"),
+    *("partitions", "program_bytes", "planned_memory_bytes"),
+)
+"""Metrics of the table that a notebook shows; those that a build lacks are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """A recorded build: its configuration, metrics, plan and program."""
+
+    run_id: str
+    """Id of its MLflow run."""
+    name: str
+    config: Config
+    """The resolved configuration."""
+    metrics: Mapping[str, Any]
+    """metrics.json: numbers, and texts where something could not be measured."""
+    plan: DelegationPlan
+    """The plan that the program was lowered by."""
+    program: bytes = field(repr=False)
+    """The `.pte`."""
+    tracking: TrackingConfig = field(repr=False)
+    """Where it is recorded; relative locations count from `workspace`."""
+    workspace: Path = field(repr=False)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the `.pte`, manifest.json and the host twins to `folder`, as `lowerdeck run` reads them.
+
+        Returns:
+            The path of the `.pte`.
+        """
+        folder = Path(folder).absolute()
+        with chdir(self.workspace):
+            files = {paths.MANIFEST.name: read_artifact(self.tracking, self.run_id, paths.MANIFEST.name)}
+            files |= read_folder(self.tracking, self.run_id, paths.TWINS.name)
+            files |= read_folder(self.tracking, self.run_id, paths.DATA_FILES.name)
+        for name, content in {**files, paths.PROGRAM.name: self.program}.items():
+            write_bytes(folder / name, content)
+        return folder / paths.PROGRAM.name
+
+    def open(self, folder: Path | str) -> HostProgram:
+        """`save` to `folder`, and open the program for execution on this host.
+
+        Returns:
+            A program that takes a sequence of tensors and returns a list of tensors.
+
+        Raises:
+            LowerdeckError: this host cannot execute it.
+        """
+        from lowerdeck.runtime.loading import open_program
+
+        program = self.save(folder)
+        return open_program(program, manifest=program.with_name("manifest.json"), twins=program.with_name("twins"))
+
+    def outputs(self, inputs: Sequence[torch.Tensor], folder: Path | str) -> list[torch.Tensor]:
+        """Outputs of the program for `inputs`, executed on this host from `folder`; see `open`."""
+        return list(self.open(folder)(inputs))
+
+    def _repr_html_(self) -> str:
+        rows = [("build", self.name), ("run", self.run_id)]
+        rows += [(name, _shown(self.metrics[name])) for name in _SHOWN if name in self.metrics]
+        cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
+        return f"<table>{cells}</table>"
+
+    def explanation(self) -> Page:
+        """The plan as a page: its graph, and why nodes are not delegated."""
+        from lowerdeck.pages.explanation.page import render
+
+        return Page(html=render(self.plan, self.name))
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page, which a notebook shows in a frame."""
+
+    html: str = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        frame = 'style="width: 100%; height: 640px; border: 1px solid #ccc" sandbox="allow-scripts"'
+        return f'<iframe {frame} srcdoc="{html.escape(self.html)}"></iframe>'
+
+    def save(self, path: Path | str) -> Path:
+        """Write the page to a file."""
+        write_bytes(Path(path), self.html.encode())
+        return Path(path)
+
+
+def build(*overrides: str, workspace: Path | str = ".") -> Build:
+    """Build params.yaml with `overrides` on top, and return the build.
+
+    Neither params.yaml nor build/ changes: it is a sweep of one point, which shares every stage that was built before.
+
+    Args:
+        overrides: As for `lowerdeck sweep`, e.g. `"target=ethos_u55_128"`; without any, params.yaml as it is.
+        workspace: Folder of the workspace.
+
+    Raises:
+        LowerdeckError: the configuration is invalid, or a stage failed.
+    """
+    from lowerdeck.notebook.sweeps import sweep
+
+    if ambiguous := [text for text in overrides if "," in text.partition("=")[2].partition("[")[0]]:
+        raise LowerdeckError(f"{ambiguous[0]} names several builds; use lowerdeck.sweep")
+    (point,) = sweep(*overrides, workspace=workspace).builds
+    return point
+
+
+def load(selector: str, workspace: Path | str = ".") -> Build:
+    """A build that was recorded in MLflow.
+
+    Args:
+        selector: Id of its run, the beginning of the id, its name, or an MLflow filter that only it matches.
+        workspace: Folder of the workspace whose configuration says where builds are recorded.
+
+    Raises:
+        LowerdeckError: `selector` names no run, or several.
+    """
+    with chdir(workspace):
+        tracking = recorded_build.tracking_config()
+        return read(tracking, recorded_build.find_run(tracking, selector))
+
+
+def read(tracking: TrackingConfig, run: RecordedRun) -> Build:
+    """The build of `run`; the current folder is its workspace."""
+    recorded = recorded_build.read(tracking, run)
+    return Build(
+        run_id=run.run_id,
+        name=run.name,
+        config=recorded.config,
+        metrics=recorded_build.read_json(tracking, run, paths.METRICS.name),
+        plan=parse_plan(read_artifact(tracking, run.run_id, paths.PLAN.name).decode(), f"run {run.run_id}"),
+        program=read_artifact(tracking, run.run_id, paths.PROGRAM.name),
+        tracking=tracking,
+        workspace=Path.cwd(),
+    )
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

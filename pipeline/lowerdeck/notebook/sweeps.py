@@ -1,0 +1,69 @@
+"""`lowerdeck.sweep`: many builds as a value."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import chdir
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.notebook.builds import Build, Page, read
+from lowerdeck.tracking import recorded_build
+from lowerdeck.tracking.runs import find_runs
+
+if TYPE_CHECKING:
+    from lowerdeck.comparison.comparison import Comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The points of a sweep that were built, in their order."""
+
+    id: str
+    builds: tuple[Build, ...]
+    skipped: tuple[str, ...]
+    """Why combinations were left out, with their overrides."""
+    comparison: Comparison = field(repr=False)
+    """All of them side by side, as `lowerdeck compare` shows them."""
+
+    def page(self) -> Page:
+        """The comparison as a page with tables and plots."""
+        from lowerdeck.pages.comparison.page import render
+
+        return Page(render(self.comparison, f"Sweep {self.id}", None))
+
+    def _repr_html_(self) -> str:
+        return self.page()._repr_html_()
+
+
+def sweep(*overrides: str, workspace: Path | str = ".") -> Sweep:
+    """Build all points of `overrides`, sharing every stage whose inputs are the same.
+
+    Args:
+        overrides: As for `lowerdeck sweep`, e.g. `"target=ethos_u55_128,xnnpack_cpu"` or `"experiment=delegation"`.
+        workspace: Folder of the workspace.
+
+    Raises:
+        LowerdeckError: an override is invalid for every point, no point can be built, a point failed, or builds are not
+            recorded (`tracking: none`).
+    """
+    from lowerdeck.cli.compare import compared
+    from lowerdeck.sweep import engine
+
+    with chdir(workspace):
+        prepared = engine.prepare(Path.cwd(), overrides, None)
+        records = engine.run(prepared, Path.cwd(), uuid.uuid4().hex[:8])
+        if failed := [record for record in records if record.status == "failed"]:
+            raise LowerdeckError(f"{' '.join(failed[0].overrides) or 'the build'} failed: {failed[0].reason}")
+        tracking = recorded_build.tracking_config()
+        if not tracking.enabled:
+            raise LowerdeckError("the build is not recorded; choose `tracking: local` in params.yaml")
+        points = {int(run.tags["sweep.point"]): run for run in find_runs(tracking, selector=prepared.sweep.id)}
+        return Sweep(
+            id=prepared.sweep.id,
+            builds=tuple(read(tracking, points[point]) for point in sorted(points)),
+            skipped=tuple(f"{' '.join(r.overrides)}: {r.reason}" for r in records if r.status == "skipped"),
+            comparison=compared(tracking, [prepared.sweep.id])[1],
+        )

@@ -1,0 +1,51 @@
+"""lowerdeck.build and lowerdeck.load, beyond what docs/notebook.ipynb shows (tests/docs/test_notebook.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lowerdeck
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.notebook.builds import Page
+from lowerdeck.workspace.creation import create
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own") / "workspace"
+    create(folder)
+    return folder
+
+
+def test_the_package_offers_them_without_importing_anything_heavy() -> None:
+    program = "import sys, lowerdeck; print(sorted({'torch', 'mlflow', 'hydra', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert callable(lowerdeck.build)
+    with pytest.raises(AttributeError, match="has no attribute 'biuld'"):
+        _ = lowerdeck.biuld
+
+
+def test_several_values_are_a_sweep(workspace: Path) -> None:
+    with pytest.raises(LowerdeckError, match=r"target=a,b names several builds; use lowerdeck\.sweep"):
+        lowerdeck.build("target=a,b", workspace=workspace)
+
+
+def test_a_misspelt_option_is_an_error_with_a_suggestion(workspace: Path) -> None:
+    with pytest.raises(LowerdeckError, match="did you mean 'xnnpack_cpu'"):
+        lowerdeck.build("target=xnnpak_cpu", "dataset=random", workspace=workspace)
+
+
+def test_nothing_recorded_yet(workspace: Path) -> None:
+    with pytest.raises(LowerdeckError, match="nothing has been recorded yet"):
+        lowerdeck.load("abcd", workspace=workspace)
+
+
+def test_a_page_is_escaped_in_its_frame(tmp_path: Path) -> None:
+    page = Page(html='<b title="x">&</b>')
+    assert 'srcdoc="&lt;b title=&quot;x&quot;&gt;&amp;&lt;/b&gt;"' in page._repr_html_()
+    assert page.save(tmp_path / "page.html").read_text() == '<b title="x">&</b>'
