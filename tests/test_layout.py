@@ -26,6 +26,7 @@ EXCEPTIONS = {
     "cli/__main__.py": ("cli/test_main.py", "calls main and nothing else"),
     "comparison/terminal.py": ("cli/test_compare.py", "its text is what the command prints"),
     "compat": ("compat/test_replacement.py", "found by their places, and checked one by one"),
+    "config/flavor_status.py": ("cli/test_doctor.py", "what it finds is what the commands print"),
     "config/reference.py": ("cli/test_conf.py", "what it says of a key is what the command prints"),
     "contracts": ("backends/test_contract.py", "types alone; parts are tested against them"),
     "execution": ("stages/test_repro.py", "works around the steps of whole stages, which run under DVC"),

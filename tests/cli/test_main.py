@@ -97,7 +97,7 @@ class TestReport:
         write_build()
         code = (
             "import sys; from lowerdeck.cli.main import main; assert main(['report']) == 0; "
-            "assert not {'torch', 'mlflow', 'hydra'} & set(sys.modules)"
+            "assert not {'torch', 'mlflow', 'hydra', 'dvc', 'numpy', 'pydantic', 'jinja2'} & set(sys.modules)"
         )
         done = subprocess.run(
             [sys.executable, "-c", code],

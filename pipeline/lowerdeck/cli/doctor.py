@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import shutil
 import sys
@@ -85,6 +84,8 @@ def _checks(params: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Ch
 
 
 def _python() -> Check:
+    import importlib.metadata
+
     wanted = importlib.metadata.metadata("lowerdeck")["Requires-Python"]
     version = ".".join(map(str, sys.version_info[:3]))
     from packaging.specifiers import SpecifierSet
@@ -95,6 +96,8 @@ def _python() -> Check:
 
 def _packages() -> Iterator[Check]:
     """The pinned packages, of which another version was seen to behave differently."""
+    import importlib.metadata
+
     from packaging.requirements import Requirement
 
     for requirement in map(Requirement, importlib.metadata.requires("lowerdeck") or ()):
@@ -132,7 +135,7 @@ def _workspace() -> Iterator[Check]:
 
 def _flavor(params: Mapping[str, Any], values: Mapping[str, Any]) -> Check:
     """The converter that the target and params.yaml choose."""
-    from lowerdeck.cli.flavors import status
+    from lowerdeck.config.flavor_status import status
 
     name = str(params.get("flavor", "default"))
     name = str(values["target"]["default_flavor"]) if name == "default" else name

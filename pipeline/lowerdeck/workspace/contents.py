@@ -6,7 +6,6 @@ not copied, because Hydra finds the package's options where they are.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,6 +76,8 @@ def write_digests(workspace: Path, digests: Mapping[str, str]) -> None:
 
 def installed_version() -> str:
     """Version of the installed package."""
+    import importlib.metadata
+
     return importlib.metadata.version("lowerdeck")
 
 
