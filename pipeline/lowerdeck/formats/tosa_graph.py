@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lowerdeck.formats.flatbuffer import Table, root, unpack
@@ -81,12 +81,7 @@ def read_tosa_graph(data: bytes) -> TosaGraph:
     Raises:
         ValueError: it is not a TOSA flatbuffer, is damaged, or has no operators' block.
     """
-    regions = list(root(data, _IDENTIFIER, "a TOSA graph").tables(1))
-    blocks = list(regions[0].tables(1)) if regions else []
-    if not blocks:
-        raise ValueError("the TOSA graph is empty")
-    # The first region is the graph itself; others are bodies of control flow.
-    main = blocks[0]
+    main = _main_block(data)
     return TosaGraph(
         inputs=tuple(main.strings(3)),
         outputs=tuple(main.strings(4)),
@@ -94,6 +89,20 @@ def read_tosa_graph(data: bytes) -> TosaGraph:
         tensors={tensor.name: tensor for tensor in map(_tensor, main.tables(2))},
         shapes={table.string(0): _shape_values(table) for table in main.tables(5)},
     )
+
+
+def with_outputs(data: bytes, outputs: Sequence[str]) -> bytes:
+    """The graph with other outputs: names of any of its tensors."""
+    return _main_block(data).with_strings(4, outputs)
+
+
+def _main_block(data: bytes) -> Table:
+    regions = list(root(data, _IDENTIFIER, "a TOSA graph").tables(1))
+    blocks = list(regions[0].tables(1)) if regions else []
+    if not blocks:
+        raise ValueError("the TOSA graph is empty")
+    # The first region is the graph itself; others are bodies of control flow.
+    return blocks[0]
 
 
 def _operator(table: Table) -> TosaOperator:

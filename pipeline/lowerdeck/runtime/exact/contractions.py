@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lowerdeck.runtime.exact.accumulate import Convolution, Geometry, matmul
+from lowerdeck.runtime.exact.accumulate import FLOAT32_LIMIT, Convolution, Geometry, matmul
 from lowerdeck.runtime.exact.nodes import RANGES, TORCH_DTYPES, Node, Prepare, Prepared
 from lowerdeck.runtime.exact.rescaling import Rescaling, rescaler
 
@@ -61,6 +61,7 @@ def _contraction(node: Node, weights: Tensor, geometry: Geometry, spatial: int) 
     if any(len(size) != spatial for size in sizes) or len(geometry.padding) != 2 * spatial:
         raise ValueError(f"operator {node.operator} has attributes of another number of dimensions than {spatial}")
     zero_point, bias = node.zero_point(3), node.numbers(2).flatten()
+    shape = node.output.shape
     channels = weights.shape[0] * (weights.shape[1] if geometry.transposed else 1)
     outputs = weights.shape[1] if geometry.transposed else channels
     bias = bias.expand(outputs) if len(bias) == 1 else bias
@@ -70,7 +71,7 @@ def _contraction(node: Node, weights: Tensor, geometry: Geometry, spatial: int) 
         values = inputs[0].flatten(0, 1).movedim(-1, 1)
         values = values.to(torch.float32) if zero_point else values
         result = convolve(values.sub_(zero_point) if zero_point else values)
-        return result.movedim(1, -1).unflatten(0, inputs[0].shape[:2])
+        return result.movedim(1, -1).reshape(-1, *shape)
 
     return Prepared(step, *_within(node, convolve.bound))
 
@@ -106,13 +107,13 @@ def _max_pool(node: Node) -> Prepared:
     if operand.dtype not in _CONTRACTED:
         raise node.unsupported(f"has element type {operand.dtype}")
     kernel, stride, padding = _window(node)
-    dtype, low = TORCH_DTYPES[operand.dtype], float(RANGES[operand.dtype][0])
+    shape, dtype, low = node.output.shape, TORCH_DTYPES[operand.dtype], float(RANGES[operand.dtype][0])
 
     def step(inputs: Sequence[Tensor]) -> Tensor:
         values = inputs[0].flatten(0, 1).movedim(-1, 1).to(torch.float32)
         padded = F.pad(values, padding, value=low) if any(padding) else values
         result = F.max_pool2d(padded, kernel, stride)
-        return result.movedim(1, -1).unflatten(0, inputs[0].shape[:2]).to(dtype)
+        return result.movedim(1, -1).reshape(-1, *shape).to(dtype)
 
     return Prepared(step, operand.low, operand.high)
 
@@ -134,8 +135,7 @@ def _average_pool(node: Node) -> Prepared:
     )  # one for each position of the output, which becomes the last dimension
     largest = operand.largest(input_zp) * kernel[0] * kernel[1]
     scale = rescaler(parameters, largest, TORCH_DTYPES[operand.dtype], node.device)
-    # A window of zeros has no weights to prove anything: sums of all positions stay below 2^53 for any window.
-    dtype = torch.float32 if largest <= 2**24 else torch.float64
+    shape, dtype = node.output.shape, torch.float32 if largest <= FLOAT32_LIMIT else torch.float64
 
     def step(inputs: Sequence[Tensor]) -> Tensor:
         values = inputs[0].flatten(0, 1).movedim(-1, 1).to(dtype)
@@ -143,8 +143,8 @@ def _average_pool(node: Node) -> Prepared:
             values = values.sub_(input_zp)
         padded = F.pad(values, padding) if any(padding) else values
         sums = F.avg_pool2d(padded, kernel, stride, divisor_override=1)
-        result = scale(sums.flatten(2)).unflatten(2, sums.shape[2:])
-        return result.movedim(1, -1).unflatten(0, inputs[0].shape[:2])
+        result = scale(sums.flatten(2)).reshape(sums.shape)
+        return result.movedim(1, -1).reshape(-1, *shape)
 
     return Prepared(step)
 

@@ -69,7 +69,7 @@ def _same_batch(inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _pad(node: Node) -> Prepared:
-    amounts, value, dtype = node.size(1), node.number(2), _integral(node)
+    amounts, value, dtype = node.size(1), node.number(1), _integral(node)
     pairs = list(zip(amounts[::2], amounts[1::2], strict=True))
     order = [amount for pair in reversed(pairs) for amount in pair]
     operand = node.operands[0]

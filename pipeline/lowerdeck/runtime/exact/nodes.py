@@ -44,8 +44,9 @@ class Node:
 
     operator: str
     operands: tuple[Operand, ...]
+    """Its inputs that are tensors."""
     sizes: tuple[tuple[int, ...] | None, ...]
-    """Values of the operands that are shapes, by position; None for tensors."""
+    """For every input, its value where it is a shape; None for tensors."""
     output: Operand
     """Its bounds are those of its element type."""
     attribute: Table | None
@@ -67,7 +68,7 @@ class Node:
         return self.attribute
 
     def numbers(self, position: int) -> Tensor:
-        """The values of a constant operand, int64 [shape].
+        """The values of the constant operand at `position` of `operands`, int64 [shape].
 
         Raises:
             UnsupportedGraphError: it is computed from the inputs.
@@ -89,7 +90,7 @@ class Node:
         return self.number(position) if position < len(self.operands) else 0
 
     def size(self, position: int) -> tuple[int, ...]:
-        """The value of a shape operand.
+        """The value of the input at `position` of `sizes`, a shape.
 
         Raises:
             UnsupportedGraphError: the shape is computed.

@@ -9,7 +9,7 @@ Other rescalings are computed in 64-bit integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,7 +79,7 @@ def rescale(node: Node) -> Prepared:
     compute = rescaler(parameters, largest, TORCH_DTYPES[node.output.dtype], node.device)
     unsigned = _UNSIGNED.get(operand.dtype) if input_unsigned else None
 
-    def step(inputs: list[Tensor]) -> Tensor:
+    def step(inputs: Sequence[Tensor]) -> Tensor:
         values = inputs[0]
         if unsigned is not None:
             values = values.view(unsigned).to(torch.int32)
