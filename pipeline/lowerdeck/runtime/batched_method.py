@@ -25,7 +25,7 @@ from lowerdeck.formats.pte import (
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from lowerdeck.runtime.interpreter import VIEW, BoundMethod, Twin, described
 from lowerdeck.runtime.operators import BATCHABLE, resolve
-from lowerdeck.runtime.tensors import allocate
+from lowerdeck.runtime.tensors import allocate_batch
 
 
 class BatchTwin(Protocol):
@@ -134,7 +134,7 @@ class BatchedMethod:
         """Memory for `batch` samples, kept for the next batch of this size."""
         if len(self._samples) == batch:
             return
-        self._tensors = allocate(self._method, batch)
+        self._tensors = allocate_batch(self._method, batch)
         self._samples = [
             BoundMethod(self._method, self._twins, [None if each is None else each[row] for each in self._tensors])
             for row in range(batch)

@@ -130,7 +130,7 @@ class BoundMethod:
         self._method = method
         self._twins = twins
         if tensors is None:
-            tensors = [None if tensor is None else tensor[0] for tensor in allocate(method)]
+            tensors = allocate(method)
         # A change of shape keeps the tensor object, so that all references to it (moved values) see the change.
         self._specs: dict[int, TensorSpec] = {}
         self._values: list[Any] = []

@@ -69,7 +69,12 @@ def resize(tensor: torch.Tensor, spec: TensorSpec, shape: Sequence[int]) -> None
         tensor.set_(storage, 0, tuple(shape), strides)
 
 
-def allocate(method: Method, batch: int = 1) -> list[torch.Tensor | None]:
+def allocate(method: Method) -> list[torch.Tensor | None]:
+    """One tensor for every tensor value of `method`, None for the other values; see `allocate_batch`."""
+    return [None if tensor is None else tensor[0] for tensor in allocate_batch(method, 1)]
+
+
+def allocate_batch(method: Method, batch: int) -> list[torch.Tensor | None]:
     """One tensor [batch x sizes] for every tensor value of `method`, None for the other values.
 
     Tensors share memory where the memory plan lets them: planned tensors are views into the arena of each sample, so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,8 @@ PREPARE: Mapping[str, Prepare] = {
     "RESCALE": rescaling.rescale,
 }
 """How to prepare an operator, by name."""
+_BYTES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "int48": 6}
+"""Bytes of an element in a constant."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +163,18 @@ def _operand(tensor: TosaTensor, constant: Tensor | None, role: str) -> Operand:
 
 def _constant(tensor: TosaTensor, device: torch.device) -> Operand:
     described = _operand(tensor, None, "is a constant")
-    if tensor.dtype == "int48":
-        raise UnsupportedGraphError(f"constant {tensor.name!r} has element type int48")
-    code = np.dtype(tensor.dtype).newbyteorder("<")
-    count = int(np.prod(tensor.shape))
-    if len(tensor.data) < count * code.itemsize:
+    count, size = math.prod(tensor.shape), _BYTES[tensor.dtype]
+    if len(tensor.data) < count * size:
         raise ValueError(f"constant {tensor.name!r} has {len(tensor.data)} bytes for {count} {tensor.dtype}")
-    values = torch.from_numpy(np.frombuffer(tensor.data, code, count).reshape(1, *tensor.shape).copy())
+    content = np.frombuffer(tensor.data, np.uint8, count * size)
+    if tensor.dtype == "int48":  # sign-extended to 64 bits
+        wide = np.zeros((count, 8), np.uint8)
+        wide[:, :6] = content.reshape(count, 6)
+        wide[:, 6:] = np.where(wide[:, 5:6] >= 128, 255, 0)
+        content, code = wide, np.dtype("<i8")
+    else:
+        code = np.dtype(tensor.dtype).newbyteorder("<")
+    values = torch.from_numpy(np.frombuffer(content.tobytes(), code).reshape(1, *tensor.shape).copy())
     low, high = (int(values.min()), int(values.max())) if count else (0, 0)
     return replace(described, low=low, high=high, constant=values.to(device))
 
