@@ -177,6 +177,40 @@ def matmul(left: Tensor, right: Tensor, *, largest_left: int, largest_right: int
     return torch.matmul(left.to(dtype), right.to(dtype))
 
 
+def multiplies_bytes(device: torch.device) -> bool:
+    """Whether PyTorch multiplies int8 matrices exactly and fast there: by a CPU's instructions that add to 32 bits.
+
+    Older x86 instructions add pairs of products to 16 bits and saturate.
+    """
+    return device.type == "cpu" and torch.cpu._is_vnni_supported()
+
+
+class Pointwise:
+    """A convolution with kernel and stride 1 of int8 by int8, without padding: a matrix product in 32-bit integers."""
+
+    def __init__(self, weights: Tensor, bias: Tensor) -> None:
+        """Arrange the weights.
+
+        Args:
+            weights: int8 values [o x c].
+            bias: Integers [o].
+
+        Raises:
+            OverflowError: 32 bits do not hold the sums.
+        """
+        self.bound = int((weights.to(torch.int64).abs().sum(1) * 128 + bias.to(torch.int64).abs()).max())
+        """Upper bound of the result's absolute values."""
+        if self.bound >= 2**31:
+            raise OverflowError(f"sums of up to {self.bound} exceed 32-bit integers")
+        self._weights = weights.to(torch.int8).t().contiguous()
+        self._bias = bias.to(torch.int32)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """The accumulators int32 [... x o] for int8 [... x c]."""
+        rows = values.reshape(-1, values.shape[-1])
+        return torch._int_mm(rows, self._weights).add_(self._bias).reshape(*values.shape[:-1], -1)
+
+
 def _sums(magnitudes: Tensor, geometry: Geometry) -> Tensor:
     """The sum of an output channel's weights [o], or an upper bound of it for transposed convolutions."""
     if not geometry.transposed:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lowerdeck.runtime.exact.accumulate import FLOAT32_LIMIT, Convolution, Geometry, matmul
+from lowerdeck.runtime.exact.accumulate import FLOAT32_LIMIT, Convolution, Geometry, Pointwise, matmul, multiplies_bytes
 from lowerdeck.runtime.exact.nodes import RANGES, TORCH_DTYPES, Node, Prepare, Prepared
 from lowerdeck.runtime.exact.rescaling import Rescaling, rescaler
 
@@ -65,6 +65,12 @@ def _contraction(node: Node, weights: Tensor, geometry: Geometry, spatial: int) 
     channels = weights.shape[0] * (weights.shape[1] if geometry.transposed else 1)
     outputs = weights.shape[1] if geometry.transposed else channels
     bias = bias.expand(outputs) if len(bias) == 1 else bias
+    if zero_point and not geometry.transposed and not any(geometry.padding):
+        # Without padding every weight meets an input, so that the zero point is a part of the bias.
+        bias, zero_point = bias - zero_point * weights.flatten(1).sum(1), 0
+    if _is_pointwise(node, weights, geometry, zero_point):
+        multiply = Pointwise(weights.flatten(1), bias)
+        return Prepared(lambda inputs: multiply(inputs[0]), *_within(node, multiply.bound))
     convolve = Convolution(weights, bias, geometry, largest=operand.largest(zero_point)).to(node.device)
 
     def step(inputs: Sequence[Tensor]) -> Tensor:
@@ -74,6 +80,14 @@ def _contraction(node: Node, weights: Tensor, geometry: Geometry, spatial: int) 
         return result.movedim(1, -1).reshape(-1, *shape)
 
     return Prepared(step, *_within(node, convolve.bound))
+
+
+def _is_pointwise(node: Node, weights: Tensor, geometry: Geometry, zero_point: int) -> bool:
+    """Whether a convolution is a product of int8 matrices that this device computes fast."""
+    plain = all(size == 1 for size in (*weights.shape[2:], *geometry.stride, geometry.groups))
+    in_bytes = node.operands[0].dtype == "int8" and bool(((weights >= -128) & (weights <= 127)).all())
+    unpadded = not geometry.transposed and not any(geometry.padding) and not zero_point
+    return plain and in_bytes and unpadded and multiplies_bytes(node.device)
 
 
 def _within(node: Node, bound: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from lowerdeck.runtime.exact.accumulate import FLOAT64_LIMIT
 from lowerdeck.runtime.exact.nodes import RANGES, TORCH_DTYPES, Node, Prepared
 
-_BLOCK = 2**15
+_BLOCK = 2**16
 """Elements rescaled at once on a CPU: their float64 values stay in its cache."""
 _DOUBLE_ROUND = 3
 _SINGLE_ROUND = 1
