@@ -1,7 +1,7 @@
 """Stage evaluate: the `.pte` on the evaluation set, compared with the baseline -> build/evaluate/."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
-from lowerdeck.execution.chosen import dataset, gates
+from lowerdeck.execution.chosen import dataset, engine, gates
 from lowerdeck.execution.resolved_config import section
 from lowerdeck.execution.stage_entry import run_stage
 
@@ -14,9 +14,9 @@ def main() -> None:
     from lowerdeck.evaluation.gates import check_gates
     from lowerdeck.steps.evaluate import class_metrics, evaluate_delegated, summarize
 
-    config, data = section(EvaluationConfig), dataset.chosen_dataset(build.seed)
+    config, data, how = section(EvaluationConfig), dataset.chosen_dataset(build.seed), engine.chosen_engine(build.seed)
     reference, samples = baseline.read_baseline()
-    found = evaluate_delegated(lambda: host_programs.open_converted_program(config.resolver), samples, data)
+    found = evaluate_delegated(lambda: host_programs.open_converted_program(config.resolver), samples, data, how)
     outputs, failures = reference.joined(found.outputs), (found.failure, firmware_bundle.read_firmware_failure())
     plan, manifest, layers = plans.read_plan(), files.read_json(paths.MANIFEST), baseline.read_layers(paths.LAYERS)
     measured = summarize(outputs, map(metrics.source, config.metrics), plan, manifest, layers, *failures)

@@ -33,6 +33,9 @@ class Echo:
     def reset(self) -> None:
         """There is no state."""
 
+    def batched(self, method: str) -> None:
+        """Nothing is executed in batches."""
+
 
 def spec(*sizes: int, kind: int = 6, order: tuple[int, ...] | None = None, dynamism: int = STATIC) -> TensorSpec:
     return TensorSpec(kind, sizes, order or tuple(range(len(sizes))), dynamism, None, None)

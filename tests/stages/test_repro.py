@@ -410,7 +410,8 @@ def test_there_is_an_entry_for_every_stage() -> None:
 
 # Keys of a section that a stage reads and does not depend on, because they do not matter to what it makes.
 _QUANTIZER_ONLY = {"name", "default_flavor", "options", "fingerprint"}
-_MEASURED_LATER = {"name", "metrics", "max_samples", "layer_samples", "resolver"}
+_ENGINE = {"engine", "batch_size", "cross_check_samples"}
+_MEASURED_LATER = {"name", "metrics", "max_samples", "layer_samples", "resolver"} | _ENGINE
 LEFT_OUT = {
     ("calibrate", "quantization"): {"name", "group_size", "warn_below_sqnr_db"},
     ("calibrate", "target"): _QUANTIZER_ONLY,
@@ -418,8 +419,8 @@ LEFT_OUT = {
     ("quantize", "target"): _QUANTIZER_ONLY,
     ("partition", "evaluation"): _MEASURED_LATER,
     ("convert", "evaluation"): _MEASURED_LATER,
-    ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance"},
-    ("evaluate", "evaluation"): {"name", "conformance"},
+    ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance"} | _ENGINE,
+    ("evaluate", "evaluation"): {"name", "conformance", "batch_size"},
 }
 
 

@@ -18,6 +18,7 @@ from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.evaluation.defects import defects
+from lowerdeck.runtime.batches import Engine
 from lowerdeck.steps.evaluate import (
     NOT_MEASURED,
     STRUCTURAL,
@@ -224,14 +225,15 @@ def test_a_program_that_this_host_cannot_execute_is_a_finding() -> None:
     def unopened() -> Any:
         raise ProgramError("it lacks aten::sort.values")
 
-    found = evaluate_delegated(unopened, [0], Data(Labels([0])))
+    found = evaluate_delegated(unopened, [0], Data(Labels([0])), Engine())
     assert (found.failure, dict(found.outputs.logits)) == ("it lacks aten::sort.values", {})
 
     class Refusing:
         num_processes, executor = 1, "ExecuTorch runtime"
         first_call = staticmethod(refused)
 
-    found = evaluate_delegated(Refusing, [0, 1], Data(Labels([0, 1])))  # type: ignore[arg-type]  # a stand-in
+    by_reference, data = Engine(name="reference"), Data(Labels([0, 1]))
+    found = evaluate_delegated(Refusing, [0, 1], data, by_reference)  # type: ignore[arg-type]  # a stand-in
     assert (found.failure, found.executed_by) == ("partition 0: no such kernel", "nothing")
 
 
@@ -240,7 +242,7 @@ def test_files_that_are_missing_end_the_evaluation() -> None:
         raise LowerdeckError("build/convert/program.pte is missing")
 
     with pytest.raises(LowerdeckError, match="is missing"):
-        evaluate_delegated(missing, [0], Data(Labels([0])))
+        evaluate_delegated(missing, [0], Data(Labels([0])), Engine())
 
 
 def test_class_metrics_count_hits_of_the_classes_that_occur() -> None:

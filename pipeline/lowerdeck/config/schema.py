@@ -194,6 +194,14 @@ class EvaluationConfig(Strict):
     resolver: Literal["reference", "optimized", "xnnpack"] = "reference"
     """Kernels of LiteRT that execute Neutron's partitions: `reference` computes as specified, the others are faster. A
     partition for which they are wrong is executed by kernels that agree with the quantized model."""
+    engine: Literal["exact", "reference"] = "exact"
+    """What executes Ethos-U's partitions in evaluate: `exact` computes the integers of the reference in batches and is
+    much faster, `reference` is the TOSA reference model, one sample at a time."""
+    batch_size: Annotated[int, Field(gt=0, le=4096)] = 8
+    """Most samples that each process of evaluate executes at once; memory for activations grows with it."""
+    cross_check_samples: Annotated[int, Field(ge=0, le=1_000_000)] = 16
+    """Number of samples, drawn by `build.seed`, that the reference executes beside the engine `exact`: the build fails
+    unless every integer is equal. 0 checks none."""
     conformance: ConformanceSettings = field(default_factory=ConformanceSettings)
     """How convert holds partitions to the subgraphs that they replace: `on_mismatch`, `num_samples`, `max_rounds`."""
 

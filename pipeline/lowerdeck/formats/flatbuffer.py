@@ -7,7 +7,7 @@ seconds. This reader checks every offset against the file, so a damaged file rai
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -96,6 +96,28 @@ class Table:
         """The vector of bytes in `slot`, of the same type as the data; empty where the field is missing."""
         target = self._target(slot)
         return b"" if target is None else self._blob_at(target)
+
+    def with_strings(self, slot: int, strings: Sequence[str]) -> bytes:
+        """A copy of the whole flatbuffer in which the vector of strings in `slot` is another one.
+
+        Raises:
+            ValueError: the field is missing.
+        """
+        position = self._field(slot)
+        if position is None:
+            raise ValueError(f"the table at {self._position} has no field in slot {slot}")
+        content = bytearray(self._data)
+        content += bytes(-len(content) % 4)
+        start = len(content)
+        # References point forward, so the vector comes first, and its strings follow it.
+        content += struct.pack("<I", len(strings)) + bytes(4 * len(strings))
+        for index, string in enumerate(strings):
+            reference, encoded = start + 4 + 4 * index, string.encode()
+            struct.pack_into("<I", content, reference, len(content) - reference)
+            content += struct.pack("<I", len(encoded)) + encoded + b"\0"
+            content += bytes(-len(content) % 4)
+        struct.pack_into("<I", content, position, start - position)
+        return bytes(content)
 
     def _blob_at(self, target: int) -> bytes | memoryview:
         length = unpack(self._data, "I", target)[0]

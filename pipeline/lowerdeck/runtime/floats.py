@@ -89,5 +89,22 @@ class FloatProgram:
         Raises:
             LowerdeckError: the inputs do not fit the program, or an operator failed.
         """
-        outputs = self.program(self.encode(samples))
+        return self._decode(self.program(self.encode(samples)))
+
+    def calls(
+        self, samples: Sequence[Sequence[torch.Tensor]], *, cross_check: Sequence[int] = ()
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """The outputs of `first_call` for every sample, computed at once where that is possible.
+
+        Args:
+            samples: float32 inputs of each sample. Memory is taken for all of them.
+            cross_check: Numbers of the samples for which to execute every partition by its reference as well.
+
+        Raises:
+            LowerdeckError: see a call, or the reference of a partition computes something else.
+        """
+        outputs = self.program.calls([self.encode(sample) for sample in samples], cross_check=cross_check)
+        return [self._decode(each) for each in outputs]
+
+    def _decode(self, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(from_program(output, tensor) for output, tensor in zip(outputs, self.outputs, strict=True))

@@ -6,8 +6,8 @@ arguments of every kernel. A call then runs a list of prepared functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -27,6 +27,9 @@ from lowerdeck.formats.pte import (
 )
 from lowerdeck.runtime.operators import Kernel, resolve, view_shape
 from lowerdeck.runtime.tensors import allocate, initial_value, resize, strides_of
+
+if TYPE_CHECKING:
+    from lowerdeck.runtime.batched_method import BatchedMethod
 
 MAX_INSTRUCTIONS = 10_000_000
 """The bound of ExecuTorch's runtime; beyond it a program counts as an endless loop."""
@@ -71,17 +74,30 @@ class Interpreter:
             LowerdeckError: a delegate has no host twin.
         """
         self._methods = {}
-        descriptions: dict[str, None] = {}
-        for method in methods:
-            twins = [find_twin(delegate) for delegate in method.delegates]
-            descriptions.update(dict.fromkeys(twin.description for twin in twins))
-            self._methods[method.name] = BoundMethod(method, twins)
-        twins_text = f" with host twins: {', '.join(descriptions)}" if descriptions else ""
-        self.description = f"interpreter{twins_text}; operators by PyTorch {torch.__version__}"
+        self._batched: dict[str, BatchedMethod] = {}
+        self._parts = {method.name: (method, [find_twin(each) for each in method.delegates]) for method in methods}
+        for name, (method, twins) in self._parts.items():
+            self._methods[name] = BoundMethod(method, twins)
+        self.description = described(twin.description for _, twins in self._parts.values() for twin in twins)
 
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of `method`."""
         return self._methods[method].run(inputs)
+
+    def batched(self, method: str) -> BatchedMethod | None:
+        """`method` for several samples at once; None where it has no twin that gains from it.
+
+        Raises:
+            UnbatchableError: it has state or control flow.
+        """
+        from lowerdeck.runtime.batched_method import BatchedMethod, is_batchable
+
+        described_method, twins = self._parts[method]
+        if not any(map(is_batchable, twins)):
+            return None
+        if method not in self._batched:
+            self._batched[method] = BatchedMethod(described_method, twins)
+        return self._batched[method]
 
     def reset(self) -> None:
         """Give the state of all methods its initial values."""
@@ -89,13 +105,32 @@ class Interpreter:
             method.reset()
 
 
+def described(twins: Iterable[str]) -> str:
+    """Name of the executor of a program whose twins have these descriptions."""
+    names = ", ".join(dict.fromkeys(twins))
+    return f"interpreter{f' with host twins: {names}' if names else ''}; operators by PyTorch {torch.__version__}"
+
+
 class BoundMethod:
     """One method with its memory and its prepared instructions."""
 
-    def __init__(self, method: Method, twins: Sequence[Twin]) -> None:
+    def __init__(
+        self, method: Method, twins: Sequence[Twin], tensors: Sequence[torch.Tensor | None] | None = None
+    ) -> None:
+        """Prepare all instructions.
+
+        Args:
+            method: The method.
+            twins: One for each of its delegates.
+            tensors: Memory for its tensor values; allocated here by default.
+
+        Raises:
+            ValueError: an operator is unknown, or the program is inconsistent.
+        """
         self._method = method
         self._twins = twins
-        tensors = allocate(method)
+        if tensors is None:
+            tensors = allocate(method)
         # A change of shape keeps the tensor object, so that all references to it (moved values) see the change.
         self._specs: dict[int, TensorSpec] = {}
         self._values: list[Any] = []
@@ -106,7 +141,7 @@ class BoundMethod:
                 self._specs[id(tensor)] = value
         self._initial = list(self._values)
         kernels = [
-            None if name in (_VIEW, _COPY_INDEX) else _located(f"operator {name}", resolve, name)
+            None if name in (VIEW, _COPY_INDEX) else _located(f"operator {name}", resolve, name)
             for name in method.operators
         ]
         self._replaced = _replaced_values(method, kernels)
@@ -132,14 +167,40 @@ class BoundMethod:
             self._run_chain(number, steps)
         return tuple(self._output(values[index]) for index in self._method.outputs)
 
+    @property
+    def values(self) -> list[Any]:
+        """The current value of every index; tensors are replaced by moves only."""
+        return self._values
+
+    @property
+    def replaced(self) -> frozenset[int]:
+        """Values whose object changes during a call."""
+        return self._replaced
+
+    def step(self, chain: int, position: int) -> None:
+        """Execute one instruction, which does not jump.
+
+        Raises:
+            ProgramError: it failed.
+        """
+        self._run_chain(chain, self._chains[chain][: position + 1], position)
+
+    def store(self, index: int, value: torch.Tensor) -> None:
+        """Write `value` to the tensor `index`."""
+        self._store(self._values[index], value)
+
+    def output(self, index: int) -> Any:
+        """A copy of value `index`."""
+        return self._output(self._values[index])
+
     def reset(self) -> None:
         """Give the state its initial values."""
         for tensor in self._initial:
             if isinstance(tensor, torch.Tensor) and (spec := self._specs[id(tensor)]).is_state:
                 tensor.copy_(initial_value(spec))
 
-    def _run_chain(self, number: int, steps: Sequence[Step]) -> None:
-        position, left = 0, MAX_INSTRUCTIONS
+    def _run_chain(self, number: int, steps: Sequence[Step], position: int = 0) -> None:
+        left = MAX_INSTRUCTIONS
         try:
             while position < len(steps):
                 if not left:
@@ -278,7 +339,7 @@ class BoundMethod:
         values = self._values
         if len(args) != 3 and not (name == _COPY_INDEX and len(args) == 4):
             raise ValueError(f"takes 3 arguments, the program passes {len(args)}")
-        tensors = (args[0], args[2]) if name == _VIEW else (args[0], args[1])
+        tensors = (args[0], args[2]) if name == VIEW else (args[0], args[1])
         if not all(isinstance(self._method.values[index], TensorSpec) for index in tensors):
             raise ValueError("is called with a value that is not a tensor")
 
@@ -297,7 +358,7 @@ class BoundMethod:
                 resize(target, self._specs[id(target)], shape)
             target[index].copy_(source)
 
-        return view if name == _VIEW else copy_index
+        return view if name == VIEW else copy_index
 
     def _bind_delegate(self, twin: Twin, args: Sequence[int]) -> Step:
         specs = [self._method.values[index] for index in args]
@@ -332,7 +393,7 @@ class BoundMethod:
         return jump_if_false
 
 
-_VIEW = "executorch_prim::et_view.default"
+VIEW = "executorch_prim::et_view.default"
 _COPY_INDEX = "executorch_prim::et_copy_index.tensor"
 
 

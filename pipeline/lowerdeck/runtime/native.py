@@ -66,6 +66,9 @@ class NativeEngine:
         except RuntimeError as error:
             raise ProgramError(f"ExecuTorch's runtime cannot load the program: {reason(messages, error)}") from error
 
+    def batched(self, method: str) -> None:
+        """Nothing: the runtime executes one sample at a time."""
+
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of `method`, copied out of the runtime's memory.
 

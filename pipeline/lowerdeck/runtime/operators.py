@@ -148,6 +148,25 @@ _EXECUTORCH_ARITHMETIC: dict[str, Callable[..., Any]] = {
 """Operators that PyTorch computes differently from ExecuTorch's kernels."""
 
 
+BATCHABLE = frozenset(
+    {
+        "quantized_decomposed::quantize_per_tensor.out",
+        "quantized_decomposed::quantize_per_tensor.Tensor_out",
+        "quantized_decomposed::dequantize_per_tensor.out",
+        "quantized_decomposed::dequantize_per_tensor.Tensor_out",
+        "dim_order_ops::_to_dim_order_copy.out",
+        "dim_order_ops::_clone_dim_order.out",
+        "aten::relu.out",
+        "aten::clone.out",
+    }
+)
+"""Operators that compute each element from the same element of their first argument by operations that IEEE 754 rounds
+correctly, so that a tensor of many samples has the same bits as each alone.
+
+Others may differ in the last bit: PyTorch computes the end of a tensor by other instructions than the rest of it.
+"""
+
+
 def _first(*arguments: Any) -> Any:
     """The tensor itself, which the caller copies into the output's element type and dimension order."""
     return arguments[0]

@@ -10,6 +10,7 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import STATIC, Method, TensorSpec
+from lowerdeck.runtime.batched_method import BatchedMethod, UnbatchableError
 from lowerdeck.runtime.tensors import dtype_of
 
 
@@ -62,6 +63,14 @@ class Engine(Protocol):
         """Return to the state of a program that was just loaded."""
         ...
 
+    def batched(self, method: str) -> BatchedMethod | None:
+        """`method` for several samples at once; None where calls one by one are as fast.
+
+        Raises:
+            UnbatchableError: it has state or control flow.
+        """
+        ...
+
 
 class HostProgram:
     """A `.pte` that is ready to be called.
@@ -79,6 +88,7 @@ class HostProgram:
             isinstance(value, TensorSpec) and value.is_state for method in methods for value in method.values
         )
         """Whether the result of a call depends on those before it."""
+        self._batches: dict[str, BatchedMethod | UnbatchableError | None] = {}
 
     def reset(self) -> None:
         """Give the state its initial values again, as after loading."""
@@ -96,7 +106,7 @@ class HostProgram:
         return tuple(delegate for method in self.methods.values() for delegate in method.delegates)
 
     def __call__(self, *inputs: Any, method: str = "forward") -> tuple[Any, ...]:
-        """Execute a method.
+        """Execute a method; host twins are executed by their references.
 
         Args:
             inputs: Tensors (and plain numbers, where the method takes some) in order, or one tuple or list of them.
@@ -110,6 +120,61 @@ class HostProgram:
         """
         if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
             inputs = tuple(inputs[0])
+        self._check(method, inputs)
+        with torch.no_grad():
+            return self._engine.run(method, inputs)
+
+    def calls(
+        self, samples: Sequence[Sequence[Any]], *, method: str = "forward", cross_check: Sequence[int] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Execute a method for several samples, all at once where that is possible; see `batch_executor`.
+
+        Args:
+            samples: Inputs of each sample. Memory is taken for all of them.
+            method: Name of the method.
+            cross_check: Numbers of the samples for which to execute every partition by its reference as well.
+
+        Returns:
+            What the program returns for each sample after `reset`.
+
+        Raises:
+            LowerdeckError: see `__call__`, or the reference of a partition computes something else.
+        """
+        for inputs in samples:
+            self._check(method, inputs)
+        batched = self._batched(method)
+        if isinstance(batched, BatchedMethod):
+            with torch.no_grad():
+                return batched.run(samples, cross_check=cross_check)
+        outputs = []
+        for inputs in samples:
+            self.reset()
+            outputs.append(self(tuple(inputs), method=method))
+        return outputs
+
+    def batch_executor(self, method: str = "forward") -> str:
+        """Name of the executor of `calls`, with the reason where it executes sample by sample."""
+        batched = self._batched(method)
+        if isinstance(batched, BatchedMethod):
+            return batched.description
+        return self.executor if batched is None else f"{self.executor} (sample by sample, because {batched})"
+
+    def is_cross_checkable(self, method: str = "forward") -> bool:
+        """Whether `calls` executes any partition by something else than its reference."""
+        batched = self._batched(method)
+        return isinstance(batched, BatchedMethod) and batched.is_exact
+
+    def _batched(self, method: str) -> BatchedMethod | UnbatchableError | None:
+        """The method for batches; the reason why there is none, or None where it would gain nothing."""
+        if method not in self._batches:
+            try:
+                self._batches[method] = self._engine.batched(method)
+            except UnbatchableError as error:
+                self._batches[method] = error
+        return self._batches[method]
+
+    def _check(self, method: str, inputs: Sequence[Any]) -> None:
+        """Raise LowerdeckError unless `inputs` fit the method."""
         if method not in self.methods:
             raise LowerdeckError(f"the program has no method {method!r}; it has: {', '.join(self.methods)}")
         expected = self.methods[method].inputs
@@ -120,8 +185,6 @@ class HostProgram:
             )
         for info, given in zip(expected, inputs, strict=True):
             _check_input(info, given, method)
-        with torch.no_grad():
-            return self._engine.run(method, inputs)
 
 
 def method_info(method: Method) -> MethodInfo:

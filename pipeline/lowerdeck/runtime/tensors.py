@@ -16,6 +16,9 @@ DTYPES: dict[int, torch.dtype] = {
 }  # fmt: skip
 """torch dtype by the schema's ScalarType; torch has no others."""
 
+_ALIGNMENT = 16
+"""Bytes to which the arenas of samples are rounded: a multiple of every element's size."""
+
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
     """Element type of a tensor.
@@ -67,32 +70,43 @@ def resize(tensor: torch.Tensor, spec: TensorSpec, shape: Sequence[int]) -> None
 
 
 def allocate(method: Method) -> list[torch.Tensor | None]:
-    """One tensor for every tensor value of `method`, None for the other values.
+    """One tensor for every tensor value of `method`, None for the other values; see `allocate_batch`."""
+    return [None if tensor is None else tensor[0] for tensor in allocate_batch(method, 1)]
 
-    Tensors share memory where the memory plan lets them: planned tensors are views into their arena, so operators in
-    place, elided views and reused memory behave as they do in ExecuTorch's runtime. Constants are copies.
+
+def allocate_batch(method: Method, batch: int) -> list[torch.Tensor | None]:
+    """One tensor [batch x sizes] for every tensor value of `method`, None for the other values.
+
+    Tensors share memory where the memory plan lets them: planned tensors are views into the arena of each sample, so
+    operators in place, elided views and reused memory behave as they do in ExecuTorch's runtime. Constants and state
+    are copies, which the samples share.
 
     Raises:
         ValueError: a tensor cannot be expressed in torch.
         RuntimeError: the host lacks the memory.
     """
     # Zeros instead of uninitialized memory keep results reproducible even for a program that reads too early.
-    arenas = [torch.zeros(size, dtype=torch.uint8) for size in method.arena_bytes]
+    arenas = [
+        torch.zeros((batch, -(-size // _ALIGNMENT) * _ALIGNMENT), dtype=torch.uint8) for size in method.arena_bytes
+    ]
     tensors: list[torch.Tensor | None] = []
     for spec in method.values:
         if not isinstance(spec, TensorSpec):
             tensors.append(None)
             continue
-        dtype = dtype_of(spec)
+        dtype, strides = dtype_of(spec), strides_of(spec.sizes, spec.dim_order)
         if spec.memory is not None:
             arena, offset = spec.memory
-            flat = _typed(arenas[arena][offset : offset + spec.size_bytes], dtype)
+            flat = _typed(arenas[arena], dtype, offset)
+            position = offset // dtype.itemsize
+            planned = flat.as_strided((batch, *spec.sizes), (flat.shape[1], *strides), position)
+            tensors.append(planned if spec.data is None else planned.copy_(initial_value(spec)))
+        elif spec.data is not None:
+            stored = torch.zeros(math.prod(spec.sizes), dtype=dtype).as_strided(spec.sizes, strides)
+            tensors.append(stored.copy_(initial_value(spec)).expand(batch, *spec.sizes))
         else:
-            flat = torch.zeros(math.prod(spec.sizes), dtype=dtype)
-        tensor = flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order))
-        if spec.data is not None:
-            tensor.copy_(initial_value(spec))
-        tensors.append(tensor)
+            size = math.prod(spec.sizes)
+            tensors.append(torch.zeros(batch * size, dtype=dtype).as_strided((batch, *spec.sizes), (size, *strides)))
     return tensors
 
 
@@ -105,7 +119,8 @@ def initial_value(spec: TensorSpec) -> torch.Tensor:
     return flat.as_strided(spec.sizes, strides_of(spec.sizes, spec.dim_order))
 
 
-def _typed(flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if flat.storage_offset() % dtype.itemsize:
-        raise ValueError(f"a tensor of {dtype} is planned at {flat.storage_offset()}, not aligned to its elements")
-    return flat.view(dtype)
+def _typed(arena: torch.Tensor, dtype: torch.dtype, offset: int) -> torch.Tensor:
+    """The bytes of `arena` [batch x bytes] as elements."""
+    if offset % dtype.itemsize:
+        raise ValueError(f"a tensor of {dtype} is planned at {offset}, not aligned to its elements")
+    return arena.view(dtype)

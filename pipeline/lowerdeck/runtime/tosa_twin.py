@@ -7,23 +7,27 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.formats.flatbuffer import Table, root
 from lowerdeck.formats.pte import TensorSpec
+from lowerdeck.formats.tosa_graph import TosaTensor, read_tosa_graph, with_outputs
 from lowerdeck.runtime.messages import captured_messages
 from lowerdeck.runtime.tensors import dtype_of
 
-_IDENTIFIER = b"TOSA"
+if TYPE_CHECKING:
+    from lowerdeck.runtime.exact.tosa_twin import ExactTosaTwin
+
 _IGNORED = "TOSA spec"
 """Part of a message that the reference model writes whenever it executes a graph for an older TOSA."""
 _DTYPES = {
-    1: torch.bool, 3: torch.int8, 4: torch.int16, 5: torch.int32, 7: torch.float32, 8: torch.float16, 17: torch.int64,
+    "bool": torch.bool, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32, "fp32": torch.float32,
+    "fp16": torch.float16, "int64": torch.int64,
 }  # fmt: skip
-"""torch dtype by the TOSA schema's DType, as far as partitions have such inputs and outputs."""
+"""torch dtype by TOSA's element type, as far as partitions have such inputs and outputs."""
 
 
 @dataclass(frozen=True)
@@ -41,30 +45,17 @@ def read_ports(graph: bytes) -> tuple[list[GraphPort], list[GraphPort]]:
     Raises:
         ValueError: it is not a TOSA flatbuffer, is damaged, or has an unknown element type.
     """
-    regions = list(root(graph, _IDENTIFIER, "a TOSA graph").tables(1))
-    blocks = list(regions[0].tables(1)) if regions else []
-    if not blocks:
-        raise ValueError("the TOSA graph is empty")
-    # The first region is the graph itself; others are bodies of control flow.
-    main = blocks[0]
-    tensors = {table.string(0): table for table in main.tables(2)}
-
-    def ports(slot: int) -> list[GraphPort]:
-        found = []
-        for name in main.strings(slot):
-            if name not in tensors:
-                raise ValueError(f"the TOSA graph has an input or output {name!r} that is not among its tensors")
-            found.append(_port(name, tensors[name]))
-        return found
-
-    return ports(3), ports(4)
+    read = read_tosa_graph(graph)
+    inputs, outputs = ([_port(read.port(name)) for name in names] for names in (read.inputs, read.outputs))
+    return inputs, outputs
 
 
-def _port(name: str, table: Table) -> GraphPort:
-    kind = table.scalar(2, "I")
-    if kind not in _DTYPES:
-        raise ValueError(f"tensor {name!r} of the TOSA graph has element type {kind}; known are {sorted(_DTYPES)}")
-    return GraphPort(name, table.numbers(1, "i"), _DTYPES[kind])
+def _port(tensor: TosaTensor) -> GraphPort:
+    if tensor.dtype not in _DTYPES:
+        raise ValueError(
+            f"tensor {tensor.name!r} of the TOSA graph has element type {tensor.dtype}; known are {', '.join(_DTYPES)}"
+        )
+    return GraphPort(tensor.name, tensor.shape, _DTYPES[tensor.dtype])
 
 
 class TosaTwin:
@@ -125,10 +116,7 @@ class TosaTwin:
         in_memory = [tensor.permute(order) for tensor, order in zip(arguments, self._orders, strict=True)]
         stored = [tensor.contiguous().view(_stored_as(tensor.dtype)) for tensor in in_memory[:count]]
         inputs = [np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for tensor in stored]
-        with _silent_stdout(), captured_messages(_IGNORED) as messages:
-            results, status = self._model.run(self._graph, inputs)
-        if status != self._model.GraphStatus.TOSA_VALID:
-            raise RuntimeError(f"the TOSA reference model ended with {status.name}: {' '.join(messages)}")
+        results = self._run(self._graph, inputs)
         for port, target, result in zip(self._outputs, in_memory[count:], results, strict=True):
             content = bytearray(result)
             if len(content) != target.numel() * target.itemsize:
@@ -139,6 +127,42 @@ class TosaTwin:
             if content:  # a tensor may have no elements, and torch reads no empty buffer
                 values = torch.frombuffer(content, dtype=port.dtype)
                 target.copy_(values.view(target.dtype).reshape(port.shape))
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs among the arguments of the delegate call, which come first."""
+        return len(self._inputs)
+
+    def batched(self) -> ExactTosaTwin:
+        """The executor of this graph for batches; the twin has been checked before.
+
+        Raises:
+            UnsupportedGraphError: it lacks an operator of the graph; the message names it.
+        """
+        from lowerdeck.runtime.exact.tosa_twin import ExactTosaTwin
+
+        return ExactTosaTwin(self._graph, self._orders, self.tensors)
+
+    def tensors(self, names: Sequence[str], inputs: Sequence[torch.Tensor]) -> list[bytes]:
+        """The content of any tensors of the graph.
+
+        Args:
+            names: Names of the tensors.
+            inputs: The graph's inputs, in its own dimensions and element types.
+
+        Raises:
+            RuntimeError: the reference model rejects the graph.
+        """
+        arrays = [np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for tensor in inputs]
+        return [bytes(result) for result in self._run(with_outputs(self._graph, names), arrays)]
+
+    def _run(self, graph: bytes, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
+        with _silent_stdout(), captured_messages(_IGNORED) as messages:
+            results, status = self._model.run(graph, inputs)
+        if status != self._model.GraphStatus.TOSA_VALID:
+            raise RuntimeError(f"the TOSA reference model ended with {status.name}: {' '.join(messages)}")
+        found: list[Any] = results
+        return found
 
 
 def _stored_as(dtype: torch.dtype) -> torch.dtype:

@@ -14,12 +14,13 @@ from lowerdeck.compat.terminal import progress_bar
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Metric, Outputs
 from lowerdeck.contracts.plan import DelegationPlan
-from lowerdeck.contracts.samples import Dataset, Sample, Split, finite_sample
+from lowerdeck.contracts.samples import Dataset, Split, finite_sample
 from lowerdeck.datasets.choice import stratified
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
 from lowerdeck.evaluation.defects import defect_metrics
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.state import initial_state
+from lowerdeck.runtime.batches import Engine, executed
 from lowerdeck.runtime.parallel_map import in_order
 
 if TYPE_CHECKING:
@@ -92,10 +93,21 @@ def evaluate(
         sample = finite_sample(dataset.evaluation, index)
         with torch.no_grad():
             return sample.label, {
-                name: _class_scores(name, program, sample, dataset.num_classes) for name, program in programs.items()
+                name: _class_scores(name, program(sample.inputs), dataset.num_classes)
+                for name, program in programs.items()
             }
 
-    done = in_order(measure, samples, num_processes)
+    return _collected(in_order(measure, samples, num_processes), programs, samples, dataset, output_lsb)
+
+
+def _collected(
+    done: Iterable[tuple[int | None, dict[str, npt.NDArray[np.float32]]]],
+    programs: Iterable[str],
+    samples: Sequence[int],
+    dataset: Dataset,
+    output_lsb: float | None = None,
+) -> Outputs:
+    """The labels and scores of all samples."""
     measured = list(progress_bar(done, total=len(samples), desc="evaluate", unit="sample", disable=None))
     known = [label for label, _ in measured if label is not None]
     labelled = len(known) == len(measured) and not dataset.structural
@@ -119,7 +131,7 @@ class DelegatedEvaluation:
 
 
 def evaluate_delegated(
-    open_program: Callable[[], FloatProgram], samples: Sequence[int], dataset: Dataset
+    open_program: Callable[[], FloatProgram], samples: Sequence[int], dataset: Dataset, engine: Engine
 ) -> DelegatedEvaluation:
     """`evaluate` for the `.pte`, which is a result, too, where this host cannot execute the program.
 
@@ -127,21 +139,29 @@ def evaluate_delegated(
         open_program: Opens the program.
         samples: See `evaluate`.
         dataset: See `evaluate`.
+        engine: How to execute host twins.
 
     Raises:
         LowerdeckError: files are missing or altered, or see `evaluate`.
     """
     try:
         host = open_program()
-        programs = {"delegated": lambda inputs: host.first_call(*inputs)[0]}
-        outputs = evaluate(programs, samples, dataset, num_processes=host.num_processes)
+
+        def load(index: int) -> tuple[int | None, tuple[torch.Tensor, ...]]:
+            sample = finite_sample(dataset.evaluation, index)
+            return sample.label, sample.inputs
+
+        done = (
+            (label, {"delegated": _class_scores("delegated", outputs[0], dataset.num_classes)})
+            for label, outputs in executed(host, samples, load, engine)
+        )
+        outputs = _collected(done, ["delegated"], samples, dataset)
     except ProgramError as error:
         return DelegatedEvaluation(outputs=Outputs(labels=None, logits={}), executed_by="nothing", failure=str(error))
-    return DelegatedEvaluation(outputs=outputs, executed_by=host.executor)
+    return DelegatedEvaluation(outputs=outputs, executed_by=engine.executor(host, samples))
 
 
-def _class_scores(name: str, program: Program, sample: Sample, num_classes: int | None) -> npt.NDArray[np.float32]:
-    scores = program(sample.inputs)
+def _class_scores(name: str, scores: torch.Tensor, num_classes: int | None) -> npt.NDArray[np.float32]:
     if scores.ndim != 2 or scores.shape[0] != 1:
         raise LowerdeckError(
             f"the {name} program returns shape {list(scores.shape)}; class scores [1, classes] are expected"

@@ -1,0 +1,224 @@
+"""Executes one method of a program for several samples at once.
+
+Each sample has its own memory, laid out as the program plans it. Delegates whose twins can execute batches, and
+operators that yield the same bits for many samples as for one, run once for the batch; all others run sample by sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+import torch
+
+from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.formats.pte import (
+    STATIC,
+    DelegateCall,
+    Instruction,
+    JumpFalseCall,
+    KernelCall,
+    Method,
+    MoveCall,
+    TensorSpec,
+)
+from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
+from lowerdeck.runtime.interpreter import VIEW, BoundMethod, Twin, described
+from lowerdeck.runtime.operators import BATCHABLE, resolve
+from lowerdeck.runtime.tensors import allocate_batch
+
+
+class BatchTwin(Protocol):
+    """One partition, executed for a batch."""
+
+    description: str
+    num_inputs: int
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs [b x sizes] for inputs [b x sizes], in the dimensions of the delegate call's arguments."""
+        ...
+
+    def cross_check(self, inputs: Sequence[torch.Tensor], rows: Sequence[int], what: str) -> list[torch.Tensor]:
+        """As a call, and execute the samples `rows` by the reference too; `what` names the partition.
+
+        Raises:
+            LowerdeckError: the reference computes something else; the message has the first tensor that differs.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchableTwin(Twin, Protocol):
+    """A twin that may have an executor for batches."""
+
+    def batched(self) -> BatchTwin:
+        """That executor, which yields the same integers.
+
+        Raises:
+            UnsupportedGraphError: it lacks an operator of this partition.
+        """
+        ...
+
+
+class UnbatchableError(Exception):
+    """A method has to be executed sample by sample; the message says why."""
+
+
+def is_batchable(twin: Twin) -> TypeGuard[BatchableTwin]:
+    """Whether a twin may have an executor for batches."""
+    return isinstance(twin, BatchableTwin)
+
+
+class BatchedMethod:
+    """One method with memory for several samples."""
+
+    def __init__(self, method: Method, twins: Sequence[Twin]) -> None:
+        """Find out what can be executed at once.
+
+        Args:
+            method: The method.
+            twins: One for each delegate, checked against the method's calls.
+
+        Raises:
+            UnbatchableError: it has state, control flow, tensors of dynamic shape or inputs that are no tensors.
+        """
+        _check_batchable(method)
+        self._method, self._twins = method, twins
+        self._batch: list[BatchTwin | None] = []
+        descriptions = []
+        for twin in twins:
+            opened, description = _opened(twin)
+            self._batch.append(opened)
+            descriptions.append(description)
+        self.description = described(descriptions)
+        """Name of the executor, with what a twin lacks."""
+        self.is_exact = any(twin is not None for twin in self._batch)
+        """Whether any partition is executed by something else than the reference."""
+        self._viewed = frozenset(
+            instruction.args[2]
+            for chain in method.chains
+            for instruction in chain
+            if isinstance(instruction, KernelCall) and method.operators[instruction.operator] == VIEW
+        )
+        """Tensors that become views of others during a call, and so leave their own memory."""
+        self._samples: list[BoundMethod] = []
+        self._tensors: list[torch.Tensor | None] = []
+
+    def run(
+        self, samples: Sequence[Sequence[torch.Tensor]], *, cross_check: Sequence[int] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Outputs of every sample.
+
+        Args:
+            samples: Inputs of each sample.
+            cross_check: Numbers of the samples for which to execute every partition by its reference as well.
+
+        Raises:
+            ProgramError: an instruction failed.
+            LowerdeckError: the reference computes something else.
+        """
+        self._allocate(len(samples))
+        for bound, inputs in zip(self._samples, samples, strict=True):
+            for index, value in zip(self._method.inputs, inputs, strict=True):
+                bound.store(index, value)
+        for chain, instructions in enumerate(self._method.chains):
+            for position, instruction in enumerate(instructions):
+                if (step := self._at_once(instruction, position, cross_check)) is not None:
+                    step()
+                else:
+                    for bound in self._samples:
+                        bound.step(chain, position)
+        return [tuple(bound.output(index) for index in self._method.outputs) for bound in self._samples]
+
+    def _allocate(self, batch: int) -> None:
+        """Memory for `batch` samples, kept for the next batch of this size."""
+        if len(self._samples) == batch:
+            return
+        self._tensors = allocate_batch(self._method, batch)
+        self._samples = [
+            BoundMethod(self._method, self._twins, [None if each is None else each[row] for each in self._tensors])
+            for row in range(batch)
+        ]
+
+    def _at_once(
+        self, instruction: Instruction, position: int, cross_check: Sequence[int]
+    ) -> Callable[[], None] | None:
+        """How to execute an instruction for the batch; None where that is not possible."""
+        if isinstance(instruction, DelegateCall) and (twin := self._batch[instruction.delegate]) is not None:
+            return lambda: self._delegate(twin, instruction, position, cross_check)
+        if (
+            isinstance(instruction, KernelCall)
+            and self._method.operators[instruction.operator] in BATCHABLE
+            and not self._moved.intersection(instruction.args)
+        ):
+            return lambda: self._kernel(instruction)
+        return None
+
+    @property
+    def _moved(self) -> frozenset[int]:
+        """Values that are not in the memory of the batch."""
+        return self._viewed | self._samples[0].replaced
+
+    def _delegate(self, twin: BatchTwin, call: DelegateCall, position: int, cross_check: Sequence[int]) -> None:
+        inputs = [self._read(index) for index in call.args[: twin.num_inputs]]
+        what = f"partition {call.delegate} for {self._method.delegates[call.delegate].backend}"
+        try:
+            outputs = twin.cross_check(inputs, cross_check, what) if cross_check else twin(inputs)
+        except (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            raise ProgramError(
+                f"method {self._method.name!r}, instruction {position} ({what}), executed for a batch: {error}"
+            ) from error
+        for index, output in zip(call.args[twin.num_inputs :], outputs, strict=True):
+            self._write(index, output)
+
+    def _kernel(self, call: KernelCall) -> None:
+        kernel = resolve(self._method.operators[call.operator])
+        target = call.args[kernel.outputs[0]]
+        keywords, positional = {}, []
+        for position, name in enumerate(kernel.keywords):
+            if position not in kernel.outputs:
+                value = self._samples[0].values[call.args[position]]
+                if name is None:
+                    positional.append(value)
+                else:
+                    keywords[name] = value
+        self._write(target, kernel.function(self._read(call.args[0]), *positional[1:], **keywords))
+
+    def _read(self, index: int) -> torch.Tensor:
+        """A tensor value of all samples [b x sizes]."""
+        if index in self._moved:
+            return torch.stack([bound.values[index] for bound in self._samples])
+        tensor = self._tensors[index]
+        assert tensor is not None, "a delegate's arguments are tensors"
+        return tensor
+
+    def _write(self, index: int, values: torch.Tensor) -> None:
+        if index in self._moved:
+            for bound, value in zip(self._samples, values, strict=True):
+                bound.store(index, value)
+            return
+        self._read(index).copy_(values)
+
+
+def _check_batchable(method: Method) -> None:
+    """Raise UnbatchableError unless every call of the method executes the same instructions on new data."""
+    tensors = [value for value in method.values if isinstance(value, TensorSpec)]
+    if any(tensor.is_state for tensor in tensors):
+        raise UnbatchableError("it has state")
+    if any(tensor.dynamism != STATIC for tensor in tensors):
+        raise UnbatchableError("it has tensors of dynamic shape")
+    if any(isinstance(each, (JumpFalseCall, MoveCall)) for chain in method.chains for each in chain):
+        raise UnbatchableError("it has control flow")
+    if not all(isinstance(method.values[index], TensorSpec) for index in method.inputs):
+        raise UnbatchableError("it takes inputs that are no tensors")
+
+
+def _opened(twin: Twin) -> tuple[BatchTwin | None, str]:
+    """A twin's executor for batches and its description; None with the reason where it has none."""
+    if not is_batchable(twin):
+        return None, twin.description
+    try:
+        opened = twin.batched()
+    except UnsupportedGraphError as error:
+        return None, f"{twin.description} (the exact executor lacks this: {error})"
+    return opened, opened.description

@@ -1,0 +1,79 @@
+"""Executes a program for all samples of an evaluation: in batches, in several processes, held against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+
+from lowerdeck.runtime.floats import FloatProgram
+from lowerdeck.runtime.parallel_map import in_order
+
+EngineName = Literal["exact", "reference"]
+Label = TypeVar("Label")
+Inputs = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How host twins are executed."""
+
+    name: EngineName = "exact"
+    """`exact` executes batches, with the integers of the reference; `reference` one sample at a time."""
+    batch_size: int = 8
+    """Most samples that each process executes at once."""
+    num_cross_checked: int = 16
+    """Number of samples that the reference executes as well."""
+    seed: int = 0
+    """Draws these samples."""
+
+    def cross_checked(self, program: FloatProgram, samples: Sequence[int]) -> frozenset[int]:
+        """The samples that the reference executes as well; none where it is the only executor."""
+        if self.name == "reference" or not program.program.is_cross_checkable():
+            return frozenset()
+        count = min(self.num_cross_checked, len(samples))
+        drawn = np.random.default_rng(self.seed).choice(len(samples), count, replace=False)
+        return frozenset(samples[position] for position in drawn.tolist())
+
+    def executor(self, program: FloatProgram, samples: Sequence[int]) -> str:
+        """Who executes `samples`, and how many of them the reference executes as well."""
+        if self.name == "reference":
+            return program.executor
+        count = len(self.cross_checked(program, samples))
+        checked = f"; {count} of {len(samples)} samples cross-checked with the reference" if count else ""
+        return f"{program.program.batch_executor()}{checked}"
+
+
+def executed(
+    program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Inputs]], engine: Engine
+) -> Iterator[tuple[Label, Inputs]]:
+    """The program's float32 outputs for every sample, in order; at most one batch per process is in memory.
+
+    Args:
+        program: The program, which starts from its initial state for every sample.
+        samples: Numbers of the samples.
+        load: Returns what belongs to a sample, and its inputs. It may run in a forked process.
+        engine: How to execute host twins.
+
+    Raises:
+        LowerdeckError: an operator failed, or the reference computes something else than the exact executor.
+    """
+    checked = engine.cross_checked(program, samples)
+    size = engine.batch_size if engine.name == "exact" else 1
+    # Whole batches for all processes: a single batch would leave the other processors idle.
+    size = max(1, min(size, -(-len(samples) // program.num_processes)))
+    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
+
+    def execute(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
+        loaded = [load(index) for index in batch]
+        labels, inputs = [label for label, _ in loaded], [values for _, values in loaded]
+        if engine.name == "reference":
+            return [(label, program.first_call(*values)) for label, values in zip(labels, inputs, strict=True)]
+        rows = [row for row, index in enumerate(batch) if index in checked]
+        return list(zip(labels, program.calls(inputs, cross_check=rows), strict=True))
+
+    for results in in_order(execute, batches, program.num_processes):
+        yield from results

@@ -1,0 +1,191 @@
+"""A TOSA graph as a program of PyTorch operators over a batch of samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lowerdeck.formats.tosa_graph import TosaGraph, TosaOperator, TosaTensor
+from lowerdeck.runtime.exact import contractions, elementwise, layouts, rescaling
+from lowerdeck.runtime.exact.accumulate import exact_kernels
+from lowerdeck.runtime.exact.nodes import (
+    RANGES,
+    TORCH_DTYPES,
+    Node,
+    Operand,
+    Prepare,
+    Step,
+    UnsupportedGraphError,
+    integers,
+)
+
+PREPARE: Mapping[str, Prepare] = {
+    **contractions.PREPARE,
+    **elementwise.PREPARE,
+    **layouts.PREPARE,
+    "RESCALE": rescaling.rescale,
+}
+"""How to prepare an operator, by name."""
+_BYTES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "int48": 6}
+"""Bytes of an element in a constant."""
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A prepared operator with the places of its values."""
+
+    operator: str
+    step: Step
+    inputs: tuple[str, ...]
+    output: str
+    released: tuple[str, ...]
+    """Values that no later operator reads."""
+
+
+class TosaProgram:
+    """A TOSA graph, executed for a batch of samples at once."""
+
+    def __init__(self, graph: TosaGraph, device: torch.device | None = None) -> None:
+        """Prepare all operators; those that depend on constants only are computed here.
+
+        Args:
+            graph: The graph.
+            device: Where to execute it; the CPU by default.
+
+        Raises:
+            UnsupportedGraphError: an operator, attribute or element type is missing; the message names it.
+            ValueError: the graph is inconsistent.
+        """
+        self._graph, self._device = graph, torch.device("cpu") if device is None else device
+        self._operands: dict[str, Operand] = {
+            name: _operand(graph.port(name), None, "is an input") for name in graph.inputs
+        }
+        prepared: list[_Bound] = []
+        with exact_kernels():
+            for operator in graph.operators:
+                if (bound := self._prepare(operator)) is not None:
+                    prepared.append(bound)
+        for name in graph.outputs:
+            if name not in self._operands:
+                raise ValueError(f"no operator of the TOSA graph computes its output {name!r}")
+        self._steps = _with_releases(prepared, graph.outputs)
+        self._constants = {
+            name: operand.constant for name, operand in self._operands.items() if operand.constant is not None
+        }
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Execute the graph.
+
+        Args:
+            inputs: For every input of the graph [b x shape], of its element type.
+
+        Returns:
+            For every output of the graph [b x shape], of its element type, on the inputs' device.
+        """
+        return [self._out(name, values) for name, values in self._run(inputs, self._graph.outputs)]
+
+    def intermediates(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Every computed tensor of the graph by name, in the order of the operators; see `__call__`."""
+        names = [step.output for step in self._steps]
+        return {name: self._out(name, values) for name, values in self._run(inputs, names)}
+
+    def operator_of(self, tensor: str) -> str:
+        """Name of the operator that computes `tensor`."""
+        return next(step.operator for step in self._steps if step.output == tensor)
+
+    def _run(self, inputs: Sequence[Tensor], names: Sequence[str]) -> list[tuple[str, Tensor]]:
+        values: dict[str, Tensor] = dict(self._constants)
+        for name, given in zip(self._graph.inputs, inputs, strict=True):
+            values[name] = given.to(self._device)
+        kept, batch = set(names), len(inputs[0]) if inputs else 1
+        with exact_kernels():
+            for bound in self._steps:
+                values[bound.output] = bound.step([values[name] for name in bound.inputs])
+                for name in bound.released:
+                    if name not in kept:
+                        del values[name]
+        found = [(name, values[name]) for name in names]
+        return [(name, each.expand(batch, *each.shape[1:]) if len(each) != batch else each) for name, each in found]
+
+    def _out(self, name: str, values: Tensor) -> Tensor:
+        operand = self._operands[name]
+        return integers(values, TORCH_DTYPES[operand.dtype]).cpu()
+
+    def _prepare(self, operator: TosaOperator) -> _Bound | None:
+        """Prepare an operator, or compute it where it depends on constants only."""
+        if operator.name == "CONST_SHAPE":
+            return None
+        if len(operator.outputs) != 1:
+            raise UnsupportedGraphError(f"operator {operator.name} has {len(operator.outputs)} outputs")
+        result = self._graph.port(operator.outputs[0])
+        if operator.name == "CONST":
+            self._operands[result.name] = _constant(result, self._device)
+            return None
+        if operator.name not in PREPARE:
+            raise UnsupportedGraphError(f"operator {operator.name} (tensor {result.name!r}) is missing")
+        node = self._node(operator, result)
+        prepared = PREPARE[operator.name](node)
+        low = node.output.low if prepared.low is None else prepared.low
+        high = node.output.high if prepared.high is None else prepared.high
+        self._operands[result.name] = replace(node.output, low=low, high=high)
+        constants = [operand.constant for operand in node.operands]
+        known = [constant for constant in constants if constant is not None]
+        if len(known) == len(constants) and constants:
+            value = prepared.step(known).to(TORCH_DTYPES[result.dtype])
+            self._operands[result.name] = replace(self._operands[result.name], constant=value)
+            return None
+        names = tuple(operand.name for operand in node.operands)
+        return _Bound(operator.name, prepared.step, names, result.name, ())
+
+    def _node(self, operator: TosaOperator, result: TosaTensor) -> Node:
+        sizes = tuple(self._graph.shapes.get(name) for name in operator.inputs)
+        operands = []
+        for name, size in zip(operator.inputs, sizes, strict=True):
+            if name in self._operands:
+                operands.append(self._operands[name])
+            elif size is None:
+                raise ValueError(f"operator {operator.name} reads {name!r}, which no earlier operator computes")
+        output = _operand(result, None, f"is computed by {operator.name}")
+        return Node(operator.name, tuple(operands), sizes, output, operator.attribute, self._device)
+
+
+def _operand(tensor: TosaTensor, constant: Tensor | None, role: str) -> Operand:
+    if tensor.dtype not in RANGES:
+        raise UnsupportedGraphError(f"tensor {tensor.name!r}, which {role}, has element type {tensor.dtype}")
+    low, high = RANGES[tensor.dtype]
+    return Operand(tensor.name, tensor.shape, tensor.dtype, low, high, constant)
+
+
+def _constant(tensor: TosaTensor, device: torch.device) -> Operand:
+    described = _operand(tensor, None, "is a constant")
+    count, size = math.prod(tensor.shape), _BYTES[tensor.dtype]
+    if len(tensor.data) < count * size:
+        raise ValueError(f"constant {tensor.name!r} has {len(tensor.data)} bytes for {count} {tensor.dtype}")
+    content = np.frombuffer(tensor.data, np.uint8, count * size)
+    if tensor.dtype == "int48":  # sign-extended to 64 bits
+        wide = np.zeros((count, 8), np.uint8)
+        wide[:, :6] = content.reshape(count, 6)
+        wide[:, 6:] = np.where(wide[:, 5:6] >= 128, 255, 0)
+        content, code = wide, np.dtype("<i8")
+    else:
+        code = np.dtype(tensor.dtype).newbyteorder("<")
+    values = torch.from_numpy(np.frombuffer(content.tobytes(), code).reshape(1, *tensor.shape).copy())
+    low, high = (int(values.min()), int(values.max())) if count else (0, 0)
+    return replace(described, low=low, high=high, constant=values.to(device))
+
+
+def _with_releases(steps: Sequence[_Bound], outputs: Sequence[str]) -> list[_Bound]:
+    """The steps with the values that each is the last to read."""
+    computed = {step.output for step in steps}
+    seen = set(outputs)
+    ordered: list[_Bound] = []
+    for step in reversed(steps):
+        last = tuple(dict.fromkeys(name for name in step.inputs if name not in seen and name in computed))
+        seen.update(last)
+        ordered.append(replace(step, released=last))
+    return ordered[::-1]
