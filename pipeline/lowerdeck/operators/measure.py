@@ -165,7 +165,7 @@ def _partitioned(quantized: ExportedProgram, backend: Backend) -> tuple[Partitio
 def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> CaseResult:
     """The plan's decisions on the operator's nodes."""
     nodes = [node for node in plan.nodes if _is_tested(node, case)]
-    left = [node for node in nodes if node.partition is None]
+    left = [node for node in nodes if node.is_portable]
     if not nodes:
         outcome = Outcome.VANISHED
     elif not left:

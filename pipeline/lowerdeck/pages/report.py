@@ -106,10 +106,10 @@ def _classes(build: Build) -> list[tuple[str | int, ...]]:
 def _plan(plan: DelegationPlan) -> dict[str, Any]:
     computing = [node for node in plan.nodes if node.compute]
     operators = Counter(node.operator for node in computing)
-    delegated = Counter(node.operator for node in computing if node.partition is not None)
+    delegated = Counter(node.operator for node in computing if not node.is_portable)
     return {
         "plan": plan,
-        "by_reason": _by_reason([node for node in computing if node.partition is None]),
+        "by_reason": _by_reason([node for node in computing if node.is_portable]),
         "by_operator": [
             (name, count, delegated[name], count - delegated[name]) for name, count in operators.most_common()
         ],

@@ -20,7 +20,7 @@ def export(
     model: torch.nn.Module,
     input_shapes: Sequence[Sequence[int]],
     dynamic_dimensions: Sequence[DynamicDimension] = (),
-    memory_format: MemoryFormat = "contiguous",
+    memory_format: MemoryFormat | None = None,
 ) -> ExportedProgram:
     """Export `model` for inputs of these shapes.
 
@@ -30,7 +30,8 @@ def export(
         model: In eval mode.
         input_shapes: Shape of every float32 input with its batch dimension.
         dynamic_dimensions: Dimensions of varying size; `input_shapes` has one of the possible sizes.
-        memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows.
+        memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows; None for
+            contiguous.
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
@@ -44,7 +45,9 @@ def export(
     from lowerdeck.graph.state import with_mutation_outputs
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
-    example_inputs = to_memory_format(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
+    example_inputs = to_memory_format(
+        tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format or "contiguous"
+    )
     generator = torch.Generator().manual_seed(0)
     sample = [torch.randn(*shape, generator=generator) for shape in shapes_to_trace]
     try:
