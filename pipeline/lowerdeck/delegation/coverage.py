@@ -29,7 +29,8 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
         `compute_nodes`, `delegated_compute_nodes`, `delegated_share` (of compute nodes); `total_macs`,
         `undelegated_macs`, `delegated_macs_share`; `accelerated_share` and `accelerated_macs_share` of what is not left
         to portable kernels; where a kernel library computes nodes, `LIBRARY_compute_nodes` and `LIBRARY_macs` for each,
-        `portable` included, and `library_crossings` of tensors between them; `total_parameters`, `undelegated_parameters`,
+        `portable` included, and `library_crossings` of tensors between them; `total_parameters`,
+        `undelegated_parameters`,
         `delegated_parameter_share` (elements of parameters, buffers and constants); `partitions`; `crossings` of the
         delegates' boundaries by tensors, and their `crossing_bytes` per inference;
         `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes for each code

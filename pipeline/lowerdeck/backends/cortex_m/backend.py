@@ -52,19 +52,16 @@ class CortexM(Backend[Device, Options]):
     def check_build(self, build: BuildContext) -> Problems:
         """Yield a memory format in which convolutions would stay in float."""
         has_images = any(len(shape) == 4 for shape in build.input_shapes)
-        explicit = self.device.use_explicit_layout
+        explicit, key = self.device.use_explicit_layout, "model.memory_format"
         if has_images and not explicit and build.memory_format != "channels_last":
-            yield (
-                "model.memory_format",
-                "leaves every convolution in float: CMSIS-NN computes channels-last. Write null or channels_last, or "
-                "set target.device.use_explicit_layout: true, which transposes inside the program",
-            )
+            in_float = "leaves every convolution in float: CMSIS-NN computes channels-last"
+            way_out = "set target.device.use_explicit_layout: true, which transposes inside the program"
+            yield key, f"{in_float}. Write null or channels_last, or {way_out}"
         if explicit and build.memory_format == "channels_last":
-            yield (
-                "model.memory_format",
-                "contradicts target.device.use_explicit_layout: true, which transposes contiguous inputs itself; write "
-                "contiguous, or set use_explicit_layout: false",
+            contradicts = (
+                "contradicts target.device.use_explicit_layout: true, which transposes contiguous inputs itself"
             )
+            yield key, f"{contradicts}; write contiguous, or set use_explicit_layout: false"
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:

@@ -92,9 +92,8 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
             try:
                 tried = ReplaceByCmsisNn(self._device, self._refused)(_copy_without_values(program))
             except PassFailedError as error:
-                assert error.__cause__ is not None
                 failed = next(node for node in program.graph.nodes if node.name == error.origin)
-                message = f"CortexMPassManager fails on it: {library_errors.described(error.__cause__)}"
+                message = f"CortexMPassManager fails on it: {library_errors.described(error.cause)}"
                 self._refused = {
                     **self._refused,
                     **{

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
+from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
 from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
 from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
-from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
-from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
+from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.graph.nodes import operator_name
@@ -28,12 +28,12 @@ _ANNOTATION = ArmAnnotationInfo.CUSTOM_META_KEY
 
 
 class PassFailedError(Exception):
-    """A pass failed at one node; its cause is what it raised."""
+    """A pass failed at one node."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, cause: Exception) -> None:
         super().__init__(origin)
-        self.origin = origin
-        """The node of the edge program."""
+        self.origin, self.cause = origin, cause
+        """The node of the edge program, and what the pass raised."""
 
 
 class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuTorch is untyped
@@ -72,7 +72,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
             origin = _origin(error)
             if origin is None or origin in self._refused:
                 raise
-            raise PassFailedError(origin) from error
+            raise PassFailedError(origin, error) from error
 
 
 def _unverified(program: ExportedProgram) -> ExportedProgram:
