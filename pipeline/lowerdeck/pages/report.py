@@ -127,7 +127,7 @@ def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
 
 
 def _node(node: PlannedNode) -> tuple[str, ...]:
-    where = node.partition or f"CPU: {node.reason or NO_REASON}"
+    where = f"CPU: {node.reason or NO_REASON}" if node.is_portable else node.place
     return node.name, node.operator, where, node.module, node.source, f"{node.macs:,}" if node.macs else ""
 
 

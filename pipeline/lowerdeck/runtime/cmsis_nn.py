@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-Pair = Sequence[int]
+Pair = list[int]
 """Values for height and width."""
 _FLOAT32_EXACT = 1 << 24
 """Sums of integers below it are exact in float32, in any order."""
@@ -101,7 +101,7 @@ def _linear(
     input_offset: int, weight_offset: int, out_offset: int,
     multipliers: Sequence[int], shifts: Sequence[int], high: int, low: int,
 ) -> torch.Tensor:  # fmt: skip
-    """arm_fully_connected_s8: with MVE `kernel_sum` includes the bias and the input's offset, otherwise `bias` does not.
+    """arm_fully_connected_s8: programs for MVE have a `kernel_sum` with bias and input offset, others a `bias`.
 
     Args:
         value: int8 [... x features].
@@ -315,30 +315,29 @@ def _nhwc(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return channels_last
 
 
-_WITH_LAYOUTS: dict[str, tuple[Callable[..., torch.Tensor], int]] = {
+_Operator = tuple[Callable[..., torch.Tensor], int]
+_WITH_LAYOUTS: dict[str, _Operator] = {
     "quantized_conv2d": (_conv2d, 13),
     "quantized_depthwise_conv2d": (_depthwise_conv2d, 14),
     "quantized_transpose_conv2d": (_transpose_conv2d, 15),
     "quantized_avg_pool2d": (_avg_pool2d, 9),
     "quantized_max_pool2d": (_max_pool2d, 10),
 }
-OPERATORS: dict[str, tuple[Callable[..., torch.Tensor], int]] = {
-    f"cortex_m::{name}.out": operator
-    for name, operator in {
-        "quantized_add": (_add, 13),
-        "quantized_mul": (_mul, 7),
-        "quantized_div": (_div, 6),
-        "quantized_activation": (_activation, 2),
-        "quantized_linear": (_linear, 11),
-        "quantized_batch_matmul": (_batch_matmul, 8),
-        "minimum": (torch.minimum, 2),
-        "maximum": (torch.maximum, 2),
-        "softmax": (_softmax, 7),
-        "transpose": (_transpose, 2),
-        "pad": (_pad, 4),
-        **_WITH_LAYOUTS,
-        **{f"{name}_nhwc": (_nhwc(function), count) for name, (function, count) in _WITH_LAYOUTS.items()},
-    }.items()
+_BY_NAME: dict[str, _Operator] = {
+    "quantized_add": (_add, 13),
+    "quantized_mul": (_mul, 7),
+    "quantized_div": (_div, 6),
+    "quantized_activation": (_activation, 2),
+    "quantized_linear": (_linear, 11),
+    "quantized_batch_matmul": (_batch_matmul, 8),
+    "minimum": (torch.minimum, 2),
+    "maximum": (torch.maximum, 2),
+    "softmax": (_softmax, 7),
+    "transpose": (_transpose, 2),
+    "pad": (_pad, 4),
+    **_WITH_LAYOUTS,
+    **{f"{name}_nhwc": (_nhwc(function), count) for name, (function, count) in _WITH_LAYOUTS.items()},
 }
+OPERATORS = {f"cortex_m::{name}.out": operator for name, operator in _BY_NAME.items()}
 """Operator -> function, and number of its arguments without the output. `quantize_per_tensor` and its inverse are in
 operators.py: they compute as ExecuTorch's other kernels of that name."""

@@ -157,7 +157,7 @@ _WITHOUT_SCHEMA: dict[str, tuple[Callable[..., Any], int]] = cmsis_nn.OPERATORS 
     "cortex_m::quantize_per_tensor.out": (_quantize, 6),
     "cortex_m::dequantize_per_tensor.out": (_dequantize, 6),
 }
-"""Operators whose schemas only ExecuTorch's lowering registers: function, and number of arguments without the output."""
+"""Operators that only ExecuTorch's lowering registers: function, and number of arguments without the output."""
 
 
 def _first(*arguments: Any) -> Any:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
-from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension, MemoryFormat
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
-from lowerdeck.graph.memory_formats import MemoryFormat, to_memory_format
+from lowerdeck.graph.memory_formats import to_memory_format
 
 if TYPE_CHECKING:
     import torch
@@ -45,9 +45,8 @@ def export(
     from lowerdeck.graph.state import with_mutation_outputs
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
-    example_inputs = to_memory_format(
-        tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format or "contiguous"
-    )
+    zeros = tuple(torch.zeros(*shape) for shape in shapes_to_trace)
+    example_inputs = to_memory_format(zeros, memory_format or "contiguous")
     generator = torch.Generator().manual_seed(0)
     sample = [torch.randn(*shape, generator=generator) for shape in shapes_to_trace]
     try:

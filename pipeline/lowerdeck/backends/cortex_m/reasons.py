@@ -167,7 +167,7 @@ class Reasons:
 def _of_quantized(node: Node, operator: str) -> Reason:
     """Of a node that computes on integers, by a portable kernel."""
     if skips_quantized_max_pool2d(node):
-        values = {"dilation": list(node.args[4]) if len(node.args) > 4 else [1, 1], "ceil_mode": any(node.args[5:6])}
+        values = {"dilation": list(node.args[4:5]), "ceil_mode": list(node.args[5:6])}
         message = "CMSIS-NN pools without dilation and without ceil_mode"
         return Reason(code=ReasonCode.CONSTRAINT, message=message, check="CortexMMaxPool2DCheck", values=values)
     message = f"CMSIS-NN has no {operator.split('.')[1]}; a portable kernel computes it on the same integers"
