@@ -143,7 +143,8 @@ def _quantized(
 ) -> tuple[ExportedProgram, Sequence[QuantizedTensor]]:
     def exported() -> ExportedProgram:
         # A new program for each use, because preparing modifies it.
-        return export(program(case, quantized=scheme.is_quantized), case.shapes, case.dynamic)
+        model = program(case, quantized=scheme.is_quantized)
+        return export(model, case.shapes, case.dynamic, backend.memory_format)
 
     observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
     if scheme.rebuilds_model:

@@ -170,7 +170,10 @@ def _of_quantized(node: Node, operator: str) -> Reason:
         values = {"dilation": list(node.args[4:5]), "ceil_mode": list(node.args[5:6])}
         message = "CMSIS-NN pools without dilation and without ceil_mode"
         return Reason(code=ReasonCode.CONSTRAINT, message=message, check="CortexMMaxPool2DCheck", values=values)
-    message = f"CMSIS-NN has no {operator.split('.')[1]}; a portable kernel computes it on the same integers"
+    runs = "a portable kernel computes it on the same integers"
+    if operator == "aten.view_copy.default":
+        runs = "its result shares its operand's memory, so that no kernel runs"
+    message = f"CMSIS-NN has no {operator.split('.')[1]}; {runs}"
     return Reason(code=ReasonCode.NO_CONVERTER, message=message, check="AtenToCortexMPass")
 
 
