@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lowerdeck.steps.convert import Converted
 
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
-"""The options of conf/target that fixtures lower; others differ from one of these in their Vela configuration."""
+"""The options of conf/target with delegates that fixtures lower; others differ in their Vela configuration."""
 
 PRIVATE_TMPDIR = "TESTS_PRIVATE_TMPDIR"
 LOWERING_FIXTURES = {"lowered", "exported_file", "prepared_project"}
@@ -226,6 +226,7 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
     from lowerdeck.contracts.quantization import QuantizationScheme
     from lowerdeck.steps.calibrate import calibrate
     from lowerdeck.steps.convert import convert
+    from lowerdeck.steps.export import export
     from lowerdeck.steps.partition import partition
     from lowerdeck.steps.quantize import quantize
 
@@ -234,7 +235,10 @@ def _lower(name: str, exported_file: Path, samples: Sequence[tuple[torch.Tensor,
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with chdir(folder):
-        write_bytes(paths.EXPORTED, exported_file.read_bytes())
+        if backend.memory_format == "contiguous":
+            write_bytes(paths.EXPORTED, exported_file.read_bytes())
+        else:
+            write_program(paths.EXPORTED, export(small_network(), [[1, 3, 32, 32]], (), backend.memory_format))
         quantizer = backend.quantizer(scheme)
         assert quantizer is not None
         state = calibrate(read_program(paths.EXPORTED), quantizer, samples, len(samples))

@@ -24,7 +24,9 @@ from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered
 
 NAMES = backends.available()
+ALL_TARGETS = (*TARGETS, "cortex_m55")
 TARGET_OF = {
+    "cortex_m": "cortex_m55",
     "ethos_u": "ethos_u55_128",
     "neutron": "neutron_imxrt700",
     "xnnpack": "xnnpack_cpu",
@@ -59,14 +61,14 @@ def test_the_declaration_is_complete(name: str) -> None:
     assert backend.converters
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ALL_TARGETS)
 def test_what_is_created_is_a_backend(lowered: Callable[[str], Lowered], target: str) -> None:
     backend = lowered(target).backend()
     assert isinstance(backend, Backend)
     assert backend.name == lowered(target).target["backend"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ALL_TARGETS)
 def test_the_device_alone_is_enough_for_the_quantizer(lowered: Callable[[str], Lowered], target: str) -> None:
     chosen = lowered(target).target
     backend = backends.create(chosen["backend"], device=chosen["device"])
@@ -112,7 +114,7 @@ def test_neutron_refuses_a_granularity_that_its_quantizer_cannot_choose(lowered:
         backend.quantizer(QuantizationScheme(name="int8", weight_granularity="per_channel"))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ALL_TARGETS)
 def test_the_lowering_is_new_at_every_call(lowered: Callable[[str], Lowered], target: str) -> None:
     build = lowered(target)
     backend, program = build.backend(), build.quantized()
@@ -176,7 +178,7 @@ def test_compiling_leaves_executorch_as_it_was(lowered: Callable[[str], Lowered]
     assert hooks() == before
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ALL_TARGETS)
 def test_converting_again_gives_the_same_bytes_and_estimates(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
 ) -> None:
@@ -186,7 +188,7 @@ def test_converting_again_gives_the_same_bytes_and_estimates(
     assert again.partitions == build.converted.partitions
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ALL_TARGETS)
 def test_the_converter_has_a_name_and_a_version(lowered: Callable[[str], Lowered], target: str) -> None:
     build = lowered(target)
     assert build.converter.flavor == build.target["default_flavor"]
@@ -198,7 +200,7 @@ def test_the_converter_has_a_name_and_a_version(lowered: Callable[[str], Lowered
     assert build.converter.caveat == (caveat if host_only else None)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ALL_TARGETS)
 def test_quantized_outputs_follow_the_float_ones(lowered: Callable[[str], Lowered], target: str) -> None:
     build = lowered(target)
     network, quantized = build.exported().module(), build.quantized().module()

@@ -84,7 +84,7 @@ class Graph:
         )
         program = SimpleNamespace(graph=self.graph, graph_signature=signature)
         say = reason or (lambda node: Reason(code=ReasonCode.NO_CONVERTER, message=f"not {node.name}"))
-        nodes, given = planned_nodes(cast("Any", program), say)
+        nodes, given = planned_nodes(cast("Any", program), say, "npu")
         return {node.name: node for node in nodes}, given
 
 

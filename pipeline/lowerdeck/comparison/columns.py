@@ -27,7 +27,7 @@ _PREFIXES = {"estimated_": Kind.ESTIMATED, "simulated_": Kind.SIMULATED}
 _MEASURED = re.compile(r"accuracy|agreement|sqnr|_drop$|_error_|exact_share|latency|output_lsb")
 _MORE_IS_BETTER = re.compile(r"accuracy$|_agreement_with_|_share$|sqnr_db$|^delegated_compute_nodes$|per_s$")
 _LESS_IS_BETTER = re.compile(
-    r"^undelegated_|_bytes$|cycles$|_ms$|_drop$|_error_|^partitions$|crossings$|^transposes|cpu_op|cpu_cycles|energy"
+    r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop$|_error_|^partitions$|crossings$|^transposes|cpu_op|cpu_cycles|energy"
 )
 _NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "output_lsb"))
 ALIASES = {
@@ -36,13 +36,14 @@ ALIASES = {
     "time": ("estimated_inference_time_ms", "estimated_total_cycles"),
     "cycles": ("estimated_total_cycles", "estimated_npu_cycles"),
     "accuracy": ("delegated_accuracy", "quantized_accuracy", "float_accuracy"),
-    "coverage": ("delegated_macs_share", "delegated_share"),
+    "coverage": ("accelerated_macs_share", "delegated_macs_share", "delegated_share"),
 }
 """Alias -> metrics; it means the first one that any build has."""
 _FIRST = (
     "delegated_accuracy",
     "quantized_accuracy",
     "float_accuracy",
+    "accelerated_macs_share",
     "delegated_macs_share",
     "undelegated_macs",
     "delegated_share",

@@ -22,8 +22,8 @@ MARKS = {Mark.BEST: "*", Mark.TIED: "≈"}
 STANDINGS = {Standing.OPTIMAL: "◆", Standing.WITHIN_NOISE: "◇"}
 INELIGIBLE = "✕"
 _SHOWN = (
-    "delegated_accuracy", "quantized_accuracy", "delegated_macs_share", "delegated_share", "undelegated_macs",
-    "partitions", "crossing_bytes", "program_bytes", "planned_memory_bytes",
+    "delegated_accuracy", "quantized_accuracy", "accelerated_macs_share", "delegated_macs_share", "delegated_share",
+    "undelegated_macs", "partitions", "crossing_bytes", "program_bytes", "planned_memory_bytes",
     "estimated_inference_time_ms", "estimated_total_cycles", "simulated_inference_time_ms", "simulated_total_cycles",
 )  # fmt: skip
 _GAP = 2

@@ -19,7 +19,7 @@ from lowerdeck.config import flavor as flavors
 from lowerdeck.config.options import conf_folders, hydra_search_path, option_file, option_names
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
-from lowerdeck.config.schema import COMMAND_STREAM_SECTION, GROUPS, Config, FirmwareConfig
+from lowerdeck.config.schema import COMMAND_STREAM_SECTION, GROUPS, Config, FirmwareConfig, ModelConfig
 from lowerdeck.config.shapes import shape_problems
 from lowerdeck.config.yaml_text import bound_problem_of, mapping_problem, read_mapping
 from lowerdeck.contracts.backends import Backend, BuildContext
@@ -320,6 +320,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     raise_problems(problems)
 
     backend = backend_class(device=device, options=target_options)
+    config = dataclasses.replace(config, model=_in_memory_format(config.model, backend))
     problems += _combination_problems(config, backend_class, conf_dir)
     chosen: dict[str, Any] = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
     for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
@@ -349,6 +350,14 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         flavor=flavor,
         firmware=_placed(config.firmware, backend_class),
     )
+
+
+def _in_memory_format(model: ModelConfig, backend: Backend) -> ModelConfig:
+    """`model` with the memory format that `backend` needs, unless the configuration chooses one."""
+    if model.memory_format is not None:
+        return model
+    has_images = any(len(shape) == 4 for shape in model.input_shapes)
+    return dataclasses.replace(model, memory_format=backend.memory_format if has_images else "contiguous")
 
 
 def _placed(firmware: FirmwareConfig, backend: type[Backend]) -> FirmwareConfig:
@@ -405,7 +414,7 @@ def _build_problems(config: Config, backend: Backend) -> Iterator[Problem]:
         scheme=quantization_scheme(config.quantization),
         input_shapes=config.model.input_shapes,
         dynamic_dimensions=config.model.dynamic_shapes,
-        memory_format=config.model.memory_format,
+        memory_format=config.model.memory_format or "contiguous",
         plugins=config.build.plugins,
     )
     for key, message in backend.check_build(build):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension, MemoryFormat
 from lowerdeck.contracts.conformance import ConformanceSettings
 
 Positive = Annotated[int, Field(gt=0)]
@@ -46,8 +46,9 @@ class ModelConfig(Strict):
     """Dimensions whose size may differ from call to call, e.g. [{dim: 2, min: 16, max: 64}], each a mapping of `dim`,
     `min`, `max` and optionally `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always equal);
     docs/dynamic_shapes.md has the details. Calibration and evaluation use `input_shapes`."""
-    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    """How inputs of four dimensions lie in memory: [n, c, h, w] or, with the same shape, channels innermost."""
+    memory_format: MemoryFormat | None = None
+    """How inputs of four dimensions lie in memory: `contiguous` [n, c, h, w] or, with the same shape, `channels_last`;
+    null for what the target needs: channels_last on Cortex-M, else contiguous."""
     fingerprint: str | None = None
     """SHA-256 of the checkpoint and of the factory's source file. Written by compose."""
 
@@ -222,6 +223,10 @@ class GatesConfig(Strict):
     """Largest drop of top-1 accuracy from the quantized program to the `.pte`, as a fraction."""
     min_delegated_share: Fraction | None = None
     """Least share of compute nodes that are delegated."""
+    min_accelerated_share: Fraction | None = None
+    """Least share of compute nodes that are delegated or computed by CMSIS-NN."""
+    min_accelerated_macs_share: Fraction | None = None
+    """Least share of MACs that are delegated or computed by CMSIS-NN."""
     max_delegated_error_max_lsb: NonNegative | None = None
     """Largest error of any output of the `.pte` relative to the quantized program, in LSBs of the output. It grows with
     depth; judge deep models by the mean."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from typing_extensions import TypeVar
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DeviceT = TypeVar("DeviceT", default=Any)
 OptionsT = TypeVar("OptionsT", default=Any)
 FlavorOptionsT = TypeVar("FlavorOptionsT", default=Any)
+MemoryFormat = Literal["contiguous", "channels_last"]
+"""[n, c, h, w], or with the same shape channels innermost."""
 Problems = Iterator[tuple[str, str]]
 """Pairs (configuration key, what is wrong with its value)."""
 
@@ -53,8 +55,8 @@ class BuildContext:
     input_shapes: Sequence[Sequence[int]]
     """Shape of every input with its batch dimension."""
     dynamic_dimensions: Sequence[DynamicDimension] = ()
-    memory_format: str = "contiguous"
-    """`contiguous` or `channels_last`."""
+    memory_format: MemoryFormat = "contiguous"
+    """How inputs of four dimensions lie in memory."""
     plugins: Sequence[str] = ()
     """Import prefixes outside the project that configuration may name."""
 
@@ -121,6 +123,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """Whether `model.dynamic_shapes` may be set."""
     unsupported_options: ClassVar[Mapping[str, str]] = {}
     """Options in the vendor's documentation that OptionsT and DeviceT lack, each with what to do instead."""
+    processor: ClassVar[str] = "delegate"
+    """Who computes delegated nodes, as the plan names it, e.g. `npu`."""
     has_command_stream: ClassVar[bool] = False
     """Whether an NPU reads parts of the program itself, so that a linker script has to place it where the NPU can."""
     delegation_options: ClassVar[Collection[str]] = ()
@@ -156,6 +160,11 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
         """Partitioner and compiler options."""
         assert self._options is not None, "only the quantizer works without target.options"
         return self._options
+
+    @property
+    def memory_format(self) -> MemoryFormat:
+        """`model.memory_format` where the configuration leaves it to the target."""
+        return "contiguous"
 
     def check(self) -> Problems:
         """Yield problems of the device and options by themselves; keys are relative to `target`."""

@@ -53,6 +53,9 @@ class Lowering:
     executorch_config: ExecutorchBackendConfig | None = None
     finish: Callable[[EdgeProgramManager], EdgeProgramManager] | None = None
     """Applied to the lowered edge program before `to_executorch`."""
+    replace_kernels: Callable[[EdgeProgramManager], EdgeProgramManager] | None = None
+    """Replaces undelegated nodes by operators of a kernel library. It is applied last, because it also replaces the
+    quantize and dequantize nodes that integer inputs and outputs are found by."""
     quantized_inputs: bool = False
     """Whether the program takes integers where the quantized model begins with a quantization."""
     quantized_outputs: bool = False

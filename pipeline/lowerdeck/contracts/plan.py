@@ -50,6 +50,11 @@ class ReasonCode(StrEnum):
     """The backend reported no reason."""
 
 
+CMSIS_NN, PORTABLE = "cmsis_nn", "portable"
+"""Kernel libraries of the CPU, as `PlannedNode.processor` names them."""
+_LIBRARIES = {CMSIS_NN: "CMSIS-NN", PORTABLE: "portable kernels"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reason:
     """Why one node is not delegated."""
@@ -113,10 +118,27 @@ class PlannedNode:
     is_quantized: bool = False
     """Whether it computes on quantized values: all computed inputs are dequantized, and either its result is quantized
     again, directly or after a fused activation function (then quantized too), or its weight is dequantized."""
+    processor: str = ""
+    """Who computes it: the delegate's processor (Backend.processor: `npu`, `xnnpack`), `cmsis_nn` or `portable`; empty
+    for `delegate` or `portable`, by `partition`."""
     reason: Reason | None = None
-    """Why it is not delegated; None exactly where it is delegated."""
+    """Why it is left to portable kernels; None exactly where it is not."""
     excluded_by: str | None = None
     """Option and pattern of the configuration that keep it off the delegate, where that is the reason."""
+
+    def __post_init__(self) -> None:
+        if not self.processor:
+            object.__setattr__(self, "processor", PORTABLE if self.partition is None else "delegate")
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether it is left to ExecuTorch's portable kernels."""
+        return self.processor == PORTABLE
+
+    @property
+    def place(self) -> str:
+        """Where it runs, for people: its partition, `CMSIS-NN`, or `CPU` with portable kernels."""
+        return self.partition or ("CPU" if self.is_portable else _LIBRARIES[self.processor])
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
@@ -126,7 +148,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DelegationPlan:
-    """For every node of the edge program whether it is delegated, and in which partition."""
+    """For every node of the edge program who computes it, and if it is delegated, in which partition."""
 
     backend: str
     nodes: tuple[PlannedNode, ...]
@@ -154,6 +176,16 @@ class DelegationPlan:
         return sum(node.compute and node.partition is not None for node in self.nodes)
 
     @property
+    def accelerated_compute_nodes(self) -> int:
+        """Number of nodes that compute and are not left to portable kernels."""
+        return sum(node.compute and not node.is_portable for node in self.nodes)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Kernel libraries of the CPU that compute nodes, besides portable kernels."""
+        return tuple(library for library in (CMSIS_NN,) if any(node.processor == library for node in self.nodes))
+
+    @property
     def exclusions(self) -> tuple[str, ...]:
         """One line per configured pattern that keeps nodes off the delegate, with these nodes."""
         named: dict[str, list[str]] = {}
@@ -166,7 +198,13 @@ class DelegationPlan:
     def summary(self) -> str:
         """One line for the terminal."""
         partitions = "1 partition" if len(self.partitions) == 1 else f"{len(self.partitions)} partitions"
-        return f"{self.delegated_compute_nodes} of {self.compute_nodes} compute nodes delegated in {partitions}"
+        delegated = f"{self.delegated_compute_nodes} of {self.compute_nodes} compute nodes delegated in {partitions}"
+        on_library = [
+            f"{sum(node.compute and node.processor == library for node in self.nodes)} of {self.compute_nodes} compute "
+            f"nodes on {_LIBRARIES[library]}"
+            for library in self.libraries
+        ]
+        return ", ".join([delegated, *on_library] if self.partitions or not on_library else on_library)
 
 
 class NothingDelegatedError(LowerdeckError):

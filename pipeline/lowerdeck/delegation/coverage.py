@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor
+from lowerdeck.contracts.plan import PORTABLE, DelegationPlan, PlannedNode, PlannedTensor
 
 TRANSPOSES = (
     "aten.permute_copy.default",
@@ -27,7 +27,10 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
 
     Returns:
         `compute_nodes`, `delegated_compute_nodes`, `delegated_share` (of compute nodes); `total_macs`,
-        `undelegated_macs`, `delegated_macs_share`; `total_parameters`, `undelegated_parameters`,
+        `undelegated_macs`, `delegated_macs_share`; `accelerated_share` and `accelerated_macs_share` of what is not left
+        to portable kernels; where a kernel library computes nodes, `LIBRARY_compute_nodes` and `LIBRARY_macs` for each,
+        `portable` included, and `library_crossings` of tensors between them; `total_parameters`,
+        `undelegated_parameters`,
         `delegated_parameter_share` (elements of parameters, buffers and constants); `partitions`; `crossings` of the
         delegates' boundaries by tensors, and their `crossing_bytes` per inference;
         `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes for each code
@@ -54,6 +57,7 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
         "crossing_bytes": sum(crossing_bytes),
         "transposes_at_boundary": sum(1 for _ in _transposes_at_boundary(plan)),
         "transposes_delegated": sum(node.partition is not None for node in _transposes(plan)),
+        **_by_library(plan, total_macs),
         **reasons(plan),
     }
 
@@ -80,6 +84,28 @@ def reasons(plan: DelegationPlan) -> dict[str, int]:
     """Count the nodes by `reasons.CODE`, sorted by code."""
     counts = Counter(str(node.reason.code) for node in plan.nodes if node.reason is not None)
     return {f"reasons.{code}": count for code, count in sorted(counts.items())}
+
+
+def _by_library(plan: DelegationPlan, total_macs: int) -> dict[str, int | float]:
+    """The metrics of kernel libraries; see `coverage`."""
+    portable_macs = sum(node.macs for node in plan.nodes if node.is_portable)
+    shares: dict[str, int | float] = {
+        "accelerated_share": _share(plan.accelerated_compute_nodes, plan.compute_nodes),
+        "accelerated_macs_share": _share(total_macs - portable_macs, total_macs),
+    }
+    if not plan.libraries:
+        return shares
+    for library in (*plan.libraries, PORTABLE):
+        nodes = [node for node in plan.nodes if node.processor == library]
+        shares[f"{library}_compute_nodes"] = sum(node.compute for node in nodes)
+        shares[f"{library}_macs"] = sum(node.macs for node in nodes)
+    processors = {node.name: node.processor for node in plan.nodes if node.partition is None}
+    crossing = {
+        (tensor.source, node.processor)
+        for node, tensor in _activation_uses(plan)
+        if node.partition is None and processors.get(tensor.source, node.processor) != node.processor
+    }
+    return shares | {"library_crossings": len(crossing)}
 
 
 def _share(part: int, whole: int) -> float:

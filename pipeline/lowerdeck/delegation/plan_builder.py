@@ -11,11 +11,11 @@ import torch
 from executorch.exir.sym_util import eval_upper_bound
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason
+from lowerdeck.contracts.plan import PORTABLE, PlannedNode, PlannedTensor, Reason
 from lowerdeck.delegation.exclusion import excluded_by, exclusion_reason
 from lowerdeck.graph.macs import macs
 from lowerdeck.graph.modules import module_path
-from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, QUANTIZE, is_compute, operator_name
+from lowerdeck.graph.nodes import DELEGATION_TAG, DEQUANTIZE, KERNEL_LIBRARY, QUANTIZE, is_compute, operator_name
 from lowerdeck.graph.source_lines import source_line
 
 if TYPE_CHECKING:
@@ -30,22 +30,25 @@ _FUSED_INTO_PRODUCER = (
 
 
 def planned_nodes(
-    program: ExportedProgram, reason: Callable[[torch.fx.Node], Reason | None]
+    program: ExportedProgram, reason: Callable[[torch.fx.Node], Reason | None], processor: str
 ) -> tuple[list[PlannedNode], tuple[str, ...]]:
     """Describe every operator of `program` in graph order, and name those whose results are outputs.
 
     Args:
         program: Edge program tagged by a partitioner.
         reason: Returns why a node is not tagged.
+        processor: Who computes tagged nodes.
 
     Raises:
         LowerdeckError: a node is not delegated and has no reason, or the size of a tensor is unbounded.
     """
     describer = _NodeDescriber(program)
     nodes = [
-        describer.planned(node, _reason(node, reason)) for node in program.graph.nodes if node.op == "call_function"
+        describer.planned(node, processor, _reason(node, reason))
+        for node in program.graph.nodes
+        if node.op == "call_function"
     ]
-    unexplained = [node.name for node in nodes if node.partition is None and node.reason is None]
+    unexplained = [node.name for node in nodes if node.is_portable and node.reason is None]
     if unexplained:
         raise LowerdeckError(
             f"the backend leaves {len(unexplained)} nodes on the CPU without a reason: "
@@ -59,7 +62,7 @@ def planned_nodes(
 def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None]) -> Reason | None:
     tag, excluded = node.meta.get(DELEGATION_TAG), exclusion_reason(node)
     assert not (tag and excluded), f"{node.name} is delegated although {excluded}"
-    return None if tag else excluded or reason(node)
+    return None if tag or KERNEL_LIBRARY in node.meta else excluded or reason(node)
 
 
 class _NodeDescriber:
@@ -75,8 +78,8 @@ class _NodeDescriber:
         self._quantized = self._quantized_nodes()
         self._source_line = lru_cache(maxsize=None)(source_line)  # nodes of one operator have the same trace
 
-    def planned(self, node: torch.fx.Node, reason: Reason | None) -> PlannedNode:
-        """Describe `node`; `reason` is None where it is delegated."""
+    def planned(self, node: torch.fx.Node, processor: str, reason: Reason | None) -> PlannedNode:
+        """Describe `node`; `processor` computes it if it is delegated, `reason` is None unless it is left portable."""
         return PlannedNode(
             name=node.name,
             operator=self._operators[node],
@@ -88,6 +91,7 @@ class _NodeDescriber:
             outputs=self._outputs(node),
             macs=self._macs(node),
             is_quantized=node in self._quantized and is_compute(node),
+            processor=processor if DELEGATION_TAG in node.meta else node.meta.get(KERNEL_LIBRARY, PORTABLE),
             reason=reason,
             excluded_by=excluded_by(node),
         )

@@ -13,7 +13,7 @@ from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.contracts.plan import DelegationPlan, listed
-from lowerdeck.graph.nodes import DELEGATION_TAG
+from lowerdeck.graph.nodes import DELEGATION_TAG, KERNEL_LIBRARY
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +38,9 @@ def check_planned_converter(plan: DelegationPlan, converter: Converter) -> None:
 
 
 def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
-    """Return the hook that raises LowerdeckError where the partitioner's tags differ from `plan`."""
+    """Return the hook that raises LowerdeckError where the partitioner decides otherwise than `plan`."""
     planned = {node.name: node.partition for node in plan.nodes}
+    planned_libraries = {node.name: node.processor for node in plan.nodes if node.processor in plan.libraries}
 
     def partition_as_planned(decide: Partition, program: ExportedProgram) -> PartitionResult:
         result = decide(program)
@@ -48,8 +49,16 @@ def check_partitioner_against_plan(plan: DelegationPlan) -> PartitionHook:
             for node in result.tagged_exported_program.graph.nodes
             if node.op == "call_function"
         }
-        if _groups(tags) != _groups(planned):
-            different = sorted(name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name)))
+        libraries = {
+            node.name: node.meta[KERNEL_LIBRARY]
+            for node in result.tagged_exported_program.graph.nodes
+            if KERNEL_LIBRARY in node.meta
+        }
+        if _groups(tags) != _groups(planned) or libraries != planned_libraries:
+            different = sorted(
+                {name for name in planned | tags if bool(planned.get(name)) != bool(tags.get(name))}
+                | {name for name, _ in libraries.items() ^ planned_libraries.items()}
+            )
             raise LowerdeckError(
                 f"{plan.backend} partitioned the program differently than in the stage partition "
                 f"({listed(different, 5) or 'other groups'}); `dvc repro -f partition` plans it again"

@@ -65,12 +65,12 @@ class PlanDifference:
     @property
     def gained(self) -> list[Pair]:
         """Delegated after, and not before."""
-        return [pair for pair in self.pairs if pair.before.partition is None and pair.after.partition is not None]
+        return [pair for pair in self.pairs if pair.before.is_portable and not pair.after.is_portable]
 
     @property
     def lost(self) -> list[Pair]:
         """Delegated before, and not after."""
-        return [pair for pair in self.pairs if pair.before.partition is not None and pair.after.partition is None]
+        return [pair for pair in self.pairs if not pair.before.is_portable and pair.after.is_portable]
 
     @property
     def other_reason(self) -> list[Pair]:

@@ -6,12 +6,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from lowerdeck.contracts.plan import PlannedNode, ReasonCode
-from lowerdeck.explain.constraints import ethos_u, neutron, xnnpack
+from lowerdeck.explain.constraints import cortex_m, ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.undelegated_node import Rule, UndelegatedNode, format_shape, next_multiple
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
-_RULES: Mapping[str, Sequence[Rule]] = {"ethos_u": ethos_u.RULES, "neutron": neutron.RULES, "xnnpack": xnnpack.RULES}
+_RULES: Mapping[str, Sequence[Rule]] = {
+    "cortex_m": cortex_m.RULES,
+    "ethos_u": ethos_u.RULES,
+    "neutron": neutron.RULES,
+    "xnnpack": xnnpack.RULES,
+}
 _CODES_WITH_RULES = (
     ReasonCode.CONSTRAINT,
     ReasonCode.TARGET_CONSTRAINT,
@@ -90,6 +95,8 @@ def _no_converter(refused: UndelegatedNode) -> str:
     backend, operator = refused.graph.plan.backend, refused.node.operator
     if operator in _COPIES:
         return "remove the conversion of dtype or memory format from the model, or do it before the model"
+    if refused.is_free_view:
+        return "nothing to fix: no kernel runs"
     if operator in _HARD_SIGMOID and _in_hard_sigmoid(refused):
         return _SIGMOID
     if operator in _REPLACEMENTS.get(backend, {}):

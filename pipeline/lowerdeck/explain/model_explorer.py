@@ -60,12 +60,12 @@ def _node(graph: PlanGraph, node: PlannedNode, number_of: dict[str, int]) -> dic
         ("source", node.source),
         ("MACs", f"{node.macs:,}"),
         ("quantized", "yes" if node.is_quantized else "no"),
-        ("runs in", node.partition or "CPU"),
+        ("runs in", node.place),
         ("reason", "" if reason is None else str(reason)),
         ("check", "" if reason is None else reason.check),
         ("hint", hint(node, graph)),
     ]
-    stays = node.partition is None and node.compute
+    stays = node.is_portable and node.compute
     return {
         **_empty_node(node.name, node.operator.rpartition(".")[0] or node.operator),
         "namespace": "" if node.partition is None else _namespace(node.partition, number_of),

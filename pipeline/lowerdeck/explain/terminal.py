@@ -19,8 +19,16 @@ from lowerdeck.explain.hints import hint
 MISMATCH = "do not ship: the program computes something else than the quantized model"
 _MAX_MODULES = 8
 """Most modules that a row names; --json lists all."""
-_SHARES = ("delegated_share", "delegated_macs_share", "delegated_parameter_share")
+_SHARES = (
+    "accelerated_share",
+    "accelerated_macs_share",
+    "delegated_share",
+    "delegated_macs_share",
+    "delegated_parameter_share",
+)
 _METRICS = {
+    "accelerated_share": "compute nodes off portable kernels",
+    "accelerated_macs_share": "MACs off portable kernels",
     "delegated_compute_nodes": "delegated compute nodes",
     "compute_nodes": "compute nodes",
     "delegated_share": "share of compute nodes",
@@ -38,7 +46,7 @@ def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> 
     """Print a summary of the plan, then the nodes on the CPU by reason code."""
     plan, metrics = graph.plan, coverage(graph.plan)
     total_macs = sum(node.macs for node in plan.nodes)
-    shares = f", {100 * metrics['delegated_macs_share']:.1f} % of the MACs" if total_macs else ""
+    shares = f", {100 * metrics['accelerated_macs_share']:.1f} % of the MACs" if total_macs else ""
     _line(console, Text(f"{plan.backend}: {plan.summary}{shares}"))
     for mismatch in plan.mismatches:
         _line(console, Text(f"{MISMATCH}: {mismatch}", style="yellow"))
@@ -79,7 +87,7 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
     yield "operator", node.operator + ("" if node.compute else " (computes nothing)")
     yield "module", node.module or "unknown"
     yield "source", node.source or "unknown"
-    yield "runs in", node.partition or "the CPU"
+    yield "runs in", "the CPU" if node.is_portable else node.place
     yield "quantized", "yes" if node.is_quantized else "no"
     yield "MACs", f"{node.macs:,}"
     for tensor in node.inputs:
@@ -106,7 +114,7 @@ def format_tensor(tensor: PlannedTensor, *, named: bool = True) -> str:
 
 
 def _place(node: PlannedNode | None) -> str:
-    return "" if node is None else f" ({node.partition or 'CPU'})"
+    return "" if node is None else f" ({node.place})"
 
 
 def print_difference(console: Console, found: PlanDifference, against: str) -> None:
@@ -117,7 +125,7 @@ def print_difference(console: Console, found: PlanDifference, against: str) -> N
         return f"was {_reason(before[node.name])}"
 
     def current_reason(node: PlannedNode) -> str:
-        return f"is {_reason(node)}" if node.reason else f"in {node.partition}"
+        return f"is {_reason(node)}" if node.reason else f"in {node.place}"
 
     def both_reasons(node: PlannedNode) -> str:
         return f"{previous_reason(node)}; {current_reason(node)}"

@@ -34,6 +34,11 @@ class UndelegatedNode:
         return self.graph.plan.backend == "ethos_u" and self.reason.code == ReasonCode.TARGET_CONSTRAINT
 
     @property
+    def is_free_view(self) -> bool:
+        """Whether ExecuTorch lets the result of an undelegated node share its operand's memory."""
+        return self.graph.plan.backend == "cortex_m" and self.node.operator == "aten.view_copy.default"
+
+    @property
     def activations(self) -> list[PlannedTensor]:
         """The inputs of the node except constants."""
         return [tensor for tensor in self.node.inputs if not tensor.is_constant]

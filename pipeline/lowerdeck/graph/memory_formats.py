@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from lowerdeck.contracts.backends import MemoryFormat
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
-
-MemoryFormat = Literal["contiguous", "channels_last"]
 
 _CHANNELS_LAST = (0, 2, 3, 1)
 

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 DELEGATION_TAG = "delegation_tag"
 """Key of `node.meta` under which ExecuTorch's partitioners store a node's partition."""
+KERNEL_LIBRARY = "lowerdeck_kernel_library"
+"""Key of `node.meta` under which a backend stores which kernel library of the CPU computes an undelegated node; without
+it, portable kernels do."""
 STATIC_QUANTIZE, STATIC_DEQUANTIZE = "quantized_decomposed.quantize_per_", "quantized_decomposed.dequantize_per_"
 """Name prefixes of operators that quantize and dequantize with scales known in advance."""
 QUANTIZE, DEQUANTIZE = (STATIC_QUANTIZE, "torchao.quantize_"), (STATIC_DEQUANTIZE, "torchao.dequantize_")

@@ -143,7 +143,8 @@ def _quantized(
 ) -> tuple[ExportedProgram, Sequence[QuantizedTensor]]:
     def exported() -> ExportedProgram:
         # A new program for each use, because preparing modifies it.
-        return export(program(case, quantized=scheme.is_quantized), case.shapes, case.dynamic)
+        model = program(case, quantized=scheme.is_quantized)
+        return export(model, case.shapes, case.dynamic, backend.memory_format)
 
     observing, converting = backend.quantizer(scheme), backend.quantizer(scheme)
     if scheme.rebuilds_model:
@@ -165,7 +166,7 @@ def _partitioned(quantized: ExportedProgram, backend: Backend) -> tuple[Partitio
 def _decided(case: Case, plan: DelegationPlan, is_quantized: bool) -> CaseResult:
     """The plan's decisions on the operator's nodes."""
     nodes = [node for node in plan.nodes if _is_tested(node, case)]
-    left = [node for node in nodes if node.partition is None]
+    left = [node for node in nodes if node.is_portable]
     if not nodes:
         outcome = Outcome.VANISHED
     elif not left:

@@ -10,7 +10,7 @@ from lowerdeck.operators.rows import Claimed, ClaimVerdict, Page, Row
 
 MARKED = (ClaimVerdict.LESS, ClaimVerdict.MORE, ClaimVerdict.FAILS)
 """Verdicts that contradict the documentation, or surprise a reader who trusts it."""
-_TITLES = {"neutron": "Neutron", "ethos_u": "Ethos-U", "xnnpack": "XNNPACK"}
+_TITLES = {"cortex_m": "Cortex-M", "neutron": "Neutron", "ethos_u": "Ethos-U", "xnnpack": "XNNPACK"}
 HEADINGS = ("operator", "precision", "claimed", "measured", "why, or how exact", "verdict")
 
 

@@ -106,10 +106,10 @@ def _classes(build: Build) -> list[tuple[str | int, ...]]:
 def _plan(plan: DelegationPlan) -> dict[str, Any]:
     computing = [node for node in plan.nodes if node.compute]
     operators = Counter(node.operator for node in computing)
-    delegated = Counter(node.operator for node in computing if node.partition is not None)
+    delegated = Counter(node.operator for node in computing if not node.is_portable)
     return {
         "plan": plan,
-        "by_reason": _by_reason([node for node in computing if node.partition is None]),
+        "by_reason": _by_reason([node for node in computing if node.is_portable]),
         "by_operator": [
             (name, count, delegated[name], count - delegated[name]) for name, count in operators.most_common()
         ],
@@ -127,7 +127,7 @@ def _by_reason(nodes: Sequence[PlannedNode]) -> list[tuple[str, str, int, str]]:
 
 
 def _node(node: PlannedNode) -> tuple[str, ...]:
-    where = node.partition or f"CPU: {node.reason or NO_REASON}"
+    where = f"CPU: {node.reason or NO_REASON}" if node.is_portable else node.place
     return node.name, node.operator, where, node.module, node.source, f"{node.macs:,}" if node.macs else ""
 
 

@@ -92,9 +92,10 @@ def delegated_vs_quantized(metrics: Mapping[str, Any]) -> str | None:
 
 
 def delegation(metrics: Mapping[str, Any]) -> str:
-    """E.g. `9 of 9 in 1 partition`."""
+    """E.g. `9 of 9 in 1 partition`, or `0 of 9 in 0 partitions, 8 on CMSIS-NN`."""
+    on_library = f", {metrics['cmsis_nn_compute_nodes']} on CMSIS-NN" if "cmsis_nn_compute_nodes" in metrics else ""
     partitions = "1 partition" if metrics["partitions"] == 1 else f"{metrics['partitions']} partitions"
-    return f"{metrics['delegated_compute_nodes']} of {metrics['compute_nodes']} in {partitions}"
+    return f"{metrics['delegated_compute_nodes']} of {metrics['compute_nodes']} in {partitions}{on_library}"
 
 
 def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -103,6 +104,7 @@ def coverage(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     table = []
     for what, share, total in (
+        *([("MACs on CMSIS-NN", "accelerated_macs_share", "total_macs")] if "cmsis_nn_macs" in metrics else []),
         ("delegated MACs", "delegated_macs_share", "total_macs"),
         ("delegated parameters", "delegated_parameter_share", "total_parameters"),
     ):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lowerdeck.runtime import cmsis_nn
 from lowerdeck.runtime.tensors import dtype_numbered
 
 _TENSOR_OPTIONS = frozenset({"dtype", "layout", "device", "pin_memory"})
@@ -50,6 +51,9 @@ def resolve(name: str) -> Kernel:
     if name in _COPIES:
         function, count = _COPIES[name]
         return Kernel(function, count, (None,) * count, (count - 1,), (), casts=True)
+    if name in _WITHOUT_SCHEMA:
+        function, count = _WITHOUT_SCHEMA[name]
+        return Kernel(function, count + 1, (None,) * (count + 1), (count,), ())
     _register_quantized()
     namespace_and_name, _, overload = name.partition(".")
     try:
@@ -165,6 +169,14 @@ correctly, so that a tensor of many samples has the same bits as each alone.
 
 Others may differ in the last bit: PyTorch computes the end of a tensor by other instructions than the rest of it.
 """
+
+
+_WITHOUT_SCHEMA: dict[str, tuple[Callable[..., Any], int]] = cmsis_nn.OPERATORS | {
+    # ExecuTorch's kernels of these names compute as those of quantized_decomposed.
+    "cortex_m::quantize_per_tensor.out": (_quantize, 6),
+    "cortex_m::dequantize_per_tensor.out": (_dequantize, 6),
+}
+"""Operators that only ExecuTorch's lowering registers: function, and number of arguments without the output."""
 
 
 def _first(*arguments: Any) -> Any:

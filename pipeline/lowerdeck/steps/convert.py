@@ -104,6 +104,8 @@ def convert(
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
+        if lowering.replace_kernels is not None:
+            lowered = lowering.replace_kernels(lowered)
         store_initial_state(lowered.exported_program())
         executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")

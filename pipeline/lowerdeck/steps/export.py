@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
-from lowerdeck.contracts.backends import DynamicDimension
+from lowerdeck.contracts.backends import DynamicDimension, MemoryFormat
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.graph.dynamic_shapes import traced_shapes, try_sizes, violations
-from lowerdeck.graph.memory_formats import MemoryFormat, to_memory_format
+from lowerdeck.graph.memory_formats import to_memory_format
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ def export(
     model: torch.nn.Module,
     input_shapes: Sequence[Sequence[int]],
     dynamic_dimensions: Sequence[DynamicDimension] = (),
-    memory_format: MemoryFormat = "contiguous",
+    memory_format: MemoryFormat | None = None,
 ) -> ExportedProgram:
     """Export `model` for inputs of these shapes.
 
@@ -30,7 +30,8 @@ def export(
         model: In eval mode.
         input_shapes: Shape of every float32 input with its batch dimension.
         dynamic_dimensions: Dimensions of varying size; `input_shapes` has one of the possible sizes.
-        memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows.
+        memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows; None for
+            contiguous.
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
@@ -44,7 +45,8 @@ def export(
     from lowerdeck.graph.state import with_mutation_outputs
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
-    example_inputs = to_memory_format(tuple(torch.zeros(*shape) for shape in shapes_to_trace), memory_format)
+    zeros = tuple(torch.zeros(*shape) for shape in shapes_to_trace)
+    example_inputs = to_memory_format(zeros, memory_format or "contiguous")
     generator = torch.Generator().manual_seed(0)
     sample = [torch.randn(*shape, generator=generator) for shape in shapes_to_trace]
     try:

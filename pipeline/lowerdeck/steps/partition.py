@@ -197,7 +197,7 @@ class _Planner:
 
     def _partition(self, decide: Partition, program: ExportedProgram) -> PartitionResult:
         tagged = decide(program).tagged_exported_program
-        nodes, outputs = planned_nodes(tagged, self._reason)
+        nodes, outputs = planned_nodes(tagged, self._reason, self._backend.processor)
         self.plan = DelegationPlan(
             backend=self._backend.name, nodes=tuple(nodes), outputs=outputs, converter=self._backend.converter()
         )
@@ -229,7 +229,7 @@ def _no_reason_given(node: torch.fx.Node) -> Reason:
 def _require_delegation(plan: DelegationPlan | None) -> DelegationPlan:
     """The plan, if it delegates anything."""
     assert plan is not None, "ExecuTorch has partitioned the program"
-    if not plan.delegated_compute_nodes:
+    if not plan.accelerated_compute_nodes:
         raise NothingDelegatedError(_nothing_delegated_message(plan), plan)
     return plan
 

@@ -12,7 +12,7 @@ import yaml
 from lowerdeck.backends.xnnpack.backend import Xnnpack
 from lowerdeck.backends.xnnpack.options import Device, Options
 from lowerdeck.config.compose import compose
-from lowerdeck.contracts.backends import BuildContext, DynamicDimension
+from lowerdeck.contracts.backends import BuildContext, DynamicDimension, MemoryFormat
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
 from tests.project import SELECTION, Project
@@ -97,10 +97,11 @@ def test_options_beside_a_quantization(options: dict[str, Any], scheme: str, ref
 def test_channels_innermost_and_sizes_that_vary_are_one_too_many() -> None:
     shapes: dict[str, Any] = {"scheme": QuantizationScheme(name="int8"), "input_shapes": [[1, 3, 8, 8]]}
     varying = [DynamicDimension(dim=2, min=8, max=16)]
-    for dimensions, memory_format, keys in (
+    cases: tuple[tuple[list[DynamicDimension], MemoryFormat, list[str]], ...] = (
         ([], "channels_last", []),
         (varying, "contiguous", []),
         (varying, "channels_last", ["model.memory_format"]),
-    ):
+    )
+    for dimensions, memory_format, keys in cases:
         wanted = BuildContext(**shapes, dynamic_dimensions=dimensions, memory_format=memory_format)
         assert [key for key, _ in Xnnpack(device=Device(), options=Options()).check_build(wanted)] == keys

@@ -91,7 +91,7 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
     reason = node.reason
     fields = [
         ("operator", node.operator),
-        ("runs in", node.partition or "the CPU"),
+        ("runs in", "the CPU" if node.is_portable else node.place),
         ("reason", "" if reason is None else f"{reason.code.value}: {MEANINGS[reason.code]}"),
         ("backend message", "" if reason is None else reason.message),
         ("check", "" if reason is None else reason.check),
@@ -104,7 +104,7 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         ("quantized", "yes" if node.is_quantized else "no"),
         ("computes", "yes" if node.compute else "no, it moves or converts numbers"),
     ]
-    searched = (node.name, node.operator, node.module, node.partition or "cpu", str(reason or ""))
+    searched = (node.name, node.operator, node.module, node.place, str(reason or ""))
     return {
         "name": node.name,
         "text": " ".join(searched).lower(),

@@ -1,0 +1,1 @@
+"""Arm Cortex-M: CortexMQuantizer -> CortexMPassManager -> a program of ExecuTorch's cortex_m operators (CMSIS-NN)."""

@@ -1,0 +1,156 @@
+"""Decides which nodes of an edge program CMSIS-NN computes, by trying the passes on a copy of the program."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.pass_manager import ExportedProgramPassManager
+
+from lowerdeck.backends.cortex_m.options import Device
+from lowerdeck.backends.cortex_m.passes import (
+    EDGE_CONFIG,
+    ORIGIN,
+    PassFailedError,
+    ReplaceByCmsisNn,
+    is_annotated,
+    is_replaced,
+)
+from lowerdeck.backends.cortex_m.reasons import Reasons, refusals, unit_of
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
+from lowerdeck.delegation.exclusion import Exclusion, matches_aten_node
+from lowerdeck.graph import library_errors
+from lowerdeck.graph.nodes import DEQUANTIZE, KERNEL_LIBRARY, operator_name
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+
+_PRESERVED = tuple(op for op in EDGE_CONFIG.preserve_ops if not op._schema.is_mutable)
+"""Operators that the passes replace as a whole. An exported program has none that works in place."""
+
+
+class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is untyped
+    """Delegates nothing, and marks the nodes that CMSIS-NN computes instead of portable kernels."""
+
+    def __init__(self, device: Device, options: Exclusion) -> None:
+        super().__init__()
+        self._device, self._options = device, options
+        self._refused: Mapping[str, Reason] = {}
+        self._assigned: frozenset[str] = frozenset()
+        self._reasons: Reasons | None = None
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Mark nodes with KERNEL_LIBRARY, and record why the others are left to portable kernels."""
+        graph = exported_program.graph
+        for node in graph.nodes:
+            node.meta[ORIGIN] = node.name
+            node.meta.pop(KERNEL_LIBRARY, None)
+        self._refused = refusals(exported_program)
+        replaced = self._tried(exported_program)
+        self._assigned = _assigned(graph, replaced.graph)
+        for node in graph.nodes:
+            if node.name in self._assigned:
+                node.meta[KERNEL_LIBRARY] = CMSIS_NN
+        self._reasons = Reasons(exported_program, self._device, self._refused)
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
+
+    def reason(self, node: torch.fx.Node) -> Reason:
+        """Return why `node` is left to portable kernels; valid after `partition`."""
+        assert self._reasons is not None, "ExecuTorch partitions first"
+        return self._reasons.reason(node)
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
+        """Preserve quantized operators that the passes replace; others are decomposed, because kernels lack some."""
+        return list(_PRESERVED), lambda node: is_annotated(node) and not matches_aten_node(node, self._options)
+
+    def replace_kernels(self, manager: EdgeProgramManager) -> EdgeProgramManager:
+        """Replace the nodes that `partition` marked.
+
+        Raises:
+            LowerdeckError: the passes replace other nodes than those.
+        """
+        before = {node.meta.get(ORIGIN) for node in manager.exported_program().graph.nodes}
+        replaced = manager.transform(
+            ExportedProgramPassManager([ReplaceByCmsisNn(self._device, self._refused)]), EDGE_CONFIG
+        )
+        made = {node.meta.get(ORIGIN) for node in replaced.exported_program().graph.nodes if is_replaced(node)}
+        if other := made & before - self._assigned:
+            raise LowerdeckError(
+                f"CortexMPassManager replaced {', '.join(sorted(filter(None, other)))} in convert, and not in "
+                "partition; `dvc repro -f partition` plans it again"
+            )
+        return replaced
+
+    def _tried(self, program: ExportedProgram) -> ExportedProgram:
+        """A replaced copy of `program`; nodes at which a pass fails are refused from then on."""
+        while True:
+            try:
+                tried = ReplaceByCmsisNn(self._device, self._refused)(_copy_without_values(program))
+            except PassFailedError as error:
+                failed = next(node for node in program.graph.nodes if node.name == error.origin)
+                message = f"CortexMPassManager fails on it: {library_errors.described(error.cause)}"
+                self._refused = {
+                    **self._refused,
+                    **{
+                        node.name: Reason(code=ReasonCode.NOT_COMPILED, message=message, node=failed.name)
+                        for node in unit_of(failed)
+                    },
+                }
+            else:
+                replaced: ExportedProgram = tried.exported_program
+                return replaced
+
+
+def _copy_without_values(program: ExportedProgram) -> ExportedProgram:
+    """A copy of `program` whose constants consist of ones.
+
+    ExecuTorch calls partitioners without the values of constants. What the passes decide does not depend on them:
+    weights are stored in another order, and the scales of their channels become multipliers.
+    """
+
+    def ones(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = torch.ones((), dtype=value.dtype).expand(value.shape)
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        return torch.nn.Parameter(made, requires_grad=False) if is_parameter else made
+
+    module = copy.deepcopy(program.graph_module)
+    return torch.export.ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict={name: ones(value) for name, value in program.state_dict.items()},
+        range_constraints=dict(program.range_constraints),
+        module_call_graph=list(program.module_call_graph),
+        example_inputs=None,
+        constants={name: ones(value) for name, value in program.constants.items()},
+        verifiers=[program.verifier],
+    )
+
+
+def _assigned(graph: torch.fx.Graph, replaced: torch.fx.Graph) -> frozenset[str]:
+    """Names of the nodes of `graph` that CMSIS-NN computes in `replaced`.
+
+    Nodes that the passes fold belong to another: an operand's dequantize node to what reads it, a result's quantize
+    node, a fused activation and an unpacked result to what computes it.
+    """
+    kept: dict[str, bool] = {}
+    for node in replaced.nodes:
+        if node.op == "call_function" and (origin := node.meta.get(ORIGIN)) is not None:
+            kept[origin] = kept.get(origin, True) and is_replaced(node)
+    found = dict(kept)
+    folded = [node for node in graph.nodes if node.op == "call_function" and node.name not in kept]
+    for node in folded:  # in order, so that chains of folded nodes follow the first
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if not operator_name(node).startswith(DEQUANTIZE) and source is not None:
+            found[node.name] = found.get(source.name, False)
+    for node in reversed(folded):
+        if operator_name(node).startswith(DEQUANTIZE):
+            found[node.name] = bool(node.users) and all(found.get(user.name, False) for user in node.users)
+    return frozenset(name for name, is_assigned in found.items() if is_assigned)

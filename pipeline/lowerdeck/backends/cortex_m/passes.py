@@ -1,0 +1,110 @@
+"""CortexMPassManager on an edge program, with the origin of every operator that it makes."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import torch
+from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
+from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
+from executorch.backends.cortex_m.library import cmsis_nn
+from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
+from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
+from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
+from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
+
+from lowerdeck.backends.cortex_m.options import Device
+from lowerdeck.graph.nodes import operator_name
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+EDGE_CONFIG = cortex_m_edge_compile_config()
+ORIGIN = "lowerdeck_origin"
+"""Key of `node.meta` with the name of the node of the edge program that a node was made from."""
+_ANNOTATION = ArmAnnotationInfo.CUSTOM_META_KEY
+
+
+class PassFailedError(Exception):
+    """A pass failed at one node."""
+
+    def __init__(self, origin: str, cause: Exception) -> None:
+        super().__init__(origin)
+        self.origin, self.cause = origin, cause
+        """The node of the edge program, and what the pass raised."""
+
+
+class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuTorch is untyped
+    """Replaces quantized nodes by CMSIS-NN's operators."""
+
+    def __init__(self, device: Device, refused: Collection[str]) -> None:
+        """Describe the replacement.
+
+        Args:
+            device: The Cortex-M.
+            refused: Origins of quantized nodes that stay as they are, between dequantize and quantize nodes.
+        """
+        isa = None if device.isa is None else getattr(cmsis_nn.Backend, device.isa.upper())
+        self._target = CortexMTargetConfig(cpu=CortexM[device.cpu.upper()], isa=isa)
+        self._explicit_layout = device.use_explicit_layout
+        self._refused = refused
+
+    def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+        """Replace the nodes.
+
+        Raises:
+            PassFailedError: a pass fails at a node that can be refused.
+        """
+        for node in exported_program.graph.nodes:
+            if node.meta.get(ORIGIN) in self._refused:
+                # Without it, the passes do not take the node for a quantized one.
+                node.meta["custom"] = {
+                    key: value for key, value in node.meta.get("custom", {}).items() if key != _ANNOTATION
+                }
+        manager = CortexMPassManager(
+            _unverified(exported_program), target_config=self._target, use_explicit_layout=self._explicit_layout
+        )
+        try:
+            return ExportedProgramPassResult(manager.transform(), True)
+        except (ArithmeticError, AssertionError, LookupError, NotImplementedError, RuntimeError, ValueError) as error:
+            origin = _origin(error)
+            if origin is None or origin in self._refused:
+                raise
+            raise PassFailedError(origin, error) from error
+
+
+def _unverified(program: ExportedProgram) -> ExportedProgram:
+    """`program` with a verifier that accepts float operators on integers, which the passes leave for a while."""
+    return torch.export.ExportedProgram(
+        root=program.graph_module,
+        graph=program.graph,
+        graph_signature=program.graph_signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=[EXIREdgeDialectVerifier(edge_compile_config=EDGE_CONFIG, class_only=True)],
+    )
+
+
+def is_annotated(node: torch.fx.Node) -> bool:
+    """Whether the quantizer annotated `node`, so that the passes take it for a quantized one."""
+    return bool(node.meta.get("custom", {}).get(_ANNOTATION, {}).get("quantized", False))
+
+
+def is_replaced(node: torch.fx.Node) -> bool:
+    """Whether `node` calls one of CMSIS-NN's operators."""
+    return operator_name(node).startswith("cortex_m.")
+
+
+def _origin(error: BaseException) -> str | None:
+    """The origin of the node that a pass was working on, from its innermost local variable with such a node."""
+    found: str | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, torch.fx.Node) and value.op == "call_function" and ORIGIN in value.meta:
+                found = value.meta[ORIGIN]
+    return found

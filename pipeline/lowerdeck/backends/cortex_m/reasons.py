@@ -1,0 +1,204 @@
+"""Why nodes of an edge program are left to portable kernels instead of CMSIS-NN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.backends.cortex_m.passes.passes_utils import is_channels_last, skips_quantized_max_pool2d
+from executorch.backends.cortex_m.quantizer import quantizer_support
+
+from lowerdeck.backends.cortex_m.options import Device
+from lowerdeck.backends.cortex_m.passes import is_annotated
+from lowerdeck.contracts.plan import Reason, ReasonCode
+from lowerdeck.delegation.exclusion import is_excluded
+from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, is_compute, operator_name
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+_WITH_WEIGHTS = ("aten.convolution.default", "aten.linear.default")
+"""Operators whose second argument the passes store in another form."""
+_CONVOLUTIONS = ("aten.conv1d.default", "aten.conv2d.default", "aten.conv_transpose2d.input")
+_QUANTIZER = "CortexMQuantizer"
+
+
+def refusals(program: ExportedProgram) -> dict[str, Reason]:
+    """The quantized nodes of `program` that must not be replaced, each with its reason.
+
+    The passes fold the dequantize and quantize nodes around every quantized node by itself. Operators that pass floats
+    to each other, such as a convolution and its activation, are therefore refused together.
+    """
+    constants = _constants(program)
+    found: dict[str, Reason] = {}
+    for node in program.graph.nodes:
+        if not is_annotated(node) or node.name in found:
+            continue
+        if refusal := _refusal(node, constants):
+            culprit, reason = refusal
+            for member in unit_of(node):
+                neighbour = Reason(
+                    code=ReasonCode.NEIGHBOUR, message=f"passes floats to or from {culprit.name}", node=culprit.name
+                )
+                found[member.name] = reason if member is culprit else neighbour
+    return found
+
+
+def unit_of(node: Node) -> list[Node]:
+    """`node` and the computing nodes that pass floats to or from it, directly or through others."""
+    unit, waiting = dict.fromkeys([node]), [node]
+    while waiting:
+        current = waiting.pop()
+        for other in (*current.all_input_nodes, *current.users):
+            if other not in unit and _passes_floats(other):
+                unit[other] = None
+                waiting.append(other)
+    return list(unit)
+
+
+def _passes_floats(node: Node) -> bool:
+    return node.op == "call_function" and not operator_name(node).startswith((*QUANTIZE, *DEQUANTIZE))
+
+
+def _refusal(node: Node, constants: frozenset[str]) -> tuple[Node, Reason] | None:
+    """The first node of the unit of `node` that keeps it in float, and why."""
+    for member in unit_of(node):
+        if is_excluded(member):
+            return member, Reason(code=ReasonCode.EXCLUDED, message="kept in float")  # the plan knows by what
+        if is_compute(member) and not is_annotated(member) and not operator_name(member).startswith("aten.full"):
+            message = f"{_QUANTIZER} did not quantize it, and it passes floats to or from a quantized operator"
+            return member, Reason(code=ReasonCode.NOT_QUANTIZED, message=message, check=_QUANTIZER)
+        leaves = [user for user in member.users if not _passes_floats(user)]
+        if any(not operator_name(user).startswith(QUANTIZE) for user in leaves):
+            return member, Reason(code=ReasonCode.NOT_QUANTIZED, message="its result is not quantized")
+        weight = member.args[1] if operator_name(member) in _WITH_WEIGHTS else None
+        if isinstance(weight, torch.fx.Node) and not _is_constant(weight, constants):
+            message = f"its weight {weight.name} is computed, and CMSIS-NN's operators need a constant"
+            return member, Reason(code=ReasonCode.NOT_CONSTANT, message=message)
+    return None
+
+
+def _constants(program: ExportedProgram) -> frozenset[str]:
+    signature = program.graph_signature
+    return frozenset(
+        (*signature.inputs_to_parameters, *signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants)
+    )
+
+
+def _is_constant(node: Node, constants: frozenset[str]) -> bool:
+    source = node.all_input_nodes[0] if operator_name(node).startswith(DEQUANTIZE) else node
+    return source.name in constants
+
+
+class Reasons:
+    """Reasons for the nodes of one program."""
+
+    def __init__(self, program: ExportedProgram, device: Device, refused: Mapping[str, Reason]) -> None:
+        self._device, self._refused = device, refused
+        explicit = device.use_explicit_layout
+        self._patterns: Mapping[tuple[Any, ...], Any] = (
+            quantizer_support.CORTEX_M_EXPLICIT_LAYOUT_QUANTIZER_SUPPORT_DICT
+            if explicit
+            else quantizer_support.CORTEX_M_QUANTIZER_SUPPORT_DICT
+        )
+
+    def reason(self, node: Node) -> Reason:
+        """Return why portable kernels compute `node`."""
+        if node.name in self._refused:
+            return self._refused[node.name]
+        operator = operator_name(node)
+        if not is_compute(node):
+            return self._of_conversion(node)
+        if is_annotated(node):
+            return _of_quantized(node, operator)
+        return self._of_float(node, operator)
+
+    def _of_conversion(self, node: Node) -> Reason:
+        """Of a quantize, dequantize or getitem node, which follows the operator that it belongs to."""
+        is_operand = operator_name(node).startswith(DEQUANTIZE)
+        others = list(node.users) if is_operand else node.all_input_nodes[:1]
+        owner = next((other for other in others if is_compute(other)), None)
+        if owner is None:
+            return Reason(code=ReasonCode.BOUNDARY, message="converts numbers that CMSIS-NN does not compute")
+        message = f"belongs to {owner.name}, which portable kernels compute"
+        return Reason(code=ReasonCode.NEIGHBOUR, message=message, node=owner.name)
+
+    def _of_float(self, node: Node, operator: str) -> Reason:
+        """Of a node that the quantizer left in float."""
+        names = [name for name in (operator, *_sources(node)) if self._checks(name)]
+        if not names:
+            return Reason(code=ReasonCode.NO_CONVERTER, message=f"{_QUANTIZER} has no pattern for it", check=_QUANTIZER)
+        name = names[-1]
+        if refusal := self._of_arguments(node, name):
+            return refusal
+        message = "it is not quantized, although CMSIS-NN has it: the configuration keeps it in float, or no operator "
+        return Reason(code=ReasonCode.NOT_QUANTIZED, message=f"{message}around it is quantized", check=_QUANTIZER)
+
+    def _of_arguments(self, node: Node, name: str) -> Reason | None:
+        """Of a node that a check of the quantizer refuses."""
+        value = node.meta["val"][0] if isinstance(node.meta.get("val"), (tuple, list)) else node.meta.get("val")
+        shape = list(value.shape) if isinstance(value, torch.Tensor) else []
+        check = self._checks(name)[0]
+        if name in _CONVOLUTIONS:
+            in_format = self._device.use_explicit_layout or is_channels_last(value)
+            if not in_format:
+                message = f"its result {shape} is not channels-last in memory"
+                return Reason(
+                    code=ReasonCode.CONSTRAINT, message=message, check=check.__name__, values={"shape": shape}
+                )
+            return _of_transposed_convolution(node, check.__name__)
+        if operator_name(node) != name or check.check_pattern([node]):
+            return None
+        shapes = [list(each.meta["val"].shape) for each in node.all_input_nodes]
+        return Reason(
+            code=ReasonCode.CONSTRAINT,
+            message=f"CMSIS-NN does not have it for inputs {', '.join(map(str, shapes))} with these arguments",
+            check=check.__name__,
+            values={"shapes": shapes, "arguments": [arg for arg in node.args if isinstance(arg, (int, float, bool))]},
+        )
+
+    def _checks(self, name: str) -> list[Any]:
+        """The quantizer's checks of patterns that begin with the operator `name`."""
+        return [check for pattern, check in self._patterns.items() if str(pattern[0]) == name]
+
+
+def _of_quantized(node: Node, operator: str) -> Reason:
+    """Of a node that computes on integers, by a portable kernel."""
+    if skips_quantized_max_pool2d(node):
+        values = {"dilation": list(node.args[4:5]), "ceil_mode": list(node.args[5:6])}
+        message = "CMSIS-NN pools without dilation and without ceil_mode"
+        return Reason(code=ReasonCode.CONSTRAINT, message=message, check="CortexMMaxPool2DCheck", values=values)
+    runs = "a portable kernel computes it on the same integers"
+    if operator == "aten.view_copy.default":
+        runs = "its result shares its operand's memory, so that no kernel runs"
+    message = f"CMSIS-NN has no {operator.split('.')[1]}; {runs}"
+    return Reason(code=ReasonCode.NO_CONVERTER, message=message, check="AtenToCortexMPass")
+
+
+def _of_transposed_convolution(node: Node, check: str) -> Reason | None:
+    *_, dilation, transposed, output_padding, groups = node.args
+    if not transposed:
+        return None
+    allowed = {"groups": (groups, 1), "output_padding": (output_padding, 0), "dilation": (dilation, 1)}
+    wrong = {
+        name: given
+        for name, (given, wanted) in allowed.items()
+        if any(value != wanted for value in (given if isinstance(given, (list, tuple)) else (given,)))
+    }
+    if not wrong:
+        return None
+    message = f"CMSIS-NN transposes convolutions only with groups=1, output_padding=0 and dilation=1: {wrong}"
+    return Reason(code=ReasonCode.CONSTRAINT, message=message, check=check, values=wrong)
+
+
+def _sources(node: Node) -> Iterator[str]:
+    """Operators that `node` was decomposed from, the last one the earliest."""
+    for source in node.meta.get("from_node") or ():
+        while source is not None:
+            if not isinstance(source.target, str):
+                yield str(source.target)
+            else:
+                yield source.target
+            source = source.from_node[0] if source.from_node else None

@@ -1,0 +1,248 @@
+"""Cortex-M: which nodes CMSIS-NN computes, why others are left to portable kernels, and that the `.pte` agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck import backends
+from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.contracts.backends import Backend, Flavor
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, ReasonCode
+from lowerdeck.contracts.quantization import ModuleRule, QuantizationScheme
+from lowerdeck.delegation.coverage import coverage
+from lowerdeck.quantization.annotation import scheme_quantizer
+from lowerdeck.runtime.floats import FloatProgram
+from lowerdeck.runtime.loading import open_made_program
+from lowerdeck.steps.calibrate import calibrate
+from lowerdeck.steps.convert import Converted, convert
+from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import Partitioned, partition
+from lowerdeck.steps.quantize import quantize
+
+SHAPE = (1, 3, 16, 16)
+
+
+class Mixed(nn.Module):
+    """What CMSIS-NN has, what it has not, and what only moves data: float32 [1 x 3 x 16 x 16] -> [1 x 10]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.head = nn.Linear(16, 10)
+        self.norm = nn.LayerNorm(10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = nn.functional.gelu(nn.functional.hardswish(self.depthwise(x)) + x)
+        x = torch.cat([x, nn.functional.max_pool2d(x, 3, 1, 2, dilation=2)], 1)
+        x = nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)
+        return torch.softmax(self.norm(self.head(x)), -1)
+
+
+def backend_for(**options: Any) -> Backend:
+    device = options.pop("device", {"cpu": "m55"})
+    flavor = Flavor[dict[str, Any]](name="cmsis_nn", converter="cmsis_nn", options={})
+    return backends.create("cortex_m", device=device, options=options, flavor=flavor)
+
+
+def samples(count: int = 4) -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(SHAPE, generator=generator),) for _ in range(count)]
+
+
+def quantized(network: Callable[[], nn.Module], backend: Backend, rules: Sequence[ModuleRule] = ()) -> Any:
+    def exported() -> Any:
+        torch.manual_seed(0)
+        return export(network().eval(), [SHAPE], (), backend.memory_format)
+
+    scheme = QuantizationScheme(name="int8", rules=tuple(rules))
+    observing, converting = scheme_quantizer(backend, scheme), scheme_quantizer(backend, scheme)
+    assert observing is not None
+    assert converting is not None
+    return quantize(exported(), converting, calibrate(exported(), observing, samples(), 4))[0]
+
+
+def converted(made: Partitioned, backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Converted:
+    """Convert the stored edge program, as the stage does."""
+    monkeypatch.chdir(folder)
+    write_edge_program(made.program, made.edge_config)
+    workdir = folder / "work"
+    workdir.mkdir()
+    return convert(read_edge_program(), made.plan, backend, workdir)
+
+
+def by_operator(plan: DelegationPlan) -> Mapping[str, PlannedNode]:
+    return {node.operator.split(".")[1]: node for node in plan.nodes if node.compute}
+
+
+def errors_in_lsb(program: Any, made: Converted) -> torch.Tensor:
+    """Absolute differences between the `.pte` and the quantized program, in steps of the output."""
+    host = FloatProgram(open_made_program(made.program, {}), made.inputs, made.outputs)
+    reference = program.module(check_guards=False)
+    found = [(host(*sample)[0] - reference(*sample)).abs() for sample in samples()]
+    (step,) = made.output_scales
+    assert step is not None
+    return torch.stack(found) / step
+
+
+@pytest.fixture(scope="module")
+def mixed() -> tuple[Any, Partitioned]:
+    program = quantized(Mixed, backend_for())
+    return program, partition(program, backend_for())
+
+
+def test_the_plan_names_the_processor_of_every_node(mixed: tuple[Any, Partitioned]) -> None:
+    plan = mixed[1].plan
+    nodes = by_operator(plan)
+    on_cmsis_nn = {name for name, node in nodes.items() if node.processor == "cmsis_nn"}
+    assert on_cmsis_nn >= {"convolution", "relu", "hardswish", "add", "gelu", "avg_pool2d", "linear", "_softmax"}
+    portable = {name: node.reason for name, node in nodes.items() if node.processor == "portable"}
+    assert {name: reason.code for name, reason in portable.items() if reason} == {
+        "cat": ReasonCode.NO_CONVERTER,
+        "max_pool2d_with_indices": ReasonCode.CONSTRAINT,
+        "native_layer_norm": ReasonCode.NO_CONVERTER,
+        "view_copy": ReasonCode.NO_CONVERTER,
+    }
+    pooled = portable["max_pool2d_with_indices"]
+    assert pooled is not None
+    assert pooled.values["dilation"] == [[2, 2]]
+    assert all((node.reason is None) is (node.processor == "cmsis_nn") for node in plan.nodes)
+    assert all(node.partition is None for node in plan.nodes)
+    assert plan.summary.endswith("compute nodes on CMSIS-NN")
+    metrics = coverage(plan)
+    assert metrics["delegated_compute_nodes"] == metrics["portable_macs"] == 0
+    assert metrics["accelerated_macs_share"] == 1
+    assert metrics["cmsis_nn_macs"] == metrics["total_macs"] > 0
+    assert metrics["cmsis_nn_compute_nodes"] + metrics["portable_compute_nodes"] == metrics["compute_nodes"]
+
+
+def test_the_program_calls_what_was_planned_and_computes_the_quantized_model(
+    mixed: tuple[Any, Partitioned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, made = mixed
+    result = converted(made, backend_for(), tmp_path, monkeypatch)
+    assert result.delegates == ()
+    portable = {name.split("::")[1] for name in result.operators if not name.startswith("cortex_m::")}
+    assert portable == {"cat.out", "max_pool2d_with_indices.out", "native_layer_norm.out"}
+    assert "cortex_m::quantized_depthwise_conv2d.out" in result.operators
+    assert errors_in_lsb(program, result).max() <= 2
+
+
+def test_integer_inputs_and_outputs_leave_no_conversion_in_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = backend_for(quantized_inputs=True, quantized_outputs=True)
+    program = quantized(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), backend)
+    result = converted(partition(program, backend), backend, tmp_path, monkeypatch)
+    assert [tensor.dtype for tensor in (*result.inputs, *result.outputs)] == ["int8", "int8"]
+    assert result.operators == ("cortex_m::quantized_conv2d.out",)
+    assert errors_in_lsb(program, result).max() <= 1
+
+
+@pytest.mark.parametrize("isa", ["scalar", "dsp", "mve"])
+def test_every_instruction_set_gives_the_same_integers(
+    isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = backend_for(device={"cpu": "m55", "isa": isa})
+    program = quantized(lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 6)), backend)
+    result = converted(partition(program, backend), backend, tmp_path, monkeypatch)
+    assert errors_in_lsb(program, result).max() <= 1
+
+
+def test_explicit_layout_takes_contiguous_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_for(device={"cpu": "m55", "use_explicit_layout": True})
+    network = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2))  # noqa: E731
+    program = quantized(network, backend)
+    result = converted(partition(program, backend), backend, tmp_path, monkeypatch)
+    assert "cortex_m::quantized_conv2d_nhwc.out" in result.operators
+    assert result.inputs[0].dim_order == (0, 1, 2, 3)
+    assert errors_in_lsb(program, result).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("option", "pattern", "code"),
+    [
+        ("modules_not_to_delegate", "stem", ReasonCode.EXCLUDED),
+        ("operators_not_to_delegate", "aten::gelu", ReasonCode.EXCLUDED),
+        ("operators_not_to_delegate", "aten::hardswish", ReasonCode.NO_CONVERTER),  # decomposed, kernels lack it
+    ],
+)
+def test_what_is_excluded_runs_in_float_between_dequantize_and_quantize(
+    option: str, pattern: str, code: ReasonCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = backend_for(**{option: [pattern]})
+    program = quantized(Mixed, backend)
+    made = partition(program, backend)
+    assert code in {node.reason.code for node in made.plan.nodes if node.reason}
+    result = converted(made, backend, tmp_path, monkeypatch)
+    assert not any("hardswish" in name for name in result.operators)
+    assert errors_in_lsb(program, result).max() <= 2
+    if option == "modules_not_to_delegate":
+        stem = [node for node in made.plan.nodes if node.module.startswith("stem") and node.compute]
+        assert all(node.is_portable for node in stem)
+        assert "aten::convolution.out" in result.operators
+
+
+def test_a_pattern_that_names_nothing_is_refused(mixed: tuple[Any, Partitioned]) -> None:
+    backend = backend_for(modules_not_to_delegate=["steam"])
+    with pytest.raises(LowerdeckError, match="stem"):
+        partition(quantized(Mixed, backend), backend)
+
+
+def test_layers_kept_in_float_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_for()
+    program = quantized(Mixed, backend, [ModuleRule(modules=("depthwise",))])
+    made = partition(program, backend)
+    (node,) = [node for node in made.plan.nodes if node.module == "depthwise" and node.macs]
+    assert node.processor == "portable"
+    assert node.reason is not None
+    assert node.reason.code is ReasonCode.NOT_QUANTIZED
+    assert coverage(made.plan)["accelerated_macs_share"] < 1
+    assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() <= 2
+
+
+def test_a_program_without_any_kernel_of_cmsis_nn_is_refused() -> None:
+    backend = backend_for()
+    torch.manual_seed(0)
+    program = export(nn.Sequential(nn.LayerNorm(16)).eval(), [SHAPE], (), "channels_last")
+    with pytest.raises(NothingDelegatedError, match=r"no_converter: CortexMQuantizer has no pattern"):
+        partition(program, backend)
+
+
+def test_a_node_at_which_a_pass_fails_is_left_to_portable_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nearly equal operands: their difference needs a scale that CMSIS-NN's addition cannot reach."""
+
+    class Cancelling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            difference: torch.Tensor = y * 100000 - (y * 100000 + 1e-4)
+            return difference
+
+    backend = backend_for()
+    program = quantized(Cancelling, backend)
+    plan = partition(program, backend).plan
+    failed = [node for node in plan.nodes if node.reason and node.reason.code is ReasonCode.NOT_COMPILED]
+    assert [node.operator for node in failed if node.compute] == ["aten.sub.Tensor"]
+    assert failed[0].reason is not None
+    assert "int32 kernel cannot hold" in failed[0].reason.message
+
+
+def test_another_plan_is_noticed(
+    mixed: tuple[Any, Partitioned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LowerdeckError, match="partitioned the program differently"):
+        converted(mixed[1], backend_for(operators_not_to_delegate=["aten::gelu"]), tmp_path, monkeypatch)
