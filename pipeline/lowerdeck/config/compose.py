@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import backends, datasets, metrics, models
+from lowerdeck import backends, datasets, devices, metrics, models
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
@@ -314,6 +314,8 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         problems += flavor_problems
     raise_problems(problems)
 
+    device_options, device_problems = _device(config, backend_class)
+    problems += device_problems
     backend = backend_class(device=device, options=target_options)
     problems += _combination_problems(config, backend_class, conf_dir)
     chosen: dict[str, Any] = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
@@ -343,7 +345,33 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         target=dataclasses.replace(config.target, **chosen, fingerprint=data.contents_digest(backend.files())),
         flavor=flavor,
         firmware=_placed(config.firmware, backend_class),
+        device=dataclasses.replace(config.device, options=device_options),
     )
+
+
+def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], list[Problem]]:
+    """The complete options of the device, and what is wrong with it or with the target on it."""
+    device, problems = config.device, list[Problem]()
+    if device.kind is None:
+        if device.options:
+            problems.append(Problem("device.options", "there is no device that has options", device.options))
+        return device.options, problems
+    if "." not in device.kind and _found(problems, "device.kind", devices, device.kind) is None:
+        return device.options, problems
+    kind = device.kind
+    module = _collect(problems, "device", lambda: devices.source(kind, config.build.plugins))
+    if module is None:
+        return device.options, problems
+    options, found = validate(module.Options, device.options, "device.options")
+    problems += found
+    if found:
+        return device.options, problems
+    offered = _collect(problems, "device", lambda: module.describe(options).delegates)
+    needed = backend.delegate_id
+    if offered is not None and needed is not None and needed not in offered:
+        message = f"its runtime has no {needed}, which programs for {config.target.name} need; it has: "
+        problems.append(Problem("device", message + (", ".join(offered) or "no delegates"), device.name))
+    return dataclasses.asdict(options), problems
 
 
 def _placed(firmware: FirmwareConfig, backend: type[Backend]) -> FirmwareConfig:

@@ -32,10 +32,16 @@ class PlugPoint:
     """Values of the section -> modules that they choose; those that do not exist are left out."""
 
 
+def _device_module(kind: str | None) -> list[str]:
+    """The module of a kind of device: one of the project's, or one of the user's by its full name."""
+    return [] if kind is None else [kind if "." in kind else f"lowerdeck.devices.{kind}"]
+
+
 PLUG_POINTS = (
     PlugPoint("lowerdeck.models", "model", lambda model: [f"lowerdeck.models.{model['source']}"]),
     PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [f"lowerdeck.datasets.{dataset['source']}"]),
     PlugPoint("lowerdeck.metrics", "evaluation", lambda chosen: [f"lowerdeck.metrics.{m}" for m in chosen["metrics"]]),
+    PlugPoint("lowerdeck.devices", "device", lambda device: _device_module(device["kind"])),
     PlugPoint("lowerdeck.backends", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.backend"]),
     PlugPoint("lowerdeck.runtime.twins", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.twin"]),
 )

@@ -49,6 +49,7 @@ class EthosU(Backend[Device, Options]):
     """Lowers to Arm Ethos-U with ExecuTorch's Arm backend and Vela."""
 
     name = "ethos_u"
+    delegate_id = "EthosUBackend"
     has_command_stream = True
     schemes = {"int8": _GRANULARITIES, "int16x8": _GRANULARITIES}
     mixed_schemes = {"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")}

@@ -52,6 +52,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     """Lowers to NXP's Neutron NPU with ExecuTorch's NXP backend, as NXP's own ahead-of-time flow does."""
 
     name = "neutron"
+    delegate_id = "NeutronBackend"
     has_command_stream = True
     # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
     schemes = {"int8": ("backend_default",)}
