@@ -23,7 +23,6 @@ from lowerdeck.fingerprints.digests import file_digest
 
 KEPT = Path(device.__file__).parent / "runtimes" / "mlek_sse_300_executorch_26_03.yaml"
 _NAME = rb"(?<![\w:])((?:aten|cortex_m|dim_order_ops|executorch_prim|quantized_decomposed)::\w+(?:\.\w+)?)\x00"
-_NO_CHECK = "Inference completed"
 
 
 def program_calling(operator: str) -> bytes:
@@ -126,7 +125,7 @@ def main() -> None:
         "operators": operators,
         "delegates": ["EthosUBackend"],
         "max_program_bytes": device.MAX_PROGRAM_BYTES,
-        "memory_bytes": {"method_allocator": 0x200000, "temporary": 0x2000000},
+        "memory_bytes": {"method": 0x200000, "temporary": 0x2000000},
     }
     comment = "# What Arm's firmware offers, as `python -m docs.probe_firmware` found out; do not edit.\n"
     write_text(KEPT, comment + yaml.safe_dump(described, sort_keys=False))

@@ -17,8 +17,7 @@ def main() -> None:
     from lowerdeck.steps import device_metrics, measure
 
     data, (place, settings) = dataset.chosen_dataset(build.seed), device.place_and_settings(chosen)
-    indices = device.chosen_samples(chosen, baseline.read_baseline()[1])
-    inputs, outputs, steps = host_programs.read_io()
+    indices, (inputs, outputs, steps) = device.samples(chosen, baseline.read_baseline()[1]), host_programs.read_io()
     samples = device_metrics.encoded_samples(data, indices, inputs)
     measured = measure.measure(files.require_file(paths.PROGRAM), samples, place, settings)
     host = device_metrics.host_outputs(lambda: host_programs.open_converted_program("reference"), samples)

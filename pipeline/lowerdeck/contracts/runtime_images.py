@@ -23,7 +23,7 @@ class RuntimeImage:
     max_program_bytes: int | None = None
     """Largest program that it has room for; None where it is not bounded."""
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Memory by purpose: `method_allocator` (with planned memory, as the image allocates both from it), `temporary`."""
+    """Memory by purpose: `method` (a method's values, planned memory and inputs), `temporary`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,8 @@ class Requirements:
     """Backend id -> number of partitions."""
     planned_bytes: Sequence[int]
     """Size of each arena of planned memory."""
+    input_bytes: int
+    """All inputs of the method that needs most."""
     program_bytes: int
     alignment_bytes: int
     """Alignment of the program in memory."""

@@ -38,6 +38,6 @@ def _unmet(required: Requirements, image: RuntimeImage) -> Iterator[str]:
             yield f"operator {use.name} with {use.num_args} arguments; its kernel expects {expected}"
     if image.max_program_bytes is not None and required.program_bytes > image.max_program_bytes:
         yield f"room for {required.program_bytes:,} bytes of program; it has {image.max_program_bytes:,}"
-    allocator = image.memory_bytes.get("method_allocator")
-    if allocator is not None and sum(required.planned_bytes) > allocator:
-        yield f"{sum(required.planned_bytes):,} bytes of planned memory; it has {allocator:,} for a method"
+    needed, room = sum(required.planned_bytes) + required.input_bytes, image.memory_bytes.get("method")
+    if room is not None and needed > room:
+        yield f"{needed:,} bytes for planned memory and inputs; it has {room:,} for all that a method needs"

@@ -44,6 +44,7 @@ def requirements(data: bytes) -> Requirements:
         planned_bytes=[
             max(sizes) for sizes in itertools.zip_longest(*(method.arena_bytes[1:] for method in methods), fillvalue=0)
         ],
+        input_bytes=max(sum(spec.size_bytes for spec in _tensors(method, method.inputs)) for method in methods),
         program_bytes=len(data),
         alignment_bytes=_ALIGNMENT_BYTES,
     )

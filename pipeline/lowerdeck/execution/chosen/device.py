@@ -19,7 +19,7 @@ def chosen_device() -> DeviceConfig | None:
     return None if device.kind is None else device
 
 
-def chosen_samples(device: DeviceConfig, evaluated: list[int]) -> list[int]:
+def samples(device: DeviceConfig, evaluated: list[int]) -> list[int]:
     """The samples that the device executes: some of those that `evaluated` lists, at even distances."""
     count = min(len(evaluated), device.num_samples)
     return [evaluated[position * len(evaluated) // count] for position in range(count)]
