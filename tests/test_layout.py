@@ -27,6 +27,7 @@ EXCEPTIONS = {
     "comparison/terminal.py": ("cli/test_compare.py", "its text is what the command prints"),
     "compat": ("compat/test_replacement.py", "found by their places, and checked one by one"),
     "contracts": ("backends/test_contract.py", "types alone; parts are tested against them"),
+    "devices/wheel_runner.py": ("devices/test_host_native.py", "runs in a process of its own"),
     "execution": ("stages/test_repro.py", "works around the steps of whole stages, which run under DVC"),
     "explain/difference.py": ("cli/test_explain.py", "its text is what the command prints"),
     "explain/layout.py": ("pages/explanation/test_page.py", "its places are seen in the page"),

@@ -51,7 +51,13 @@ def test_numbers_of_threads_are_bounded(num_threads: int) -> None:
 
 def head(**changes: object) -> bytes:
     described = {"dtype": "float32", "shape": [2], "bytes": 8}
-    values = {"outputs": [[described]], "latencies_ns": [1000], "figures": {}, "etdump_bytes": 0} | changes
+    values = {
+        "outputs": [[described]],
+        "latencies_ns": [1000],
+        "figures": {},
+        "etdump_bytes": 0,
+        "runtime": "x",
+    } | changes
     return json.dumps(values).encode() + b"\n"
 
 

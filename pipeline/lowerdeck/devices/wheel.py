@@ -65,6 +65,7 @@ def execution(answer: bytes, log: str, what: str) -> Execution:
             figures={str(name): float(value) for name, value in head["figures"].items()},
             etdump=content[place:] or None,
             log=log,
+            notes=(f"executed by {head['runtime']}",),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeviceError(f"{what} answered something else than outputs: {error}", log) from error

@@ -7,8 +7,10 @@ all samples, then the ETDump. devices/wheel.py writes the one and reads the othe
 The exit code is 0 on success and 1, with a message on standard error, where the runtime reports an error.
 """
 
+import importlib.metadata
 import json
 import os
+import platform
 import sys
 import time
 from typing import Any, BinaryIO
@@ -63,6 +65,7 @@ def _execute(described: dict[str, Any], data: bytes, request: BinaryIO, answer: 
         "outputs": [[_described(tensor) for tensor in sample] for sample in outputs],
         "latencies_ns": latencies_ns,
         "figures": figures,
+        "runtime": f"executorch {importlib.metadata.version('executorch')}, {platform.machine()}",
         "etdump_bytes": len(etdump),
     }
     answer.write(json.dumps(head).encode() + b"\n")

@@ -132,6 +132,10 @@ def measure(program: Path, samples: Sequence[Sequence[torch.Tensor]], place: Pla
         except ProgramError as error:
             return Measurement(**about, failure=str(error))
     executed = _execute(program, samples, place, described, settings, info, _keeps_state(method))
+    if len(executed.outputs) != len(samples):
+        raise DeviceError(
+            f"the device returned outputs of {len(executed.outputs)} samples, {len(samples)} were sent", executed.log
+        )
     return Measurement(
         **about,
         outputs=[from_device(outputs, info.outputs) for outputs in executed.outputs],
