@@ -24,7 +24,7 @@ def main() -> None:
     labels = device_metrics.labels_of(data, indices)
     metrics = device_metrics.device_metrics(measured, host, outputs, steps, labels)
     measurements.write_measurement(metrics, measured, [data.evaluation.digest(index) for index in indices])
-    check_gates(gates.chosen_device_gates(), metrics)  # last, so that figures that miss a gate are written too
+    check_gates(gates.chosen_device_gates(), metrics)  # last, so that metrics that miss a gate are written too
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -31,9 +31,9 @@ def floats(*values: float) -> DeviceTensor:
 
 def self_test_job(workdir: Path, program: Path = PROGRAM, **settings: Any) -> Job:
     """x * x + x on two samples."""
-    settings = {"samples": [[floats(1, 2, -3)], [floats(4)]], "timeout_s": 120.0} | settings
+    values: dict[str, Any] = {"samples": [[floats(1, 2, -3)], [floats(4)]], "timeout_s": 120.0} | settings
     specs = (OutputSpec(dtype="float32", shape=(1, 16), size_bytes=64),)
-    return Job(program=program, outputs=specs, workdir=workdir, **settings)
+    return Job(program=program, outputs=specs, workdir=workdir, **values)
 
 
 def firsts(execution: Any, count: int) -> list[list[float]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck import devices
-from lowerdeck.contracts.devices import DeviceDescription, Figure, Provenance
+from lowerdeck.contracts.devices import DeviceDescription, DeviceMetric, Provenance
 from lowerdeck.contracts.errors import ConfigurationError
 
 
@@ -51,8 +51,10 @@ def test_a_module_of_ones_own_needs_permission_and_all_its_parts(
         devices.source("shelf_of_mine.gone", ["shelf_of_mine"])
 
 
-def test_figures_of_different_provenance_have_different_names() -> None:
-    keys = {Figure(name="latency_ms", value=1.0, provenance=provenance, source="x").key for provenance in Provenance}
+def test_metrics_of_different_provenance_have_different_names() -> None:
+    keys = {
+        DeviceMetric(name="latency_ms", value=1.0, provenance=provenance, source="x").key for provenance in Provenance
+    }
     assert keys == {"measured_latency_ms", "emulated_latency_ms", "simulated_latency_ms", "estimated_latency_ms"}
     assert Provenance.EMULATED.by("m55") == "emulated on m55 (instructions real, time not)"
     assert Provenance.ESTIMATED.by("Vela") == "estimated by Vela"

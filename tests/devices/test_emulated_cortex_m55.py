@@ -26,8 +26,8 @@ def test_it_executes_and_counts_memory(tmp_path: Path) -> None:
     executed = device.execute(device.Options(), self_test_job(tmp_path))
     assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
     assert list(executed.latencies_ms) == [], "emulation has no time"
-    assert executed.figures["planned_memory_bytes"] >= 64
-    assert executed.figures["method_allocator_bytes"] < executed.figures["method_pool_peak_bytes"]
+    assert executed.metrics["planned_memory_bytes"] >= 64
+    assert executed.metrics["method_allocator_bytes"] < executed.metrics["method_pool_peak_bytes"]
     assert "Cortex-M55" in executed.log
     assert executed.notes == (device.NOTE,)
     assert not list(tmp_path.iterdir()), "nothing is left of a job that succeeded"

@@ -19,7 +19,7 @@ def test_it_executes_times_and_profiles(tmp_path: Path) -> None:
     assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
     assert len(executed.latencies_ms) == 7
     assert all(0 < latency < 10_000 for latency in executed.latencies_ms)
-    assert executed.figures["peak_process_memory_bytes"] >= 0
+    assert executed.metrics["peak_process_memory_bytes"] >= 0
     assert executed.etdump is not None
     times = read_etdump(executed.etdump)
     assert [(entry.chain, entry.instruction, entry.name) for entry in times] == [(0, 0, ""), (0, 1, "")]
@@ -54,7 +54,7 @@ def head(**changes: object) -> bytes:
     values = {
         "outputs": [[described]],
         "latencies_ns": [1000],
-        "figures": {},
+        "metrics": {},
         "etdump_bytes": 0,
         "runtime": "x",
     } | changes
@@ -76,7 +76,7 @@ def test_an_answer_becomes_outputs() -> None:
         head() + b"\1" * 9,
         head(outputs=[[{"dtype": "float32", "shape": [2], "bytes": -1}]]),
         head(latencies_ns=["soon"]) + b"\1" * 8,
-        head(figures=None) + b"\1" * 8,
+        head(metrics=None) + b"\1" * 8,
         b"[]\n",
         b"\xff\n",
     ],

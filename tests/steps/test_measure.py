@@ -34,7 +34,7 @@ def exact(job: Job) -> Execution:
         x = np.frombuffer(sample.content, np.float32)
         outputs.append([DeviceTensor(dtype="float32", shape=(1, 16), content=(x * x + x).tobytes())])
     latencies = [1.0 + index for index in range(job.repetitions)]
-    return Execution(outputs=outputs, latencies_ms=latencies, figures={"method_allocator_bytes": 261.0}, log="booted")
+    return Execution(outputs=outputs, latencies_ms=latencies, metrics={"method_allocator_bytes": 261.0}, log="booted")
 
 
 def place(execute: Callable[[Job], Execution] = exact, **changes: Any) -> Place:
@@ -45,24 +45,24 @@ def place(execute: Callable[[Job], Execution] = exact, **changes: Any) -> Place:
         describe=lambda options: dataclasses.replace(described, **changes),
         execute=lambda options, job: execute(job),
     )
-    return Place(name="board", module=module, options=None)  # type: ignore[arg-type]
+    return Place(name="board", module=module, options=None)
 
 
 def measured(**changes: Any) -> Measurement:
     return measure(expected.PROGRAM, SAMPLES, place(**changes), Settings(repetitions=9, profile=True))
 
 
-def test_outputs_and_figures_carry_their_provenance() -> None:
+def test_outputs_and_metrics_carry_their_provenance() -> None:
     found = measured()
     assert all(
         torch.equal(out[0], expected.outputs(sample)[0]) for out, sample in zip(found.outputs, SAMPLES, strict=True)
     )
-    latency = found.figures[0]
+    latency = found.metrics[0]
     assert (latency.key, latency.value, latency.low, latency.high) == ("measured_latency_ms", 5.0, 2.0, 8.0)
-    assert found.figures[1].key == "measured_method_allocator_bytes"
+    assert found.metrics[1].key == "measured_method_allocator_bytes"
     assert found.operators == (), "the device gives no profile, so that none is asked for"
     emulated = measured(provenance=Provenance.EMULATED, gives=("memory",))
-    assert [figure.key for figure in emulated.figures] == ["emulated_method_allocator_bytes"]
+    assert [metric.key for metric in emulated.metrics] == ["emulated_method_allocator_bytes"]
 
 
 def test_a_program_that_the_runtime_cannot_execute_is_never_sent_there() -> None:

@@ -1,4 +1,4 @@
-"""What a device measured: figures beside the metrics of evaluate, and what stands behind them."""
+"""What a device measured: metrics beside the metrics of evaluate, and what stands behind them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def write_measurement(metrics: Mapping[str, Any], measurement: Measurement | None, digests: list[str]) -> None:
-    """Write the figures and the measurement.
+    """Write the metrics and the measurement.
 
     Args:
-        metrics: Figures by name; empty without a device.
+        metrics: Metrics by name; empty without a device.
         measurement: What the device returned; None without one.
         digests: Those of the samples.
     """
@@ -51,7 +51,7 @@ def described(measurement: Measurement) -> dict[str, Any]:
         "provenance": measurement.provenance.by(measurement.device),
         "program_sha256": measurement.program_sha256,
         "runtime": None if image is None else {"name": image.name, "version": image.version, "sha256": image.sha256},
-        "figures": [dataclasses.asdict(figure) for figure in measurement.figures],
+        "metrics": [dataclasses.asdict(metric) for metric in measurement.metrics],
         "latencies_ms": list(measurement.latencies_ms),
         "operators": [dataclasses.asdict(operator) for operator in measurement.operators],
         "notes": list(measurement.notes),
@@ -61,7 +61,7 @@ def described(measurement: Measurement) -> dict[str, Any]:
 
 
 def read_all_metrics() -> dict[str, Any]:
-    """The metrics of evaluate, and the figures of the device where one was configured.
+    """The metrics of evaluate, and the metrics of the device where one was configured.
 
     Raises:
         LowerdeckError: evaluate has not run.

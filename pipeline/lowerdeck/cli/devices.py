@@ -22,7 +22,7 @@ class Status:
     """Whether params.yaml chooses it."""
     title: str | None = None
     provenance: str | None = None
-    """Where its figures come from."""
+    """Where its metrics come from."""
     gives: list[str] | None = None
     """What it reports besides outputs."""
     missing: list[dict[str, str]] | None = None
@@ -94,8 +94,8 @@ def _table(found: list[Status]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("device", "ready", "figures are", "gives", "what it is"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("device", "ready", "figures are"))
+    for heading in ("device", "ready", "metrics are", "gives", "what it is"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("device", "ready", "metrics are"))
     for status in found:
         table.add_row(
             f"{status.device} *" if status.chosen else status.device,

@@ -83,18 +83,18 @@ def random_inputs(inputs: Sequence[ValueInfo], seed: int = 0) -> tuple[torch.Ten
 
 
 def report(measurement: Measurement) -> list[str]:
-    """What a device found, line by line, every figure with its provenance."""
+    """What a device found, line by line, every metric with its provenance."""
     lines = [f"device: {measurement.device}, {measurement.title}"]
     image = measurement.image
     if image is not None:
         digest = f", SHA-256 {image.sha256[:12]}" if image.sha256 else ""
         lines.append(f"runtime: {image.name} {image.version}{digest}")
     lines.append(f"program: SHA-256 {measurement.program_sha256[:12]}")
-    for figure in measurement.figures:
-        low, high = figure.low, figure.high
+    for metric in measurement.metrics:
+        low, high = metric.low, metric.high
         interval = f" (95 %: {low:,.3f} to {high:,.3f})" if low is not None and high is not None else ""
-        value = f"{figure.value:,.0f}" if figure.value.is_integer() else f"{figure.value:,.3f}"
-        lines.append(f"{figure.name}: {value}{interval}, {figure.provenance.by(figure.source)}")
+        value = f"{metric.value:,.0f}" if metric.value.is_integer() else f"{metric.value:,.3f}"
+        lines.append(f"{metric.name}: {value}{interval}, {metric.provenance.by(metric.source)}")
     if timed := measurement.finest_operators:
         total = sum(operator.median_ms for operator in timed) or 1.0
         lines.append(f"costliest of {len(timed)} operators, {measurement.provenance.by(measurement.device)}:")

@@ -230,7 +230,7 @@ class GatesConfig(Strict):
     max_device_error_lsb: NonNegative | None = None
     """Largest difference of any output on the device from the host's, in LSBs of the output. `measure` checks it."""
     max_measured_latency_ms: Annotated[float, Field(gt=0.0)] | None = None
-    """Longest median latency measured on the device; figures of emulators and estimates never meet it. `measure` checks
+    """Longest median latency measured on the device; metrics of emulators and estimates never meet it. `measure` checks
     it."""
 
 

@@ -1,4 +1,4 @@
-"""Devices: where programs are executed, and the figures that come from there, each with its provenance."""
+"""Devices: where programs are executed, and the metrics that come from there, each with its provenance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Provenance(StrEnum):
-    """Where a figure comes from. Figures of different provenance never share a name, so that nothing ranks them."""
+    """Where a metric comes from. Metrics of different provenance never share a name, so that nothing ranks them."""
 
     MEASURED = "measured"
     """On hardware: the time that it took is the time of that device."""
@@ -35,7 +35,7 @@ class Provenance(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class DeviceMetric:
     """One number about a program, with its unit in its name and the place that it comes from."""
 
     name: str
@@ -71,7 +71,7 @@ class DeviceDescription:
     title: str
     """One line, e.g. `Arm's ExecuTorch firmware on QEMU's mps3-an547 (Cortex-M55)`."""
     provenance: Provenance
-    """That of its figures."""
+    """That of its metrics."""
     gives: tuple[str, ...]
     """What it reports besides outputs: `latency`, `profile`, `memory`, `instructions`."""
     image: Callable[[], RuntimeImage] | None = None
@@ -140,7 +140,7 @@ class Execution:
     """Outputs of every sample."""
     latencies_ms: Sequence[float] = ()
     """One per repetition; empty where the device cannot measure time."""
-    figures: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """Others, each with its unit in its name, e.g. `method_allocator_bytes`."""
     etdump: bytes | None = None
     """ExecuTorch's dump of the profiled executions."""

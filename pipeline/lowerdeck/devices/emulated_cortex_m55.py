@@ -46,13 +46,13 @@ _PROGRAM, _INPUTS, _OUTPUTS = 0x90000000, 0x92000000, 0x93000000
 MAX_PROGRAM_BYTES = _INPUTS - _PROGRAM
 _ROOM = 0x01000000
 """Bytes for inputs, and for outputs, between these addresses."""
-_FIGURES = {
+_METRICS = {
     "method_allocator_bytes": r"Method memory allocated: (\d+) bytes",
     "planned_memory_bytes": r"Total planned memory allocated: (\d+) bytes",
     "method_pool_peak_bytes": r"Method memory: Used: \d+; Peak: (\d+);",
     "temporary_peak_bytes": r"Temp memory: Used: \d+; Peak: (\d+);",
 }
-"""Figure -> where the firmware's log has it; the last line counts, because peaks grow."""
+"""DeviceMetric -> where the firmware's log has it; the last line counts, because peaks grow."""
 NOTE = f"the firmware's {_NPU_INIT} was made to return 0, because QEMU has no NPU"
 
 
@@ -118,12 +118,12 @@ def execute(options: Options, job: Job) -> Execution:
         outputs.append(_tensors(raw, job.outputs, log))
         logs.append(log)
         shutil.rmtree(folder)
-    figures = {
+    metrics = {
         name: float(max(int(found[-1]) for log in logs if (found := re.findall(pattern, log))))
-        for name, pattern in _FIGURES.items()
+        for name, pattern in _METRICS.items()
         if any(re.search(pattern, log) for log in logs)
     }
-    return Execution(outputs=outputs, figures=figures, log=logs[-1] if logs else "", notes=(NOTE,))
+    return Execution(outputs=outputs, metrics=metrics, log=logs[-1] if logs else "", notes=(NOTE,))
 
 
 @cache

@@ -62,7 +62,7 @@ def execution(answer: bytes, log: str, what: str) -> Execution:
         return Execution(
             outputs=outputs,
             latencies_ms=[float(nanoseconds) / 1e6 for nanoseconds in head["latencies_ns"]],
-            figures={str(name): float(value) for name, value in head["figures"].items()},
+            metrics={str(name): float(value) for name, value in head["metrics"].items()},
             etdump=content[place:] or None,
             log=log,
             notes=(f"executed by {head['runtime']}",),

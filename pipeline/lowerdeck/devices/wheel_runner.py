@@ -47,9 +47,9 @@ def _execute(described: dict[str, Any], data: bytes, request: BinaryIO, answer: 
         if number and described["keeps_state"]:
             module = load(data)
         outputs.append(list(module.run_method("forward", tuple(sample), clone_outputs=True)))
-    figures = {}
+    metrics = {}
     if before is not None and (after := _peak_memory()) is not None:
-        figures["peak_process_memory_bytes"] = after - before
+        metrics["peak_process_memory_bytes"] = after - before
     latencies_ns = []
     if samples and described["repetitions"]:
         first = tuple(samples[0])
@@ -64,7 +64,7 @@ def _execute(described: dict[str, Any], data: bytes, request: BinaryIO, answer: 
     head = {
         "outputs": [[_described(tensor) for tensor in sample] for sample in outputs],
         "latencies_ns": latencies_ns,
-        "figures": figures,
+        "metrics": metrics,
         "runtime": f"executorch {importlib.metadata.version('executorch')}, {platform.machine()}",
         "etdump_bytes": len(etdump),
     }

@@ -1,4 +1,4 @@
-"""What a measurement says of a build: outputs on the device against the host's, and figures, as metrics."""
+"""What a measurement says of a build: outputs on the device against the host's, and metrics, as metrics."""
 
 from __future__ import annotations
 
@@ -156,10 +156,10 @@ def device_metrics(
         if found.max_error_lsb is not None:
             metrics["device_error_lsb"] = found.max_error_lsb
     metrics |= _accuracy(measurement, described, labels)
-    for figure in measurement.figures:
-        metrics[figure.key] = figure.value
-        if figure.low is not None and figure.high is not None:
-            metrics |= {figure.key + LOW: figure.low, figure.key + HIGH: figure.high}
+    for metric in measurement.metrics:
+        metrics[metric.key] = metric.value
+        if metric.low is not None and metric.high is not None:
+            metrics |= {metric.key + LOW: metric.low, metric.key + HIGH: metric.high}
     return metrics
 
 

@@ -1,4 +1,4 @@
-"""Step measure: a `.pte` on a device -> its outputs compared with the host's, and figures with their provenance."""
+"""Step measure: a `.pte` on a device -> its outputs compared with the host's, and metrics with their provenance."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from lowerdeck.contracts.devices import (
     DeviceDescription,
     DeviceError,
+    DeviceMetric,
     DeviceModule,
     Execution,
-    Figure,
     Job,
     Provenance,
 )
@@ -82,7 +82,7 @@ class Measurement:
     image: RuntimeImage | None
     outputs: Sequence[tuple[torch.Tensor, ...]] = ()
     """Outputs of every sample, with the program's own element types."""
-    figures: Sequence[Figure] = ()
+    metrics: Sequence[DeviceMetric] = ()
     operators: Sequence[OperatorTime] = ()
     """In order of execution; empty without a profile."""
     latencies_ms: Sequence[float] = ()
@@ -139,7 +139,7 @@ def measure(program: Path, samples: Sequence[Sequence[torch.Tensor]], place: Pla
     return Measurement(
         **about,
         outputs=[from_device(outputs, info.outputs) for outputs in executed.outputs],
-        figures=list(_figures(executed, place.name, described.provenance)),
+        metrics=list(_metrics_of(executed, place.name, described.provenance)),
         operators=operator_times(executed.etdump, method) if executed.etdump else (),
         latencies_ms=executed.latencies_ms,
         notes=executed.notes,
@@ -181,18 +181,18 @@ def _execute(
         return place.module.execute(place.options, job)
 
 
-def _figures(executed: Execution, device: str, provenance: Provenance) -> list[Figure]:
+def _metrics_of(executed: Execution, device: str, provenance: Provenance) -> list[DeviceMetric]:
     """Latency, whose interval is that of its median, and what else the device reported."""
-    figures = []
+    metrics = []
     if executed.latencies_ms:
         low, high = median_interval(executed.latencies_ms) or (None, None)
         median = statistics.median(executed.latencies_ms)
-        figures.append(
-            Figure(name="latency_ms", value=median, low=low, high=high, provenance=provenance, source=device)
+        metrics.append(
+            DeviceMetric(name="latency_ms", value=median, low=low, high=high, provenance=provenance, source=device)
         )
-    for name, value in sorted(executed.figures.items()):
-        figures.append(Figure(name=name, value=value, provenance=provenance, source=device))
-    return figures
+    for name, value in sorted(executed.metrics.items()):
+        metrics.append(DeviceMetric(name=name, value=value, provenance=provenance, source=device))
+    return metrics
 
 
 def operator_times(etdump: bytes, method: Method) -> list[OperatorTime]:

@@ -93,7 +93,7 @@ class PointBuild:
         return dataclasses.replace(record, stages=self._done)
 
     def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
-        """Record a point whose metrics miss a gate, to show by how much, or whose device gave no figures."""
+        """Record a point whose metrics miss a gate, to show by how much, or whose device gave no metrics."""
         stage = self._shared.stages[TRACK]
         try:
             for path in (paths.CONFIG.as_posix(), *stage.inputs):
