@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lowerdeck import backends, datasets, metrics, models
+from lowerdeck import backends, datasets, devices, metrics, models
 from lowerdeck.config import schema
 from lowerdeck.config.reference import comment, default_description, docstrings, one_line, type_description
 from lowerdeck.contracts.backends import Backend
@@ -100,6 +100,12 @@ def _plug_points(section: str) -> Iterator[str]:
         for name in backends.available():
             yield f"### `flavor.options` for the backend `{name}`\n"
             yield _fields(backends.source(name).flavor_options_type, "flavor.options.")
+    elif section == "device":
+        for name in devices.available():
+            module = devices.source(name)
+            yield f"### `device.options` of the kind `{name}`\n"
+            yield _paragraph(_first_paragraph(module.__doc__))
+            yield _fields(module.Options, "device.options.")
     elif section == "evaluation":
         yield "Metrics, the modules of pipeline/lowerdeck/metrics:\n"
         found = ((name, _first_paragraph(metrics.source(name).__doc__)) for name in metrics.available())

@@ -29,6 +29,7 @@ EXCEPTIONS = {
     "config/flavor_status.py": ("cli/test_doctor.py", "what it finds is what the commands print"),
     "config/reference.py": ("cli/test_conf.py", "what it says of a key is what the command prints"),
     "contracts": ("backends/test_contract.py", "types alone; parts are tested against them"),
+    "devices/wheel_runner.py": ("devices/test_host_native.py", "runs in a process of its own"),
     "execution": ("stages/test_repro.py", "works around the steps of whole stages, which run under DVC"),
     "explain/difference.py": ("cli/test_explain.py", "its text is what the command prints"),
     "explain/layout.py": ("pages/explanation/test_page.py", "its places are seen in the page"),

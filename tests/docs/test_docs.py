@@ -77,11 +77,17 @@ def test_examples_of_contributing_compose(tmp_path: Path) -> None:
         assert not path.exists(), f"{name} of CONTRIBUTING.md is not new"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    chosen = {"model": "tiny_cnn", "dataset": "stripes", "evaluation": "with_top3", "target": "tosa_int"}
+    chosen = {
+        "model": "tiny_cnn",
+        "dataset": "stripes",
+        "evaluation": "with_top3",
+        "target": "tosa_int",
+        "device": "by_command",
+    }
     (tmp_path / "params.yaml").write_text("".join(f"{group}: {option}\n" for group, option in chosen.items()))
     program = (
         "from pathlib import Path; from lowerdeck.config.compose import compose\n"
-        "config = compose(Path('params.yaml'), Path('conf')); print(config.flavor.name, *config.evaluation.metrics)"
+        "config = compose(Path('params.yaml'), Path('conf')); print(config.flavor.name, config.device.kind, *config.evaluation.metrics)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -91,4 +97,24 @@ def test_examples_of_contributing_compose(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["tosa_serializer", "top1", "top3", "agreement", "sqnr", "lsb"]
+    assert done.stdout.split() == ["tosa_serializer", "by_command", "top1", "top3", "agreement", "sqnr", "lsb"]
+    check_device(tmp_path)
+
+
+def check_device(project: Path) -> None:
+    """The example of a device executes the self-test with a runner of three lines, and says what is wrong with it."""
+    runner = project / "my-runner"
+    code = "x = np.fromfile(sys.argv[2], np.float32); (x * x + x).tofile(sys.argv[3])"
+    runner.write_text(f"#!{sys.executable}\nimport sys\nimport numpy as np\n{code}\n")
+    runner.chmod(0o755)
+    path = {"PYTHONPATH": str(project / "pipeline"), "PATH": f"{project}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "lowerdeck.cli", "devices", "check", "by_command"]
+    done = subprocess.run(command, cwd=project, env=os.environ | path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "by_command works: 2 samples gave exact outputs" in done.stdout
+    runner.write_text(f"#!{sys.executable}\n")
+    done = subprocess.run(command, cwd=project, env=os.environ | path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (1, "lowerdeck devices: the command returned 0 bytes of outputs")
+    runner.unlink()
+    done = subprocess.run(command, cwd=project, env=os.environ | path, capture_output=True, text=True)
+    assert done.stderr.strip() == "lowerdeck devices: my-runner is missing: put it on PATH"

@@ -12,6 +12,7 @@ import pytest
 
 from lowerdeck.artifacts.conversion import converter_folder
 from lowerdeck.artifacts.files import replace_folder, write_bytes
+from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.execution.failures import LOGS, failure_message, lasting_cause
 
@@ -176,3 +177,11 @@ def test_a_limit_of_file_sizes_is_no_space_either() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("no space is left to write program.pte;"), done.stderr
     assert list(Path().iterdir()) == []
+
+
+def test_what_a_device_wrote_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = failure_message(DeviceError("the board hung", "boot\nE: no memory\n"), "measure")
+    assert message == "the board hung\nWhat the device wrote is in build/logs/device.log"
+    assert (LOGS / "device.log").read_text() == "boot\nE: no memory\n"
+    assert failure_message(DeviceError("the board is absent"), "measure") == "the board is absent"

@@ -107,7 +107,8 @@ def test_a_build_does_not_depend_on_what_the_configuration_does_not_choose(
         ("lowerdeck.tracking.record", {"track"}),
         ("lowerdeck.quantization.pt2e", {"calibrate", "quantize"}),
         ("lowerdeck.backends.xnnpack.backend", {"calibrate", "quantize", "partition", "convert"}),
-        ("lowerdeck.datasets.digits", {"calibrate", "baseline", "evaluate", "firmware"}),
+        ("lowerdeck.datasets.digits", {"calibrate", "baseline", "evaluate", "firmware", "measure"}),
+        ("lowerdeck.devices.host_native", set()),
         ("lowerdeck.cli.main", set()),
     ],
 )

@@ -62,7 +62,7 @@ def test_two_releases_serve_one_pipeline(make_project: Callable[[str], Project])
     first = manifest_of(project)
     output = build(project, "newer")
     assert re.findall(r"Running stage '([^']+)'", output) == [
-        "compose", "partition", "convert", "firmware", "evaluate", "track",
+        "compose", "partition", "convert", "firmware", "evaluate", "measure", "track",
     ]  # fmt: skip
     second = manifest_of(project)
     assert [(found["converter"]["version"], found["converter"]["target"]["num_macs"]) for found in (first, second)] == [

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck.config.schema import Config
+from lowerdeck.config.schema import Config, GatesConfig
+from lowerdeck.evaluation import gates
 from lowerdeck.fingerprints.closures import Sources, stage_closures
 from tests.fingerprints import recorder
 from tests.project import AWKWARD_FOLDER, CONFIG, REPOSITORY, Project, digests, tail
@@ -38,6 +39,7 @@ STAGES = (
     "firmware",
     "baseline",
     "evaluate",
+    "measure",
     "track",
 )
 ENTRIES = sorted(path for path in (REPOSITORY / "stages").glob("*.py") if path.name != "__init__.py")
@@ -178,21 +180,26 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"calibrate"},
     ),
     "gate": ({"gates": "release"}, {"evaluate"}),
+    "device": ({"device": "host_native"}, {"measure"}),
+    "gate on a device": ({"overrides": {"gates": {"max_measured_latency_ms": 5.0}}}, {"evaluate", "measure"}),
     "tracking": ({"tracking": "none"}, set()),
     "experiment": ({"overrides": {"tracking": {"experiment": "another"}}}, set()),
     # evaluate executes the program by the host twins of the chosen backend, which are code that it reaches.
-    "target": ({"target": "ethos_u55_128"}, {"calibrate", "quantize", "partition", "convert", "firmware", "evaluate"}),
+    "target": (
+        {"target": "ethos_u55_128"},
+        {"calibrate", "quantize", "partition", "convert", "firmware", "evaluate", "measure"},
+    ),
     "target option": (
         {"overrides": {"target": {"options": {"per_op_mode": True}}}},
         {"partition", "convert", "firmware"},
     ),
     "weights": (
         {"overrides": {"model": {"weights": None}}},
-        {"export", "calibrate", "quantize", "baseline", "evaluate", "firmware"},
+        {"export", "calibrate", "quantize", "baseline", "evaluate", "firmware", "measure"},
     ),
     "dataset": (
         {"overrides": {"dataset": {"options": {"std": [0.5]}}}},
-        {"calibrate", "baseline", "evaluate", "firmware"},
+        {"calibrate", "baseline", "evaluate", "firmware", "measure"},
     ),
     "firmware": ({"firmware": "any_section"}, {"firmware"}),
     "number of evaluation samples": ({"overrides": {"evaluation": {"max_samples": 50}}}, {"baseline", "evaluate"}),
@@ -253,7 +260,7 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     ("file", "expected"),
     [
         ("stages/export.py", {"export"}),
-        ("pipeline/lowerdeck/datasets/digits.py", {"calibrate", "baseline", "evaluate", "firmware"}),
+        ("pipeline/lowerdeck/datasets/digits.py", {"calibrate", "baseline", "evaluate", "firmware", "measure"}),
         ("pipeline/lowerdeck/backends/neutron/backend.py", set()),  # the build is for XNNPACK
         ("pipeline/lowerdeck/execution/environment.py", set(STAGES) - {"compose"}),
     ],
@@ -421,6 +428,9 @@ LEFT_OUT = {
     ("convert", "evaluation"): _MEASURED_LATER,
     ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance"} | _ENGINE,
     ("evaluate", "evaluation"): {"name", "conformance", "batch_size"},
+    ("measure", "gates"): {
+        field.name for field in dataclasses.fields(GatesConfig) if not gates.is_of_device(field.name)
+    },
 }
 
 
@@ -506,4 +516,4 @@ def test_an_interrupted_build_goes_on_where_it_was(make_project: Callable[[str],
     assert running.wait(timeout=120) != 0
     done = project.dvc("repro")
     assert done.returncode == 0, tail(done.stdout + done.stderr)
-    assert stages_run(done.stdout) == ["partition", "convert", "firmware", "baseline", "evaluate", "track"]
+    assert stages_run(done.stdout) == ["partition", "convert", "firmware", "baseline", "evaluate", "measure", "track"]

@@ -22,7 +22,7 @@ from tests.project import Project, tail
 QUICK = ["evaluation.max_samples=8", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]
 OPERATORS = "target.options.operators_not_to_delegate"
 ONCE = {"export": 1, "calibrate": 1, "quantize": 1, "baseline": 1}
-FOR_EACH_OF_TWO = {"partition": 2, "convert": 2, "firmware": 2, "evaluate": 2, "track": 2}
+FOR_EACH_OF_TWO = {"partition": 2, "convert": 2, "firmware": 2, "evaluate": 2, "measure": 2, "track": 2}
 
 
 @pytest.fixture(scope="module")

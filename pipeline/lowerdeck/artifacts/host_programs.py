@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import require_file
+from lowerdeck.artifacts.files import read_json, require_file
 
 if TYPE_CHECKING:
+    from lowerdeck.contracts.lowering import ProgramTensor
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.loading import Resolver
 
@@ -23,3 +24,11 @@ def open_converted_program(resolver: Resolver) -> FloatProgram:
         resolver=resolver,
         is_own_build=True,
     )
+
+
+def read_io() -> tuple[tuple[ProgramTensor, ...], tuple[ProgramTensor, ...], list[float | None]]:
+    """Inputs and outputs of the converted program, and the quantization step of each output, None where it has none."""
+    from lowerdeck.runtime.twins import read_manifest
+
+    described = read_manifest(require_file(paths.MANIFEST))
+    return described.inputs, described.outputs, read_json(paths.MANIFEST)["output_scales"]

@@ -12,13 +12,16 @@ from pathlib import Path
 
 from lowerdeck.cli import (
     add,
+    check_runtime,
     clean,
     compare,
     conf,
+    devices,
     doctor,
     explain,
     flavors,
     ledger,
+    measure,
     operators,
     promote,
     quantization,
@@ -85,7 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     promote.add(commands)
     ledger.add(commands)
     operators.add(commands)
-    _add_run(commands.add_parser("run", help="execute a .pte on this host and write its outputs"))
+    devices.add(commands)
+    measure.add(commands)
+    check_runtime.add(commands)
+    _add_run(commands.add_parser("run", help="execute a .pte on this host or a device and write its outputs"))
     ui = commands.add_parser("ui", help="open MLflow on the recorded builds")
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
@@ -111,6 +117,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "(arrays are passed unchanged; images are converted to the integers that the manifest describes)",
     )
     run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
+    run.add_argument("--on", metavar="DEVICE", help="execute it on this device (`lowerdeck devices` lists them)")
     run.add_argument("--method", default="forward", help="method to execute (default: %(default)s)")
     run.add_argument(
         "--resolver",
@@ -128,8 +135,14 @@ def _add_run(run: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from lowerdeck.cli.run_program import describe, run_program
+    from lowerdeck.cli.run_program import describe, run_on_device, run_program
 
+    if options.on is not None:
+        if options.method != "forward":
+            raise LowerdeckError(f"devices execute the method forward only, not {options.method!r}")
+        arguments = (options.program, options.inputs, options.output, options.on, options.manifest)
+        print("\n".join(run_on_device(*arguments, mean=options.mean, std=options.std, beside=not options.alone)))
+        return
     executed = run_program(
         options.program,
         options.inputs,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes
 from lowerdeck.cli.program_inputs import Normalization, Run, read_runs
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.twins import read_manifest
 
@@ -111,6 +111,59 @@ def run_program(
         latencies_ms=tuple(latencies_ms),
         written=tuple(written),
     )
+
+
+def run_on_device(
+    program: Path,
+    inputs: Sequence[Path],
+    output: Path | None,
+    device: str,
+    manifest: Path | None = None,
+    *,
+    beside: bool = True,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+) -> list[str]:
+    """Execute a program on a device; arguments and files are those of `run_program`.
+
+    Args:
+        program: The `.pte`.
+        inputs: Files with inputs.
+        output: Folder for the outputs; None writes nothing.
+        device: An option of conf/device.
+        manifest: The manifest that convert wrote for it, which describes the integers of images.
+        beside: Use `manifest.json` next to the program if it exists and none is given.
+        mean: For images.
+        std: For images.
+
+    Returns:
+        The report, line by line.
+
+    Raises:
+        ProgramError: the device's runtime lacks something that the program needs.
+        DeviceError: the device is absent, hung, crashed, or returned something else than outputs.
+        LowerdeckError: see `run_program`.
+    """
+    from lowerdeck.cli.on_device import forward_of, open_device, report
+    from lowerdeck.steps.measure import Settings, measure
+
+    expected = forward_of(program)
+    if beside:
+        manifest, _ = _default_companions(program, manifest, None)
+    described = read_manifest(manifest).inputs if manifest is not None else ()
+    runs = read_runs(inputs, expected.inputs, Normalization(mean=tuple(mean), std=tuple(std)), described)
+    place, config = open_device(device)
+    measured = measure(program, [run.inputs for run in runs], place, Settings(timeout_s=config.timeout_s))
+    if measured.failure is not None:
+        raise ProgramError(measured.failure)
+    written: list[Path] = []
+    for run, values in zip(runs, measured.outputs, strict=True):
+        if output is not None:
+            written += _write(output / run.name, values, expected.outputs)
+    lines = [f"{program}: {program.stat().st_size:,} bytes", *report(measured)]
+    if written:
+        lines.append(f"{len(written)} files written, the first is {written[0]}")
+    return lines
 
 
 def describe(program: Path, executed: Executed) -> list[str]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import backends, datasets, metrics, models
+from lowerdeck import backends, datasets, devices, metrics, models
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.options import conf_folders, hydra_search_path, option_file, option_names
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
@@ -319,6 +319,8 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         problems += flavor_problems
     raise_problems(problems)
 
+    device_options, device_problems = _device(config, backend_class)
+    problems += device_problems
     backend = backend_class(device=device, options=target_options)
     config = dataclasses.replace(config, model=_in_memory_format(config.model, backend))
     problems += _combination_problems(config, backend_class, conf_dir)
@@ -349,6 +351,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         target=dataclasses.replace(config.target, **chosen, fingerprint=data.contents_digest(backend.files())),
         flavor=flavor,
         firmware=_placed(config.firmware, backend_class),
+        device=dataclasses.replace(config.device, options=device_options),
     )
 
 
@@ -358,6 +361,28 @@ def _in_memory_format(model: ModelConfig, backend: Backend) -> ModelConfig:
         return model
     has_images = any(len(shape) == 4 for shape in model.input_shapes)
     return dataclasses.replace(model, memory_format=backend.memory_format if has_images else "contiguous")
+
+
+def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], list[Problem]]:
+    """The complete options of the device, and what is wrong with it or with the target on it."""
+    device, problems = config.device, list[Problem]()
+    if device.kind is None:
+        if device.options:
+            problems.append(Problem("device.options", "there is no device that has options", device.options))
+        return device.options, problems
+    module = _found(problems, "device.kind", devices, device.kind, config.build.plugins)
+    if module is None:
+        return device.options, problems
+    options, found = validate(module.Options, device.options, "device.options")
+    problems += found
+    if found:
+        return device.options, problems
+    offered = _collect(problems, "device", lambda: module.describe(options).delegates)
+    needed = backend.delegate_id
+    if offered is not None and needed is not None and needed not in offered:
+        message = f"its runtime has no {needed}, which programs for {config.target.name} need; it has: "
+        problems.append(Problem("device", message + (", ".join(offered) or "no delegates"), device.name))
+    return dataclasses.asdict(options), problems
 
 
 def _placed(firmware: FirmwareConfig, backend: type[Backend]) -> FirmwareConfig:

@@ -240,6 +240,11 @@ class GatesConfig(Strict):
     """Most working memory of the NPU, as its compiler estimates it."""
     max_estimated_inference_time_ms: Annotated[float, Field(gt=0.0)] | None = None
     """Longest inference, as the NPU's compiler estimates it."""
+    max_device_error_lsb: NonNegative | None = None
+    """Largest difference of any output on the device from the host's, in LSBs of the output. `measure` checks it."""
+    max_measured_latency_ms: Annotated[float, Field(gt=0.0)] | None = None
+    """Longest median latency measured on the device; metrics of emulators and estimates never meet it. `measure` checks
+    it."""
 
 
 _C_KEYWORDS = frozenset(
@@ -297,6 +302,29 @@ class FirmwareConfig(Strict):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceConfig(Strict):
+    """Where the `.pte` is executed and measured, apart from this host's own runtime."""
+
+    name: Name
+    """Name of the device in tables and in MLflow."""
+    kind: Name | None = None
+    """A module of pipeline/lowerdeck/devices (`host_native`, `emulated_cortex_m55`), or one of yours by its full name,
+    e.g. `plugins.my_board`; null for none, so that `measure` does nothing."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """How to reach it; the module's `Options` dataclass defines the keys."""
+    num_samples: Annotated[int, Field(gt=0, le=1_000_000)] = 8
+    """Evaluation samples that it executes, at even distances; all of them where there are fewer."""
+    warm_up: Annotated[int, Field(ge=0, le=1_000_000)] = 5
+    """Executions before the timed ones."""
+    repetitions: Annotated[int, Field(ge=0, le=1_000_000)] = 50
+    """Timed executions; 0 measures no time."""
+    profile: bool = True
+    """Whether to measure the time of every operator, where the device can."""
+    timeout_s: Annotated[float, Field(gt=0.0, le=604_800.0)] = 600.0
+    """Seconds for everything that `measure` executes there."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig(Strict):
     """Where MLflow runs are recorded."""
 
@@ -338,8 +366,11 @@ class Config(Strict):
     evaluation: EvaluationConfig
     gates: GatesConfig
     firmware: FirmwareConfig
+    device: DeviceConfig = field(default_factory=lambda: DeviceConfig(name="none"))
     tracking: TrackingConfig
 
 
-GROUPS = ("model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "firmware", "tracking")
+GROUPS = (
+    "model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "firmware", "device", "tracking"
+)  # fmt: skip
 """Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""

@@ -103,6 +103,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
 
     name: ClassVar[str]
     """Name of the folder."""
+    delegate_id: ClassVar[str | None] = None
+    """Name of its delegate in programs, which a device's runtime must have; None where it has none."""
     device_type: ClassVar[type]
     """DeviceT: what the quantizer must know about the hardware."""
     options_type: ClassVar[type]

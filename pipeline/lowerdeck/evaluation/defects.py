@@ -8,10 +8,12 @@ from typing import Any
 NUM_MISMATCHES = "mismatches"
 """Metric: number of differences from the quantized model that the configuration accepts."""
 _MISMATCH_ERRORS, _NOT_EXECUTED, _NOT_BUNDLED = "mismatch_errors", "delegated_failure", "firmware_failure"
+_NOT_ON_DEVICE = "device_failure"
 _MEANINGS = {
     _MISMATCH_ERRORS: "computes something else than the quantized model, as on_mismatch: warn accepts",
     _NOT_EXECUTED: "was not executed on this host",
     _NOT_BUNDLED: "has no firmware bundle",
+    _NOT_ON_DEVICE: "was not executed on its device",
 }
 """Texts of metrics.json that are present only where a build has the defect."""
 

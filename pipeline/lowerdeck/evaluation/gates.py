@@ -17,6 +17,11 @@ def bounds(section: DataclassInstance) -> dict[str, float | None]:
     return {gate: bound for gate, bound in asdict(section).items() if gate != "name"}
 
 
+def is_of_device(gate: str) -> bool:
+    """Whether a gate bounds what a device measures, which is known only after `measure`."""
+    return gate.partition("_")[2].startswith(("device_", "measured_", "emulated_", "simulated_"))
+
+
 def check_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any]) -> None:
     """Check the gates that are on.
 

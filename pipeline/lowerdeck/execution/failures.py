@@ -8,6 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.graph import library_errors
 
@@ -33,7 +34,7 @@ def failure_message(error: Exception, name: str) -> str:
         name: Of the stage or command, for the log file.
     """
     if isinstance(error, LowerdeckError):
-        return str(error)
+        return f"{error}{_where_the_devices_log_is(error)}"
     if isinstance(error, OSError) and (known := _operating_system_message(error)):
         return known
     if isinstance(error, MemoryError):
@@ -42,6 +43,16 @@ def failure_message(error: Exception, name: str) -> str:
     if name in _WAYS_OUT and library_errors.handled_node(error) is not None:
         message = f"{message}. Way out: {_WAYS_OUT[name]}"
     return f"{message}. What was built before is unchanged"
+
+
+def _where_the_devices_log_is(error: LowerdeckError) -> str:
+    """Keep what a device wrote before it failed, and name the file; empty for other errors."""
+    if not isinstance(error, DeviceError) or not error.log:
+        return ""
+    path = LOGS / "device.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(error.log, encoding="utf-8", errors="backslashreplace")
+    return f"\nWhat the device wrote is in {path}"
 
 
 def lasting_cause(error: Exception, name: str) -> str:

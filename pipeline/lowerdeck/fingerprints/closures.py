@@ -33,6 +33,11 @@ class PlugPoint:
     """Values of the section -> modules that they choose; those that do not exist are left out."""
 
 
+def _device_module(kind: str | None) -> list[str]:
+    """The module of a kind of device: one of the project's, or one of the user's by its full name."""
+    return [] if kind is None else [module_of("lowerdeck.devices", kind)]
+
+
 PLUG_POINTS = (
     PlugPoint("lowerdeck.models", "model", lambda model: [module_of("lowerdeck.models", model["source"])]),
     PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [module_of("lowerdeck.datasets", dataset["source"])]),
@@ -41,6 +46,7 @@ PLUG_POINTS = (
         "evaluation",
         lambda chosen: [module_of("lowerdeck.metrics", name) for name in chosen["metrics"]],
     ),
+    PlugPoint("lowerdeck.devices", "device", lambda device: _device_module(device["kind"])),
     PlugPoint("lowerdeck.backends", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.backend"]),
     PlugPoint("lowerdeck.runtime.twins", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.twin"]),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from lowerdeck.firmware import memory
 from lowerdeck.firmware.header import Placement
 from lowerdeck.firmware.vector import TestVector
 from lowerdeck.formats.pte import Method, read_pte
+from lowerdeck.formats.pte_requirements import requirements
 
 FORMAT = "lowerdeck-firmware/1"
 RANDOM_CAVEAT = "the sample of the test vector is random: it shows that the program runs, and its result means nothing"
@@ -65,6 +67,7 @@ def describe(
         "inputs": manifest["inputs"],
         "outputs": [tensor | {"step": scale} for tensor, scale in outputs],
         "operators": list(forward.operators),
+        "requirements": dataclasses.asdict(requirements(program)),
         "delegates": [delegate.backend for delegate in forward.delegates],
         "memory": _memory(forward, manifest),
         "compiler_estimates": manifest["estimates"],

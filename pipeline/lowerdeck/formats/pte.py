@@ -23,6 +23,13 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Bytes of one element, by the schema's ScalarType."""
 
+DTYPE_NAMES = {
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool",
+    15: "bfloat16", 23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16",
+    28: "uint32", 29: "uint64",
+}  # fmt: skip
+"""torch's name of the element type, by the schema's ScalarType; torch has no others."""
+
 STATIC, DYNAMIC_BOUND, DYNAMIC_UNBOUND = range(3)
 
 

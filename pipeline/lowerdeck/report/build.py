@@ -10,6 +10,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
 from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, read_classes, read_confusion
 from lowerdeck.artifacts.files import read_json, require_file
+from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import read_quantization_report
 from lowerdeck.config import load
@@ -49,7 +50,7 @@ def read_build() -> Build:
         LowerdeckError: an artifact is missing, or build/ contains parts of different builds.
     """
     config, manifest = load.read_config(paths.CONFIG), read_json(paths.MANIFEST)
-    plan, metrics = read_plan(), read_json(paths.METRICS)
+    plan, metrics = read_plan(), read_all_metrics()
     converted = (plan.backend, manifest["converter"]["flavor"], manifest["program"]["bytes"])
     if converted != (config.target.backend, config.flavor.name, metrics["program_bytes"]):
         raise LowerdeckError(

@@ -7,13 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from lowerdeck.formats.pte import DYNAMIC_BOUND, STATIC, Method, TensorSpec
+from lowerdeck.formats.pte import DTYPE_NAMES, DYNAMIC_BOUND, STATIC, Method, TensorSpec
 
-DTYPES: dict[int, torch.dtype] = {
-    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32,
-    7: torch.float64, 11: torch.bool, 15: torch.bfloat16, 23: torch.float8_e5m2, 24: torch.float8_e4m3fn,
-    25: torch.float8_e5m2fnuz, 26: torch.float8_e4m3fnuz, 27: torch.uint16, 28: torch.uint32, 29: torch.uint64,
-}  # fmt: skip
+DTYPES: dict[int, torch.dtype] = {number: getattr(torch, name) for number, name in DTYPE_NAMES.items()}
 """torch dtype by the schema's ScalarType; torch has no others."""
 
 _ALIGNMENT = 16

@@ -26,7 +26,7 @@ from lowerdeck.sweep.edge_programs import STAGE as PARTITION
 from lowerdeck.sweep.folder import PointRecord
 from lowerdeck.sweep.state import StageFailed, SweepState
 
-COMPOSE, EVALUATE, TRACK = "compose", "evaluate", "track"
+COMPOSE, EVALUATE, MEASURE, TRACK = "compose", "evaluate", "measure", "track"
 _PARAMS = "params.yaml"
 _SHOWN_LINES = 6
 """Lines of a failed stage's log in the list of failures."""
@@ -53,7 +53,10 @@ class PointBuild:
         self._done: dict[str, str] = {}
         """`ran` or `shared` by stage."""
         self._measured: Path | None = None
-        """Workspace in which evaluate wrote metrics that miss a gate; that of another point if it ran the stage."""
+        """Workspace with the metrics of a point that failed at a gate or at its device; that of another point if it ran
+        the stage."""
+        self._failed_at = EVALUATE
+        """The stage that failed there."""
 
     def run(self) -> PointRecord:
         """Take the point through all stages except `track`; returns its record."""
@@ -90,23 +93,26 @@ class PointBuild:
         return dataclasses.replace(record, stages=self._done)
 
     def _track_measured(self, record: PointRecord, measured: Path) -> PointRecord:
-        """Record a point whose metrics miss a gate, to show by how much."""
+        """Record a point whose metrics miss a gate, to show by how much, or whose device gave no metrics."""
         stage = self._shared.stages[TRACK]
         try:
             for path in (paths.CONFIG.as_posix(), *stage.inputs):
-                if (earlier := self._shared.producer_of[path]).name != EVALUATE:
+                if (earlier := self._shared.producer_of[path]).name not in (self._failed_at, MEASURE):
                     self._materialize(earlier)
             if measured != self._workspace:  # the store has no results of failed stages
-                for file in _files_of(self._shared.stages[EVALUATE], measured):
-                    write_bytes(self._workspace / file, (measured / file).read_bytes())
-            self._execute(stage, digest([self._keys[EVALUATE], TRACK]))
+                for file in _files_of(self._shared.stages[self._failed_at], measured):
+                    if (measured / file).is_file():  # a device that failed left none
+                        write_bytes(self._workspace / file, (measured / file).read_bytes())
+            self._execute(stage, digest([self._keys[self._failed_at], TRACK]))
         except StageFailed as failed:
             return dataclasses.replace(record, reason=f"{record.reason}\n{failed.reason}\nlog: {failed.log}")
         return dataclasses.replace(record, stages=record.stages | {TRACK: "ran"})
 
     def _failed(self, failed: StageFailed) -> PointRecord:
-        metrics = _read_metrics(failed.workspace) if failed.stage == EVALUATE and failed.workspace is not None else {}
-        self._measured = failed.workspace if metrics else None
+        metrics = {}
+        if failed.workspace is not None and failed.stage in (EVALUATE, MEASURE):
+            metrics = _read_metrics(failed.workspace)
+        self._measured, self._failed_at = (failed.workspace if metrics else None), failed.stage
         return PointRecord(
             point=self._number, overrides=self._typed, status="failed", reason=failed.reason,
             stages=self._done | {failed.stage: "failed"}, log=str(failed.log), metrics=metrics,
@@ -272,13 +278,18 @@ class PointBuild:
         return self._shared.sweep.tags(self._number, self._typed)
 
     def _metrics(self) -> dict[str, Any]:
-        """Metrics that evaluate wrote."""
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            if not self._shared.store.get(self._keys[EVALUATE], folder):  # the stored result is damaged
-                self._materialize(self._shared.stages[EVALUATE])
-                folder = self._workspace
-            return _read_metrics(folder)
+        """Metrics that evaluate and measure wrote."""
+        metrics: dict[str, Any] = {}
+        for stage in (EVALUATE, MEASURE):
+            if stage not in self._keys:  # a workspace of an earlier version has no stage measure
+                continue
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = Path(temporary)
+                if not self._shared.store.get(self._keys[stage], folder):  # the stored result is damaged
+                    self._materialize(self._shared.stages[stage])
+                    folder = self._workspace
+                metrics |= _read_metrics(folder)
+        return metrics
 
 
 def _files_of(stage: Stage, workspace: Path) -> list[Path]:
@@ -292,9 +303,10 @@ def _files_of(stage: Stage, workspace: Path) -> list[Path]:
 
 
 def _read_metrics(folder: Path) -> dict[str, Any]:
-    """The metrics in metrics.json below `folder`; empty if it is missing."""
-    path = folder / paths.METRICS
-    metrics = read_json(path) if path.is_file() else {}
+    """The metrics of evaluate and measure below `folder`; empty if they are missing."""
+    metrics: dict[str, Any] = {}
+    for path in (folder / paths.METRICS, folder / paths.DEVICE_METRICS):
+        metrics |= read_json(path) if path.is_file() else {}
     return {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
+from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.config.schema import Config
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
@@ -50,7 +51,7 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
         config: Resolved configuration.
         lineage: Result of `lineage.trace`.
     """
-    measured, manifest = read_json(paths.METRICS), read_json(paths.MANIFEST)
+    measured, manifest = read_all_metrics(), read_json(paths.MANIFEST)
     configuration = dataclasses.asdict(config)
     del configuration["tracking"]
     params, cut = flat_params(configuration)

@@ -15,6 +15,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
 from lowerdeck.artifacts.evaluation_results import read_confusion
 from lowerdeck.artifacts.files import read_json, write_bytes, write_json, write_text
+from lowerdeck.artifacts.measurements import has_measurement
 from lowerdeck.artifacts.sweep_tags import read_sweep_tags
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
@@ -141,6 +142,8 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pa
     tables = (paths.CONFUSION, paths.CLASSES, paths.LAYERS)
     files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
     files += [(paths.QUANTIZATION_REPORT, "quantization"), (paths.FIRMWARE_ZIP, None)]
+    if has_measurement():
+        files += [(path, "device") for path in (paths.DEVICE_METRICS, paths.MEASUREMENT)]
     for folder in (paths.TWINS, paths.REPORTS, paths.DATA_FILES):
         found = (path for path in sorted(folder.rglob("*")) if path.is_file())
         files += [(path, path.parent.relative_to(paths.CONVERTED).as_posix()) for path in found]

@@ -53,6 +53,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
 
     name = "neutron"
     processor = "npu"
+    delegate_id = "NeutronBackend"
     has_command_stream = True
     # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
     schemes = {"int8": ("backend_default",)}

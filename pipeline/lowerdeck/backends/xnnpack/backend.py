@@ -33,6 +33,7 @@ class Xnnpack(Backend[Device, Options]):
 
     name = "xnnpack"
     processor = "xnnpack"
+    delegate_id = "XnnpackBackend"
     schemes = {
         "int8": ("backend_default", "per_channel", "per_tensor"),
         # XNNPACK does not delegate linear layers with dynamically quantized activations and per-tensor weights.

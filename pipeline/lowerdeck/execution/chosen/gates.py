@@ -6,7 +6,20 @@ from lowerdeck.execution.resolved_config import section
 
 
 def chosen_gates() -> dict[str, float | None]:
-    """Bounds of the chosen gates by name; None if a gate is off."""
+    """Bounds of the chosen gates by name, without those that the stage measure checks; None if a gate is off."""
+    from lowerdeck.evaluation.gates import is_of_device
+
+    return {gate: bound for gate, bound in _bounds().items() if not is_of_device(gate)}
+
+
+def chosen_device_gates() -> dict[str, float | None]:
+    """Bounds of the chosen gates on what a device measures; None if a gate is off."""
+    from lowerdeck.evaluation.gates import is_of_device
+
+    return {gate: bound for gate, bound in _bounds().items() if is_of_device(gate)}
+
+
+def _bounds() -> dict[str, float | None]:
     from lowerdeck.config.schema import GatesConfig
     from lowerdeck.evaluation.gates import bounds
 

@@ -1,0 +1,75 @@
+"""What a device measured: metrics beside the metrics of evaluate, and what stands behind them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.artifacts import paths
+from lowerdeck.artifacts.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from lowerdeck.steps.measure import Measurement
+
+
+def write_measurement(metrics: Mapping[str, Any], measurement: Measurement | None, digests: list[str]) -> None:
+    """Write the metrics and the measurement.
+
+    Args:
+        metrics: Metrics by name; empty without a device.
+        measurement: What the device returned; None without one.
+        digests: Those of the samples.
+    """
+    write_json(paths.MEASUREMENT, {} if measurement is None else described(measurement) | {"samples": digests})
+    write_json(paths.DEVICE_METRICS, dict(metrics))
+    if measurement is not None:
+        print(f"measure: {summary_line(metrics)}")
+
+
+def summary_line(metrics: Mapping[str, Any]) -> str:
+    """What a device found, in a line for the terminal."""
+    where = metrics["device_provenance"]
+    if "device_failure" in metrics:
+        return f"not executed ({where}): {metrics['device_failure']}"
+    parts = [f"{metrics['num_device_samples']} samples {where}"]
+    if "device_exact_share" in metrics:
+        lsb = metrics.get("device_error_lsb")
+        off = f"{metrics['device_max_error']:.3g}" if lsb is None else f"{lsb:.4g} LSB"
+        parts.append(f"{100 * metrics['device_exact_share']:.2f} % of outputs equal the host's, at most {off} off")
+    if "measured_latency_ms" in metrics:
+        parts.append(f"median {metrics['measured_latency_ms']:.3f} ms")
+    return ", ".join(parts)
+
+
+def described(measurement: Measurement) -> dict[str, Any]:
+    """A measurement without its outputs, as JSON values."""
+    image = measurement.image
+    return {
+        "device": measurement.device,
+        "title": measurement.title,
+        "provenance": measurement.provenance.by(measurement.device),
+        "program_sha256": measurement.program_sha256,
+        "runtime": None if image is None else {"name": image.name, "version": image.version, "sha256": image.sha256},
+        "metrics": [dataclasses.asdict(metric) for metric in measurement.metrics],
+        "latencies_ms": list(measurement.latencies_ms),
+        "operators": [dataclasses.asdict(operator) for operator in measurement.operators],
+        "notes": list(measurement.notes),
+        "log": measurement.log,
+        "failure": measurement.failure,
+    }
+
+
+def read_all_metrics() -> dict[str, Any]:
+    """The metrics of evaluate, and the metrics of the device where one was configured.
+
+    Raises:
+        LowerdeckError: evaluate has not run.
+    """
+    metrics: dict[str, Any] = read_json(paths.METRICS)
+    return metrics | (read_json(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
+
+
+def has_measurement() -> bool:
+    """Whether a device was configured and measured the build."""
+    return paths.DEVICE_METRICS.is_file() and bool(read_json(paths.DEVICE_METRICS))

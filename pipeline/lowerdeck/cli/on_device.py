@@ -1,0 +1,106 @@
+"""Executes programs on devices for `lowerdeck run --on`, `lowerdeck measure` and `lowerdeck devices check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.config.compose import read_params
+from lowerdeck.config.device import device_config, opened
+from lowerdeck.config.schema import DeviceConfig
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.formats.pte import read_pte
+from lowerdeck.formats.regular_files import check_regular
+from lowerdeck.runtime.program import MethodInfo, ValueInfo, method_info
+
+if TYPE_CHECKING:
+    import torch
+
+    from lowerdeck.steps.measure import Measurement, Place
+
+CONF = Path("conf")
+PARAMS = Path("params.yaml")
+
+
+def read_params_here() -> dict[str, Any]:
+    """The content of params.yaml; empty outside of a project."""
+    return read_params(PARAMS) if PARAMS.is_file() else {}
+
+
+def open_device(name: str) -> tuple[Place, DeviceConfig]:
+    """The device `name` of conf/device, and its section of the configuration.
+
+    Raises:
+        ConfigurationError: there is none, or its file is wrong.
+    """
+    from lowerdeck.steps.measure import Place
+
+    params = read_params_here()
+    config = device_config(name, CONF, params)
+    module, options = opened(config, params.get("plugins") or [])
+    return Place(name=config.name, module=module, options=options), config
+
+
+def forward_of(program: Path) -> MethodInfo:
+    """Inputs and outputs of the method `forward` of a program.
+
+    Raises:
+        LowerdeckError: it is damaged, or has no such method.
+    """
+    try:
+        methods = {method.name: method for method in read_pte(check_regular(program).read_bytes())}
+        return method_info(methods["forward"])
+    except OSError as error:
+        raise LowerdeckError(f"the program {program} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise LowerdeckError(f"{program} is damaged, or not a program of ExecuTorch 1.x: {error}") from error
+    except KeyError:
+        raise LowerdeckError(f"{program} has no method `forward`; it has: {', '.join(methods)}") from None
+
+
+def random_inputs(inputs: Sequence[ValueInfo], seed: int = 0) -> tuple[torch.Tensor, ...]:
+    """Random inputs of a method: normal floats, integers over the range of their type.
+
+    Raises:
+        LowerdeckError: an input is not a tensor.
+    """
+    import torch
+
+    generator, values = torch.Generator().manual_seed(seed), []
+    for info in inputs:
+        if info.dtype is None:
+            raise LowerdeckError(f"input {info.index} is a {info.kind}; devices take tensors only")
+        if info.dtype.is_floating_point:
+            values.append(torch.randn(info.shape, generator=generator).to(info.dtype))
+        elif info.dtype == torch.bool:
+            values.append(torch.randint(0, 2, info.shape, generator=generator).to(torch.bool))
+        else:
+            limits = torch.iinfo(info.dtype)
+            low, high = max(limits.min, -(1 << 31)), min(limits.max, (1 << 31) - 1) + 1
+            values.append(torch.randint(low, high, info.shape, generator=generator).to(info.dtype))
+    return tuple(values)
+
+
+def report(measurement: Measurement) -> list[str]:
+    """What a device found, line by line, every metric with its provenance."""
+    lines = [f"device: {measurement.device}, {measurement.title}"]
+    image = measurement.image
+    if image is not None:
+        digest = f", SHA-256 {image.sha256[:12]}" if image.sha256 else ""
+        lines.append(f"runtime: {image.name} {image.version}{digest}")
+    lines.append(f"program: SHA-256 {measurement.program_sha256[:12]}")
+    for metric in measurement.metrics:
+        low, high = metric.low, metric.high
+        interval = f" (95 %: {low:,.3f} to {high:,.3f})" if low is not None and high is not None else ""
+        value = f"{metric.value:,.0f}" if metric.value.is_integer() else f"{metric.value:,.3f}"
+        lines.append(f"{metric.name}: {value}{interval}, {metric.provenance.by(metric.source)}")
+    if timed := measurement.finest_operators:
+        total = sum(operator.median_ms for operator in timed) or 1.0
+        lines.append(f"costliest of {len(timed)} operators, {measurement.provenance.by(measurement.device)}:")
+        for operator in sorted(timed, key=lambda operator: -operator.median_ms)[:10]:
+            share, name = 100 * operator.median_ms / total, operator.inside or operator.operator
+            within = f"#{operator.instruction}, {operator.operator}" if operator.inside else f"#{operator.instruction}"
+            lines.append(f"  {operator.median_ms:9.4f} ms {share:5.1f} %  {name} ({within})")
+    lines += [f"note: {note}" for note in measurement.notes]
+    return lines

@@ -1,0 +1,219 @@
+"""Arm's ExecuTorch firmware on QEMU's mps3-an547: Cortex-M55 code, ExecuTorch's C++ runtime and CMSIS-NN, without NPU.
+
+The firmware is the inference runner for Corstone-300 of the package mlia-ethos-u. It reads the program at 0x90000000
+and the inputs at 0x92000000, and writes the outputs to 0x93000000. It starts by initializing an Ethos-U, which QEMU
+does not have: the function that does so is made to return 0 in the emulated memory, through QEMU's stub for GDB, and
+the firmware's file stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from lowerdeck.contracts.devices import (
+    DeviceDescription,
+    DeviceError,
+    DeviceTensor,
+    Execution,
+    Job,
+    Missing,
+    OutputSpec,
+    Provenance,
+)
+from lowerdeck.contracts.runtime_images import RuntimeImage
+from lowerdeck.devices import images
+from lowerdeck.devices.gdb import GdbStub
+from lowerdeck.devices.processes import kill_group
+from lowerdeck.fingerprints.digests import file_digest
+from lowerdeck.formats.elf import symbol_addresses
+
+PACKAGE = "mlia-ethos-u"
+INSTALL = f"pip install --no-deps {PACKAGE}==0.1.0, which needs none of its dependencies; or lowerdeck[emulator]"
+_IMAGE = "inference_runner-sse-300-26.03.0-executorch-ethos-U55-Default-noTA/mlek_inference_runner.axf"
+_NPU_INIT, _EXIT, _FAULT = "arm_ethosu_npu_init", "_exit", "HardFault_Handler"
+_RETURN_0 = bytes.fromhex("00207047")
+"""Thumb code: movs r0, #0; bx lr."""
+_PROGRAM, _INPUTS, _OUTPUTS = 0x90000000, 0x92000000, 0x93000000
+MAX_PROGRAM_BYTES = _INPUTS - _PROGRAM
+_ROOM = 0x01000000
+"""Bytes for inputs, and for outputs, between these addresses."""
+_METRICS = {
+    "method_allocator_bytes": r"Method memory allocated: (\d+) bytes",
+    "planned_memory_bytes": r"Total planned memory allocated: (\d+) bytes",
+    "method_pool_peak_bytes": r"Method memory: Used: \d+; Peak: (\d+);",
+    "temporary_peak_bytes": r"Temp memory: Used: \d+; Peak: (\d+);",
+}
+"""DeviceMetric -> where the firmware's log has it; the last line counts, because peaks grow."""
+NOTE = f"the firmware's {_NPU_INIT} was made to return 0, because QEMU has no NPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Fields of `device.options`."""
+
+    qemu: str = "qemu-system-arm"
+    """The emulator, by name or path."""
+    image: str | None = None
+    """Path of the firmware (mlek_inference_runner.axf); null for that of the installed package mlia-ethos-u."""
+
+
+def describe(options: Options) -> DeviceDescription:
+    """The emulator and its firmware; neither is started."""
+    missing, image = [], firmware(options)
+    if shutil.which(options.qemu) is None:
+        missing.append(Missing(what=options.qemu, how="apt-get install qemu-system-arm"))
+    if image is None:
+        what = options.image or f"Arm's firmware (package {PACKAGE})"
+        missing.append(Missing(what=what, how=INSTALL))
+    return DeviceDescription(
+        title="Arm's ExecuTorch firmware on QEMU's mps3-an547 (Cortex-M55, no NPU)",
+        provenance=Provenance.EMULATED,
+        gives=("memory",),
+        image=lambda: runtime_image(options),
+        delegates=(),
+        missing=tuple(missing),
+    )
+
+
+def runtime_image(options: Options) -> RuntimeImage:
+    """What the firmware offers, as it was probed once.
+
+    Raises:
+        DeviceError: it is not installed, or is another one than was probed.
+    """
+    kept, path = images.kept_image("mlek_sse_300_executorch_26_03"), firmware(options)
+    if path is None:
+        raise DeviceError(f"Arm's firmware is missing: {describe(options).missing[-1].how}")
+    if (found := file_digest(path)) != kept.sha256:
+        raise DeviceError(f"{path} has SHA-256 {found[:12]}; known is {kept.name} {kept.version}, {kept.sha256}")
+    return dataclasses.replace(kept, delegates=())  # there is no NPU for its Ethos-U delegate
+
+
+def execute(options: Options, job: Job) -> Execution:
+    """Execute the job; every sample is executed by a machine that was just switched on.
+
+    Raises:
+        DeviceError: a part is missing, or the firmware did not return outputs.
+    """
+    if lacking := describe(options).missing:
+        raise DeviceError("; ".join(f"{part.what} is missing: {part.how}" for part in lacking))
+    image = firmware(options)
+    assert image is not None
+    deadline, outputs, logs = time.monotonic() + job.timeout_s, [], []
+    for number, sample in enumerate(job.samples):
+        folder = job.workdir / f"sample_{number}"
+        folder.mkdir()
+        raw, log = _boot(
+            options.qemu, image, job.program, b"".join(tensor.content for tensor in sample), folder, deadline
+        )
+        outputs.append(_tensors(raw, job.outputs, log))
+        logs.append(log)
+        shutil.rmtree(folder)
+    metrics = {
+        name: float(max(int(found[-1]) for log in logs if (found := re.findall(pattern, log))))
+        for name, pattern in _METRICS.items()
+        if any(re.search(pattern, log) for log in logs)
+    }
+    return Execution(outputs=outputs, metrics=metrics, log=logs[-1] if logs else "", notes=(NOTE,))
+
+
+@cache
+def _addresses(image: Path) -> dict[str, int]:
+    names = (_NPU_INIT, _EXIT, _FAULT)
+    try:
+        found = symbol_addresses(image.read_bytes(), names)
+    except ValueError as error:
+        raise DeviceError(f"{image} is no firmware: {error}") from error
+    if lacking := [name for name in names if name not in found]:
+        raise DeviceError(f"{image} lacks {', '.join(lacking)}; use the inference runner of {PACKAGE}")
+    return found
+
+
+def firmware(options: Options) -> Path | None:
+    """The firmware's file, None where it is missing."""
+    if options.image is not None:
+        path = Path(options.image).expanduser()
+        return path if path.is_file() else None
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files(PACKAGE) or ():
+            if file.as_posix().endswith(_IMAGE):
+                located = Path(str(file.locate()))
+                return located if located.is_file() else None
+    return None
+
+
+def _boot(qemu: str, image: Path, program: Path, inputs: bytes, folder: Path, deadline: float) -> tuple[bytes, str]:
+    """Outputs and log of one execution."""
+    if len(inputs) > _ROOM:
+        raise DeviceError(f"the firmware has room for {_ROOM:,} bytes of inputs; the sample has {len(inputs):,}")
+    (folder / "inputs.bin").write_bytes(inputs)
+    serial, stub = folder / "serial.log", folder / "gdb"
+    command = [
+        *(qemu, "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-semihosting", "-S"),
+        *("-serial", f"file:{_escaped(serial)}", "-kernel", str(image)),
+        *("-chardev", f"socket,id=gdb,path={_escaped(stub)},server=on,wait=off", "-gdb", "chardev:gdb"),
+        *("-device", f"loader,file={_escaped(program)},addr={_PROGRAM:#x},force-raw=on"),
+        *("-device", f"loader,file={_escaped(folder / 'inputs.bin')},addr={_INPUTS:#x},force-raw=on"),
+    ]
+    with (folder / "qemu.log").open("wb") as errors:
+        emulator = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True
+        )
+    try:
+        connection = GdbStub(stub, deadline, lambda: emulator.poll() is None)
+        addresses = _addresses(image)
+        connection.write(addresses[_NPU_INIT], _RETURN_0)
+        for name in (_EXIT, _FAULT):
+            connection.set_breakpoint(addresses[name])
+        stopped = connection.resume()
+        log = _log(serial)
+        if stopped == addresses[_FAULT]:
+            raise DeviceError(f"the firmware crashed (HardFault){_ending(log)}", log)
+        copied = re.search(rf"output tensor/s worth (\d+) bytes copied to {_OUTPUTS:#x}", log)
+        if copied is None or int(copied[1]) > _ROOM:
+            raise DeviceError(f"the firmware ended without outputs{_ending(log)}", log)
+        return connection.read(_OUTPUTS, int(copied[1])), log
+    except DeviceError as error:
+        if error.log:
+            raise
+        log = _log(serial) + _log(folder / "qemu.log")
+        raise DeviceError(f"{error}{_ending(log)}", log) from error
+    finally:
+        kill_group(emulator)
+
+
+def _escaped(path: Path) -> str:
+    """A path within an option of QEMU, where a comma ends a value."""
+    return str(path.resolve()).replace(",", ",,")
+
+
+def _log(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _ending(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()]
+    lines = [line for line in lines if "E [ExecuTorch" in line or line.startswith("ERROR")] or lines[-6:]
+    return "; its log ends with:\n  " + "\n  ".join(lines) if lines else ""
+
+
+def _tensors(raw: bytes, outputs: tuple[OutputSpec, ...], log: str) -> list[DeviceTensor]:
+    """The outputs, which the firmware writes one after the other."""
+    sizes = [output.size_bytes for output in outputs]
+    if sum(sizes) != len(raw):
+        raise DeviceError(f"the firmware returned {len(raw):,} bytes, the program's outputs have {sum(sizes):,}", log)
+    tensors, place = [], 0
+    for output, size in zip(outputs, sizes, strict=True):
+        content = raw[place : place + size]
+        tensors.append(DeviceTensor(dtype=output.dtype, shape=output.shape, content=content))
+        place += size
+    return tensors

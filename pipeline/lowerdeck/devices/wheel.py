@@ -1,0 +1,80 @@
+"""What wheel_runner.py is sent and what it answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.contracts.devices import DeviceError, DeviceTensor, Execution, Job
+
+RUNNER = Path(__file__).with_name("wheel_runner.py").resolve()
+_MAX_HEAD_BYTES = 1 << 26
+
+
+def request(job: Job, num_threads: int) -> bytes:
+    """The runner's standard input for a job."""
+    program = job.program.read_bytes()
+    head = {
+        "program_bytes": len(program),
+        "samples": [[_described(tensor) for tensor in sample] for sample in job.samples],
+        "warm_up": job.warm_up,
+        "repetitions": job.repetitions,
+        "profile": job.profile,
+        "keeps_state": job.keeps_state,
+        "num_threads": num_threads,
+    }
+    inputs = b"".join(tensor.content for sample in job.samples for tensor in sample)
+    return json.dumps(head).encode() + b"\n" + program + inputs
+
+
+def execution(answer: bytes, log: str, what: str) -> Execution:
+    """The runner's answer.
+
+    Args:
+        answer: Its standard output.
+        log: Its standard error.
+        what: The device, for messages.
+
+    Raises:
+        DeviceError: it is not an answer of the runner, or was cut.
+    """
+    line, separator, content = answer.partition(b"\n")
+    try:
+        if not separator or len(line) > _MAX_HEAD_BYTES:
+            raise ValueError("there is no first line")
+        head = json.loads(line)
+        sizes = [output["bytes"] for sample in head["outputs"] for output in sample]
+        if len(content) != sum(sizes) + head["etdump_bytes"] or min([0, *sizes]) < 0:
+            raise ValueError(f"{len(content)} bytes follow where {sum(sizes) + head['etdump_bytes']} are announced")
+        outputs, place = [], 0
+        for sample in head["outputs"]:
+            tensors = []
+            for output in sample:
+                end = place + output["bytes"]
+                tensors.append(
+                    DeviceTensor(
+                        dtype=str(output["dtype"]), shape=tuple(map(int, output["shape"])), content=content[place:end]
+                    )
+                )
+                place = end
+            outputs.append(tensors)
+        return Execution(
+            outputs=outputs,
+            latencies_ms=[float(nanoseconds) / 1e6 for nanoseconds in head["latencies_ns"]],
+            metrics={str(name): float(value) for name, value in head["metrics"].items()},
+            etdump=content[place:] or None,
+            log=log,
+            notes=(f"executed by {head['runtime']}",),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DeviceError(f"{what} answered something else than outputs: {error}", log) from error
+
+
+def _described(tensor: DeviceTensor) -> dict[str, Any]:
+    return {
+        "dtype": tensor.dtype,
+        "shape": tensor.shape,
+        "dim_order": tensor.dim_order or tuple(range(len(tensor.shape))),
+        "bytes": len(tensor.content),
+    }

@@ -1,0 +1,41 @@
+"""The device that the configuration chooses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowerdeck.execution.resolved_config import section
+
+if TYPE_CHECKING:
+    from lowerdeck.config.schema import DeviceConfig
+    from lowerdeck.steps.measure import Place, Settings
+
+
+def chosen_device() -> DeviceConfig | None:
+    """The section `device`; None where it names none."""
+    from lowerdeck.config.schema import DeviceConfig
+
+    device = section(DeviceConfig)
+    return None if device.kind is None else device
+
+
+def samples(device: DeviceConfig, evaluated: list[int]) -> list[int]:
+    """The samples that the device executes: some of those that `evaluated` lists, at even distances."""
+    count = min(len(evaluated), device.num_samples)
+    return [evaluated[position * len(evaluated) // count] for position in range(count)]
+
+
+def place_and_settings(device: DeviceConfig) -> tuple[Place, Settings]:
+    """The device, and how the configuration wants it to execute."""
+    from lowerdeck import devices
+    from lowerdeck.steps.measure import Place, Settings
+
+    assert device.kind is not None
+    module = devices.source(device.kind)
+    settings = Settings(
+        warm_up=device.warm_up,
+        repetitions=device.repetitions,
+        profile=device.profile,
+        timeout_s=device.timeout_s,
+    )
+    return Place(name=device.name, module=module, options=module.Options(**device.options)), settings

@@ -1,0 +1,174 @@
+"""What a measurement says of a build: outputs on the device against the host's, and metrics, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.lowering import ProgramTensor
+from lowerdeck.contracts.samples import Dataset, finite_sample
+from lowerdeck.evaluation.intervals import HIGH, LOW, share_with_interval
+from lowerdeck.runtime.floats import from_program, to_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lowerdeck.runtime.floats import FloatProgram
+    from lowerdeck.steps.measure import Measurement
+
+DEVICE_FAILURE = "device_failure"
+"""Metric: why the device's runtime cannot execute the program; only there where it cannot."""
+
+
+def encoded_samples(
+    dataset: Dataset, indices: Sequence[int], inputs: Sequence[ProgramTensor]
+) -> list[tuple[torch.Tensor, ...]]:
+    """Evaluation samples as inputs of the program.
+
+    Args:
+        dataset: The dataset.
+        indices: Of the samples, in the evaluation split.
+        inputs: The program's inputs in its manifest.
+
+    Raises:
+        LowerdeckError: a sample is not finite, or does not fit the program.
+    """
+    return [
+        tuple(
+            to_program(value, tensor)
+            for value, tensor in zip(finite_sample(dataset.evaluation, index).inputs, inputs, strict=True)
+        )
+        for index in indices
+    ]
+
+
+def labels_of(dataset: Dataset, indices: Sequence[int]) -> list[int | None]:
+    """Class of each sample; None where it has none, or where the data is random."""
+    return [None if dataset.structural else dataset.evaluation[index].label for index in indices]
+
+
+def host_outputs(
+    open_program: Callable[[], FloatProgram], samples: Sequence[tuple[torch.Tensor, ...]]
+) -> tuple[list[tuple[torch.Tensor, ...]] | None, str]:
+    """Outputs on this host, each sample's those of a program that was just loaded, and by what they were computed.
+
+    None, and the reason, where this host cannot execute the program.
+    """
+    try:
+        program, outputs = open_program().program, []
+        for sample in samples:
+            program.reset()
+            outputs.append(program(sample))
+    except ProgramError as error:
+        return None, str(error)
+    return outputs, program.executor
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputDifference:
+    """Outputs on the device against those on the host, over all samples and elements."""
+
+    exact_share: float
+    """Share of elements that are equal bit for bit."""
+    max_error: float
+    """Largest difference, in the units of the output's real values."""
+    max_error_lsb: float | None
+    """The same in steps of the output's quantization; None where an output has none."""
+    by_output: Mapping[int, float] = field(default_factory=dict)
+    """Largest difference of each output that differs."""
+
+
+def output_difference(
+    device: Sequence[Sequence[torch.Tensor]],
+    host: Sequence[Sequence[torch.Tensor]],
+    steps: Sequence[float | None],
+) -> OutputDifference:
+    """Compare outputs of the same samples.
+
+    Args:
+        device: Outputs of every sample on the device.
+        host: On the host, with the same shapes and element types.
+        steps: Quantization step of each output, in real values per step; None where it has none. An integer output
+            differs by one step where its integers differ by one.
+    """
+    equal = total = 0
+    largest, largest_lsb, by_output = 0.0, 0.0, dict[int, float]()
+    known = all(step is not None for step in steps)
+    for ours, theirs in zip(device, host, strict=True):
+        for index, (one, other, step) in enumerate(zip(ours, theirs, steps, strict=True)):
+            same = (one == other) | (one.isnan() & other.isnan()) if one.is_floating_point() else one == other
+            equal, total = equal + int(same.sum()), total + one.numel()
+            differences = (one.to(torch.float64) - other.to(torch.float64)).abs()[~same]
+            if not differences.numel():
+                continue
+            # NaN or infinity on one side alone is as different as can be.
+            found = float(differences.nan_to_num(nan=float("inf")).max())
+            is_integer = not one.is_floating_point()
+            real = found * step if is_integer and step is not None else found
+            largest, by_output[index] = max(largest, real), max(by_output.get(index, 0.0), real)
+            if step is not None:
+                largest_lsb = max(largest_lsb, found if is_integer else found / step)
+    return OutputDifference(
+        exact_share=equal / total if total else 1.0,
+        max_error=largest,
+        max_error_lsb=largest_lsb if known else None,
+        by_output=by_output,
+    )
+
+
+def device_metrics(
+    measurement: Measurement,
+    host: tuple[Sequence[Sequence[torch.Tensor]] | None, str],
+    described: Sequence[ProgramTensor],
+    steps: Sequence[float | None],
+    labels: Sequence[int | None],
+) -> dict[str, Any]:
+    """The metrics of build/measure/metrics.json.
+
+    Args:
+        measurement: What the device returned.
+        host: Result of `host_outputs` for the same samples.
+        described: The program's outputs in its manifest.
+        steps: Quantization step of each output, None where it has none.
+        labels: Class of every sample; None where it has none.
+    """
+    image = measurement.image
+    metrics: dict[str, Any] = {
+        "device": measurement.device,
+        "device_provenance": measurement.provenance.by(measurement.device),
+        "device_program_sha256": measurement.program_sha256,
+        "device_runtime": "unknown" if image is None else f"{image.name} {image.version}",
+        "device_runtime_sha256": "unknown" if image is None or image.sha256 is None else image.sha256,
+    }
+    if measurement.failure is not None:
+        return metrics | {DEVICE_FAILURE: measurement.failure}
+    metrics["num_device_samples"] = len(measurement.outputs)
+    computed, executor = host
+    metrics["device_compared_with"] = executor if computed is not None else f"nothing: {executor}"
+    if computed is not None:
+        found = output_difference(measurement.outputs, computed, steps)
+        metrics |= {"device_exact_share": found.exact_share, "device_max_error": found.max_error}
+        if found.max_error_lsb is not None:
+            metrics["device_error_lsb"] = found.max_error_lsb
+    metrics |= _accuracy(measurement, described, labels)
+    for metric in measurement.metrics:
+        metrics[metric.key] = metric.value
+        if metric.low is not None and metric.high is not None:
+            metrics |= {metric.key + LOW: metric.low, metric.key + HIGH: metric.high}
+    return metrics
+
+
+def _accuracy(
+    measurement: Measurement, described: Sequence[ProgramTensor], labels: Sequence[int | None]
+) -> dict[str, float]:
+    """Top-1 accuracy on the device with its interval; nothing without labels or class scores."""
+    first = [from_program(outputs[0], described[0]) for outputs in measurement.outputs]
+    if not first or any(label is None for label in labels) or any(scores.ndim != 2 for scores in first):
+        return {}
+    hits = np.array([int(scores.argmax()) == label for scores, label in zip(first, labels, strict=True)])
+    return share_with_interval("device_accuracy", hits)

@@ -1,0 +1,137 @@
+"""A board by ssh: OpenSSH's server on this machine, and what becomes of connections that fail."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lowerdeck.contracts.devices import DeviceError
+from lowerdeck.devices import linux_ssh
+from tests.devices.programs import firsts, floats, needs_ssh, self_test_job
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[linux_ssh.Options]:
+    """A server that lets this user in with a key of its own."""
+    folder = tmp_path_factory.mktemp("sshd")
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    shutil.copy(folder / "user.pub", folder / "authorized")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = folder / "sshd_config"
+    config.write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'authorized'}\n"
+        f"PidFile {folder / 'pid'}\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"
+    )
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # the server's own, which its service would make
+    server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and server.poll() is None:
+            with socket.socket() as attempt:
+                if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield linux_ssh.Options(
+            host="127.0.0.1",
+            port=port,
+            user=getpass.getuser(),
+            identity_file=str(folder / "user"),
+            python=sys.executable,
+            ssh_options=["StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={folder / 'known'}"],
+        )
+    finally:
+        server.kill()
+        server.wait()
+
+
+@needs_ssh
+def test_a_hundred_samples_over_one_connection(board: linux_ssh.Options, tmp_path: Path) -> None:
+    samples = [[floats(number)] for number in range(100)]
+    one, times = self_test_job(tmp_path, samples=samples[:1]), []
+    for job in (one, self_test_job(tmp_path, samples=samples, repetitions=6, profile=True)):
+        start = time.monotonic()
+        executed = linux_ssh.execute(board, job)
+        times.append(time.monotonic() - start)
+    assert firsts(executed, 1) == [[number * number + number] for number in range(100)]
+    assert len(executed.latencies_ms) == 6
+    assert executed.etdump
+    assert re.match(r"executed by executorch 1\.\S+, \w+", executed.notes[0])
+    assert times[1] - times[0] < 100 * 0.05, "at most 50 ms a sample beyond execution"
+
+
+@needs_ssh
+def test_a_connection_that_dies_midway(board: linux_ssh.Options, tmp_path: Path) -> None:
+    def strike() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):  # it ended meanwhile
+                    # The runner on the "board", which no other test starts this way.
+                    if process.name().startswith("python") and "exec(compile(sys.stdin" in " ".join(process.cmdline()):
+                        process.kill()
+                        return
+            time.sleep(0.01)
+
+    striker = threading.Thread(target=strike)
+    striker.start()
+    with pytest.raises(DeviceError, match=r"the board \S+@127.0.0.1 ended with"):
+        linux_ssh.execute(board, self_test_job(tmp_path, repetitions=1_000_000))
+    striker.join()
+
+
+@needs_ssh
+def test_a_board_that_is_absent_or_lacks_executorch(board: linux_ssh.Options, tmp_path: Path) -> None:
+    absent = linux_ssh.Options(host="127.0.0.1", port=1)
+    with pytest.raises(DeviceError, match=r"(?s)ended with status 255; .*Connection refused.*Try `ssh -T"):
+        linux_ssh.execute(absent, self_test_job(tmp_path))
+    bare = linux_ssh.Options(**{**vars(board), "python": "no-such-python"})
+    with pytest.raises(DeviceError, match=r"(?s)ended with status 127.*pip install executorch"):
+        linux_ssh.execute(bare, self_test_job(tmp_path))
+
+
+@needs_ssh
+def test_a_board_that_hangs_is_left(board: linux_ssh.Options, tmp_path: Path) -> None:
+    script = tmp_path / "hangs"
+    script.write_text("#!/bin/sh\nsleep 600\n")
+    script.chmod(0o755)
+    hanging = linux_ssh.Options(**{**vars(board), "python": str(script)})
+    with pytest.raises(DeviceError, match=r"did not finish within 3 s"):
+        linux_ssh.execute(hanging, self_test_job(tmp_path, timeout_s=3.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": "-oProxyCommand=touch /tmp/x"}, "host is '-oProxyCommand=touch /tmp/x'"),
+        ({"host": "a b"}, "host is 'a b'"),
+        ({"host": ""}, "it must be a name or an address"),
+        ({"host": "pi", "user": "-l"}, "user is '-l'"),
+        ({"host": "pi", "port": 0}, "port is 0; it must be 1 to 65535"),
+        ({"host": "pi", "num_threads": 0}, "num_threads is 0"),
+    ],
+)
+def test_options_that_ssh_would_misread(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        linux_ssh.Options(**options)  # type: ignore[arg-type]
+
+
+def test_a_client_that_is_missing() -> None:
+    missing = linux_ssh.describe(linux_ssh.Options(host="pi", ssh="no-such-ssh")).missing
+    assert [part.how for part in missing] == ["apt-get install openssh-client"]
