@@ -34,12 +34,17 @@ def test_an_unknown_kind_is_refused_with_those_that_exist() -> None:
         devices.source("host_nativ")
 
 
+BOARD = """from dataclasses import dataclass
+@dataclass(frozen=True)
+class Options: ...
+def describe(options): ...
+"""
+
+
 def test_a_module_of_ones_own_needs_permission_and_all_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "boards_of_mine.py").write_text(
-        "from dataclasses import dataclass\n@dataclass\nclass Options: ...\ndef describe(options): ...\n"
-    )
+    (tmp_path / "boards_of_mine.py").write_text(BOARD)
     package = tmp_path / "shelf_of_mine"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -48,9 +53,7 @@ def test_a_module_of_ones_own_needs_permission_and_all_its_parts(
     board = DeviceConfig(name="mine", kind="shelf_of_mine.board")
     with pytest.raises(ConfigurationError, match=re.escape("plugins: [shelf_of_mine]")):
         opened(board)
-    with pytest.raises(
-        ConfigurationError, match="must define Options, describe, execute at its top level; it lacks execute"
-    ):
+    with pytest.raises(ConfigurationError, match=r"must define .*; it lacks execute"):
         opened(board, ["shelf_of_mine"])
     (package / "whole.py").write_text((package / "board.py").read_text() + "def execute(options, job): ...\n")
     assert opened(DeviceConfig(name="mine", kind="shelf_of_mine.whole"), ["shelf_of_mine"])
