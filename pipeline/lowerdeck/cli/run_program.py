@@ -36,7 +36,7 @@ class Executed:
     load_s: float
     """Time to open the program, without importing PyTorch."""
     latencies_ms: tuple[float, ...]
-    """Time of each run in order, on this host and not on the device; the mean of its batch where several ran at once."""
+    """Time of each run in order, on this host and not on the device: its share of that of its batch."""
     written: tuple[Path, ...]
     """Files with outputs."""
 

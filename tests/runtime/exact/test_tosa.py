@@ -80,7 +80,7 @@ def test_weights_that_are_computed_are_refused() -> None:
     inputs = [graph.input((1, 3, 3, 4), "int8"), weights, bias, *zeros]
     values = [0] * 4, [1, 1], [1, 1], False, graph.int32
     data = graph.finished(graph.add("CONV2D", "Conv2d", inputs, (1, 3, 3, 2), "int32", *values))
-    with pytest.raises(UnsupportedGraphError, match="operator CONV2D .* takes input 1 from a computation"):
+    with pytest.raises(UnsupportedGraphError, match=r"operator CONV2D .* takes input 1 from a computation"):
         TosaProgram(read_tosa_graph(data))
 
 
