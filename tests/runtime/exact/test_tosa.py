@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lowerdeck.formats.tosa_graph import read_tosa_graph
+from lowerdeck.runtime.exact import accumulate
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from lowerdeck.runtime.exact.tosa import TosaProgram
 from tests.runtime.exact.graphs import Graph, check, random_inputs
@@ -101,3 +102,22 @@ def test_a_gpu_computes_the_same_integers() -> None:
     on_cpu = TosaProgram(read_tosa_graph(data))(inputs)
     on_gpu = TosaProgram(read_tosa_graph(data), torch.device("cuda"))(inputs)
     assert all(torch.equal(first, second) for first, second in zip(on_cpu, on_gpu, strict=True))
+
+
+def test_accumulators_are_compared_as_integers() -> None:
+    """In float32, which holds the sums, 2^24 + 1 would equal 2^24."""
+    graph = Graph()
+    weights, bias = graph.constant(np.full((1, 1, 1, 1), -1), "int8"), graph.constant([2**24 - 128], "int32")
+    inputs = [graph.input((1, 2, 2, 1), "int8"), weights, bias, *[graph.constant([0], "int8")] * 2]
+    values = [1, 1, 1, 1], [1, 1], [1, 1], False, graph.int32
+    total = graph.add("CONV2D", "Conv2d", inputs, (1, 4, 4, 1), "int32", *values)
+    limit = graph.constant(np.full((1, 1, 1, 1), 2**24 + 1), "int32")
+    data = graph.finished(graph.add("EQUAL", "Equal", [total, limit], (1, 4, 4, 1), "bool"))
+    check(data, [torch.full((2, 1, 2, 2, 1), 127, dtype=torch.int8)])
+    check(data, [torch.full((2, 1, 2, 2, 1), -128, dtype=torch.int8)])
+
+
+def test_sums_that_no_arithmetic_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accumulate, "FLOAT64_LIMIT", 1000)
+    with pytest.raises(UnsupportedGraphError, match=r"operator CONV2D \(tensor 'conv2d_\d+'\) has sums of up to"):
+        TosaProgram(read_tosa_graph(network()))
