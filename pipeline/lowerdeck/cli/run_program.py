@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     import torch
 
     from lowerdeck.runtime.loading import Resolver
-    from lowerdeck.runtime.program import MethodInfo, ValueInfo
+    from lowerdeck.runtime.program import HostProgram, MethodInfo, ValueInfo
+
+_BATCH_SIZE = 8
+"""Most runs that are executed at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,7 @@ class Executed:
     load_s: float
     """Time to open the program, without importing PyTorch."""
     latencies_ms: tuple[float, ...]
-    """Time of each run in order, on this host and not on the device."""
+    """Time of each run in order, on this host and not on the device: its share of that of its batch."""
     written: tuple[Path, ...]
     """Files with outputs."""
 
@@ -94,19 +97,16 @@ def run_program(
     elif output is not None:
         listed = "; ".join(map(str, expected.inputs))
         raise LowerdeckError(f"method {method!r} takes {len(expected.inputs)} inputs ({listed}) and none were given")
-    latencies_ms, written = [], []
-    for run in runs:
-        start = time.perf_counter()
-        try:
-            values = opened(run.inputs, method=method)
-        except LowerdeckError as error:
-            raise LowerdeckError(f"{run.source}: {error}" if run.source else str(error)) from error
-        latencies_ms.append(1000 * (time.perf_counter() - start))
+    in_batches = len(runs) > 1 and opened.is_cross_checkable(method)
+    latencies_ms: list[float] = []
+    written: list[Path] = []
+    for run, values, latency_ms in _executed(opened, method, runs, _BATCH_SIZE if in_batches else 1):
+        latencies_ms.append(latency_ms)
         if output is not None:
             written += _write(output / run.name, values, expected.outputs)
     return Executed(
         methods=opened.methods,
-        executor=opened.executor,
+        executor=opened.batch_executor(method) if in_batches else opened.executor,
         load_s=load_s,
         latencies_ms=tuple(latencies_ms),
         written=tuple(written),
@@ -164,6 +164,26 @@ def run_on_device(
     if written:
         lines.append(f"{len(written)} files written, the first is {written[0]}")
     return lines
+
+
+def _executed(
+    opened: HostProgram, method: str, runs: Sequence[Run], batch_size: int
+) -> Iterator[tuple[Run, tuple[Any, ...], float]]:
+    """Every run with its outputs and its time in ms; the first one is held against the references of host twins."""
+    for position in range(0, len(runs), batch_size):
+        batch = runs[position : position + batch_size]
+        start = time.perf_counter()
+        try:
+            if batch_size == 1:
+                outputs = [opened(batch[0].inputs, method=method)]
+            else:
+                check = [0] if position == 0 else []
+                outputs = opened.calls([run.inputs for run in batch], method=method, cross_check=check)
+        except LowerdeckError as error:
+            source = ", ".join(run.source for run in batch if run.source)
+            raise LowerdeckError(f"{source}: {error}" if source else str(error)) from error
+        latency_ms = 1000 * (time.perf_counter() - start) / len(batch)
+        yield from ((run, values, latency_ms) for run, values in zip(batch, outputs, strict=True))
 
 
 def describe(program: Path, executed: Executed) -> list[str]:

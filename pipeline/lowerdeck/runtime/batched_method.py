@@ -214,11 +214,17 @@ def _check_batchable(method: Method) -> None:
 
 
 def _opened(twin: Twin) -> tuple[BatchTwin | None, str]:
-    """A twin's executor for batches and its description; None with the reason where it has none."""
+    """A twin's executor for batches and its description; None with the reason where it has none.
+
+    Raises:
+        ProgramError: its graph is damaged.
+    """
     if not is_batchable(twin):
         return None, twin.description
     try:
         opened = twin.batched()
     except UnsupportedGraphError as error:
         return None, f"{twin.description} (the exact executor lacks this: {error})"
+    except ValueError as error:
+        raise ProgramError(f"a host twin cannot be executed in batches: {error}") from error
     return opened, opened.description

@@ -74,7 +74,6 @@ class Interpreter:
             LowerdeckError: a delegate has no host twin.
         """
         self._methods = {}
-        self._batched: dict[str, BatchedMethod] = {}
         self._parts = {method.name: (method, [find_twin(each) for each in method.delegates]) for method in methods}
         for name, (method, twins) in self._parts.items():
             self._methods[name] = BoundMethod(method, twins)
@@ -85,19 +84,16 @@ class Interpreter:
         return self._methods[method].run(inputs)
 
     def batched(self, method: str) -> BatchedMethod | None:
-        """`method` for several samples at once; None where it has no twin that gains from it.
+        """`method` for several samples at once, with memory of its own; None where it has no twin that gains from it.
 
         Raises:
             UnbatchableError: it has state or control flow.
+            ProgramError: the graph of a twin is damaged.
         """
         from lowerdeck.runtime.batched_method import BatchedMethod, is_batchable
 
-        described_method, twins = self._parts[method]
-        if not any(map(is_batchable, twins)):
-            return None
-        if method not in self._batched:
-            self._batched[method] = BatchedMethod(described_method, twins)
-        return self._batched[method]
+        stored, twins = self._parts[method]
+        return BatchedMethod(stored, twins) if any(map(is_batchable, twins)) else None
 
     def reset(self) -> None:
         """Give the state of all methods its initial values."""

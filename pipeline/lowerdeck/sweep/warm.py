@@ -77,6 +77,7 @@ LOWERING = WarmProcess(
         *("lowerdeck.steps.evaluate", "lowerdeck.evaluation.layerwise_sqnr", "lowerdeck.evaluation.gates"),
         *("lowerdeck.firmware.vector", "lowerdeck.metrics.sqnr", "lowerdeck.quantization.annotation"),
         *("lowerdeck.runtime.interpreter", "lowerdeck.backends.neutron.twin", "lowerdeck.runtime.tosa_twin"),
+        "lowerdeck.runtime.exact.tosa_twin",
         *("lowerdeck.runtime.native", "lowerdeck.runtime.twins", "lowerdeck.backends.xnnpack.partitioner"),
         *("lowerdeck.backends.ethos_u.partitioner", "lowerdeck.backends.ethos_u.quantizer"),
         *("lowerdeck.backends.ethos_u.vela", "lowerdeck.delegation.rejections.rejection"),

@@ -61,10 +61,8 @@ def _extreme_of(function: Callable[..., Tensor]) -> Prepare:
 
 def _comparing(function: Callable[[Tensor, Tensor], Tensor]) -> Prepare:
     def prepare(node: Node) -> Prepared:
-        operands = node.operands[:2]
-        if any(each.dtype not in TORCH_DTYPES for each in operands):
-            raise node.unsupported(f"compares {operands[0].dtype}")
-        return Prepared(lambda inputs: function(inputs[0], inputs[1]))
+        dtype = TORCH_DTYPES[node.operands[0].dtype]
+        return Prepared(lambda inputs: function(integers(inputs[0], dtype), integers(inputs[1], dtype)))
 
     return prepare
 

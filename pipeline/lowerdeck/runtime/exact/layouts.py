@@ -137,7 +137,7 @@ def _positions(outputs: int, inputs: int, numerator: int, denominator: int, offs
     """The two neighbouring input positions of every output position, and the distance from the first."""
     at = torch.arange(outputs, dtype=torch.int64) * denominator + offset
     first = torch.div(at, numerator, rounding_mode="floor")
-    return [first.clamp(min=0), (first + 1).clamp(max=inputs - 1), at - first * numerator]
+    return [first.clamp(0, inputs - 1), (first + 1).clamp(0, inputs - 1), at - first * numerator]
 
 
 PREPARE: dict[str, Prepare] = {

@@ -129,7 +129,10 @@ class TosaProgram:
         if operator.name not in PREPARE:
             raise UnsupportedGraphError(f"operator {operator.name} (tensor {result.name!r}) is missing")
         node = self._node(operator, result)
-        prepared = PREPARE[operator.name](node)
+        try:
+            prepared = PREPARE[operator.name](node)
+        except OverflowError as error:
+            raise node.unsupported(f"has {error}") from error
         low = node.output.low if prepared.low is None else prepared.low
         high = node.output.high if prepared.high is None else prepared.high
         self._operands[result.name] = replace(node.output, low=low, high=high)

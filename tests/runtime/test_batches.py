@@ -1,0 +1,60 @@
+"""lowerdeck.runtime.batches: order, batches, and which samples the reference executes as well."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.lowering import ProgramTensor
+from lowerdeck.formats.pte import DelegateCall
+from lowerdeck.runtime.batches import Engine, executed
+from lowerdeck.runtime.floats import FloatProgram
+from tests.runtime.test_batched_method import Doubling, program
+from tests.runtime.test_interpreter_by_hand import spec
+
+
+def opened(twin: Doubling) -> FloatProgram:
+    tensor = ProgramTensor(name="x", dtype="float32", shape=(3,), dim_order=(0,))
+    return FloatProgram(program(twin, [spec(3), spec(3)], DelegateCall(0, (0, 1))), [tensor], [tensor])
+
+
+def load(index: int) -> tuple[str, tuple[torch.Tensor, ...]]:
+    return f"sample {index}", (torch.full((3,), float(index)),)
+
+
+@pytest.mark.parametrize("name", ["exact", "reference"])
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_results_are_in_order(name: str, batch_size: int) -> None:
+    engine = Engine(name=name, batch_size=batch_size, num_cross_checked=2)  # type: ignore[arg-type]
+    found = list(executed(opened(Doubling()), range(11), load, engine))
+    assert [(label, output.tolist()) for label, (output,) in found] == [
+        (f"sample {index}", [2.0 * index] * 3) for index in range(11)
+    ]
+    assert list(executed(opened(Doubling()), [], load, engine)) == []
+
+
+def test_the_seed_draws_the_samples_that_are_checked() -> None:
+    samples = range(100, 200)
+    first, again = (Engine(seed=1).cross_checked(opened(Doubling()), samples) for _ in range(2))
+    assert first == again
+    assert len(first) == 16
+    assert first <= set(samples)
+    assert first != Engine(seed=2).cross_checked(opened(Doubling()), samples)
+    assert len(Engine(num_cross_checked=500).cross_checked(opened(Doubling()), samples)) == 100
+    assert Engine(name="reference").cross_checked(opened(Doubling()), samples) == frozenset()
+
+
+def test_a_difference_fails_only_where_it_is_looked_for() -> None:
+    with pytest.raises(LowerdeckError, match="differ"):
+        list(executed(opened(Doubling(wrong=True)), range(6), load, Engine(num_cross_checked=1)))
+    assert len(list(executed(opened(Doubling(wrong=True)), range(6), load, Engine(num_cross_checked=0)))) == 6
+
+
+def test_the_executor_says_how_many_samples_were_checked() -> None:
+    text = Engine().executor(opened(Doubling()), range(20))
+    assert "doubling at once" in text
+    assert text.endswith("; 16 of 20 samples cross-checked with the reference")
+    assert "cross-checked" not in Engine(num_cross_checked=0).executor(opened(Doubling()), range(20))
+    assert "doubling twin" in Engine(name="reference").executor(opened(Doubling()), range(20))
+    assert "cross-checked" not in Engine().executor(opened(Doubling(missing="ERF")), range(20))
