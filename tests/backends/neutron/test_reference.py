@@ -30,9 +30,10 @@ from lowerdeck.backends.neutron.converter import (
 )
 from lowerdeck.backends.neutron.reference import neutron_converter, neutron_library_utils
 from lowerdeck.backends.neutron.reference.kernel_selection import FILE_NAME
-from lowerdeck.backends.neutron.reference.litert import BUILTIN_OPERATORS, read_graph
+from lowerdeck.backends.neutron.reference.litert import read_graph
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, pack_microcode, unpack_microcode
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
+from lowerdeck.formats.litert import BUILTIN_OPERATORS
 
 PROJECT_ROOT = Path(reference.__file__).parents[4]
 

@@ -8,14 +8,8 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-from lowerdeck.backends.neutron.reference.litert import (
-    CUSTOM_OPERATOR,
-    IDENTIFIER,
-    NEUTRON_GRAPH,
-    Graph,
-    LitertTensor,
-    Quantization,
-)
+from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, Graph, LitertTensor, Quantization
+from lowerdeck.formats.litert import CUSTOM_OPERATOR, IDENTIFIER
 
 _SCHEMA_VERSION = 3
 _UINT8 = 3
