@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,9 +19,15 @@ from lowerdeck.backends.neutron.reference.litert import operator_names
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import TensorSpec
+from lowerdeck.runtime.exact.litert_ports import Port
+from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from lowerdeck.runtime.interpreter import StoredTwin, Twin
 from lowerdeck.runtime.tensors import dtype_of
 
+if TYPE_CHECKING:
+    from lowerdeck.runtime.exact.litert_twin import ExactLitertTwin
+
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 DELEGATE_ID = "NeutronBackend"
 RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "BUILTIN"}
 """Lowerdeck's names of LiteRT's operator resolvers."""
@@ -110,19 +116,6 @@ def embedded_model(payload: bytes | memoryview) -> bytes | None:
     return unpack_microcode(microcode) if microcode.startswith(MAGIC) else None
 
 
-@dataclass(frozen=True)
-class _Port:
-    """One input or output of the LiteRT model."""
-
-    tensor: int
-    """Index of the LiteRT tensor."""
-    shape: tuple[int, ...]
-    argument: int
-    """Position among the delegate call's arguments."""
-    permutation: tuple[int, ...] | None
-    """The model's order of the argument's dimensions; None where they are equal."""
-
-
 class NeutronTwin:
     """The LiteRT model of one partition, with its interpreter and memory."""
 
@@ -142,8 +135,11 @@ class NeutronTwin:
         self._header = read_header(payload)
         resolver = right_resolver(model, resolver)
         self._interpreter = _litert_interpreter(model, resolver, num_threads)
-        self._inputs: list[_Port] = []
-        self._outputs: list[_Port] = []
+        self._model = model
+        self._resolver = resolver
+        self._inputs: list[Port] = []
+        self._outputs: list[Port] = []
+        self._sizes: list[tuple[int, ...]] = []
         self.description = f"LiteRT {resolver} kernels"
 
     def check(self, arguments: Sequence[TensorSpec]) -> None:
@@ -163,28 +159,53 @@ class NeutronTwin:
             raise ValueError(
                 f"its payload has {header.num_arguments} inputs, the program passes {len(arguments)} arguments"
             )
-        self._inputs = [_port(inputs, place, place, last, arguments) for place, last in header.inputs]
+        self._sizes = [spec.sizes for spec in arguments]
+        # A port's argument also counts the graph's inputs or outputs, so that this is the graph's order.
+        self._inputs = [_port(inputs, place, place, last, arguments) for place, last in sorted(header.inputs)]
         self._outputs = [
-            _port(outputs, place, header.num_arguments + place, last, arguments) for place, last in header.outputs
+            _port(outputs, place, header.num_arguments + place, last, arguments)
+            for place, last in sorted(header.outputs)
         ]
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> None:
         """Execute the model on the inputs among `arguments` and write the outputs among them."""
-        interpreter = self._interpreter
-        for port in self._inputs:
-            source = arguments[port.argument].numpy()
-            if port.permutation is not None:
-                source = source.transpose(port.permutation)
-            # Write into LiteRT's memory: set_tensor would need a dense copy. The view must not exist during invoke.
-            np.copyto(interpreter.tensor(port.tensor)(), source.reshape(port.shape))
-        interpreter.invoke()
-        for port in self._outputs:
-            result = interpreter.tensor(port.tensor)()
-            target = arguments[port.argument].numpy()
-            if port.permutation is not None:
-                target = target.transpose(port.permutation)
+        self._set_inputs(
+            self._interpreter,
+            [_permuted(arguments[port.argument].numpy(), port.permutation) for port in self._inputs],
+        )
+        self._interpreter.invoke()
+        for port, detail in zip(self._outputs, self._interpreter.get_output_details(), strict=True):
+            result = self._interpreter.tensor(detail["index"])()
+            target = _permuted(arguments[port.argument].numpy(), port.permutation)
             np.copyto(target, result.reshape(target.shape))
             del result
+
+    def batched(self) -> ExactLitertTwin:
+        """The executor of this graph for batches; the twin has been checked before.
+
+        Raises:
+            UnsupportedGraphError: it lacks an operator of the graph, or LiteRT's kernels that execute this partition.
+        """
+        if self._resolver != "reference":
+            raise UnsupportedGraphError(f"the arithmetic of LiteRT's {self._resolver} kernels")
+        from lowerdeck.runtime.exact.litert_twin import ExactLitertTwin
+
+        ports = self._inputs, self._outputs
+        return ExactLitertTwin(self._model, ports, self._sizes, self._header.num_arguments, self.tensors)
+
+    def tensors(self, indices: Sequence[int], inputs: Sequence[_Array]) -> list[_Array]:
+        """Tensors of the graph, computed by LiteRT, for the graph's inputs of one sample."""
+        interpreter = self._interpreter
+        if not {detail["index"] for detail in interpreter.get_output_details()}.issuperset(indices):
+            interpreter = _litert_interpreter(self._model, self._resolver, 1, experimental_preserve_all_tensors=True)
+        self._set_inputs(interpreter, inputs)
+        interpreter.invoke()
+        return [interpreter.get_tensor(index) for index in indices]
+
+    def _set_inputs(self, interpreter: Any, inputs: Sequence[_Array]) -> None:
+        for detail, values in zip(interpreter.get_input_details(), inputs, strict=True):
+            # Write into LiteRT's memory: set_tensor would need a dense copy. The view must not exist during invoke.
+            np.copyto(interpreter.tensor(detail["index"])(), values.reshape(detail["shape"]))
 
 
 def right_resolver(model: bytes, resolver: str) -> str:
@@ -199,7 +220,7 @@ def right_resolver(model: bytes, resolver: str) -> str:
 
 def _port(
     details: Sequence[Any], place: int, argument: int, channels_last: bool, arguments: Sequence[TensorSpec]
-) -> _Port:
+) -> Port:
     """Bind graph input or output number `place` of the LiteRT model to the argument.
 
     The converter preserves the graph's interface, so the header's maps contain indices of graph inputs and outputs.
@@ -218,10 +239,14 @@ def _port(
             f"its twin has {dtype} {list(given)} for argument {argument}, the program passes {dtype_of(spec)} "
             f"{list(shape)}"
         )
-    return _Port(detail["index"], given, argument, permutation)
+    return Port(argument, given, permutation)
 
 
-def _litert_interpreter(model: bytes, resolver: str, num_threads: int) -> Any:
+def _permuted(values: _Array, order: Sequence[int] | None) -> _Array:
+    return values if order is None else values.transpose(order)
+
+
+def _litert_interpreter(model: bytes, resolver: str, num_threads: int, **options: Any) -> Any:
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError as error:
@@ -231,6 +256,7 @@ def _litert_interpreter(model: bytes, resolver: str, num_threads: int) -> Any:
             model_content=model,
             num_threads=num_threads,
             experimental_op_resolver_type=OpResolverType[RESOLVERS[resolver]],
+            **options,
         )
         interpreter.allocate_tensors()
     except (RuntimeError, ValueError) as error:

@@ -100,13 +100,36 @@ class LitertProgram:
         Returns:
             For every output of the graph, int8 [b x shape].
         """
-        values, batch = self._given(inputs), len(inputs[0]) if inputs else 1
+        values = self._run(inputs, keep_all=False)
+        batch = len(inputs[0]) if inputs else 1
+        return [self._out(index, values[index], batch) for index in self._graph.outputs]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Indices of the graph's outputs among its tensors."""
+        return self._graph.outputs
+
+    def intermediates(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Every computed tensor by its index, in the order of the operators; see `__call__`.
+
+        An activation function or padding that is part of a convolution here leaves one tensor for both operators.
+        """
+        values = self._run(inputs, keep_all=True)
+        return {step.target: self._out(step.target, values[step.target], len(inputs[0])) for step in self._steps}
+
+    def describe(self, index: int) -> tuple[str, str]:
+        """Name of the operator that computes a tensor, and of the tensor."""
+        operator = next(step.operator.name for step in self._steps if step.target == index)
+        return operator, self._tensors[index].name
+
+    def _run(self, inputs: Sequence[Tensor], *, keep_all: bool) -> dict[int, Tensor]:
+        values = self._given(inputs)
         with exact_kernels():
             for bound in self._steps:
                 values[bound.target] = bound.step([values[index] for index in bound.sources])
-                for index in bound.released:
+                for index in () if keep_all else bound.released:
                     del values[index]
-        return [self._out(index, values[index], batch) for index in self._graph.outputs]
+        return values
 
     def _given(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
         values = dict(self._constants)
