@@ -33,7 +33,6 @@ from lowerdeck.backends.neutron.reference.kernel_selection import FILE_NAME
 from lowerdeck.backends.neutron.reference.litert import read_graph
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, pack_microcode, unpack_microcode
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
-from lowerdeck.formats.litert import BUILTIN_OPERATORS
 
 PROJECT_ROOT = Path(reference.__file__).parents[4]
 
@@ -302,10 +301,6 @@ def test_damaged_model_never_gives_another_error(lowered: Lowered) -> None:
             refused += 1
     assert refused > 0
 
-
-def test_operator_names_are_those_of_the_schema() -> None:
-    values = {name: value for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
-    assert {name: index for index, name in enumerate(BUILTIN_OPERATORS)} == values
 
 
 @pytest.mark.parametrize(
