@@ -13,6 +13,7 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from lowerdeck.runtime.exact.litert import LitertProgram
+from lowerdeck.runtime.exact.litert_graph import Numbers
 
 Shape = tuple[int, ...]
 _TYPES = {"int8": schema.TensorType.INT8, "int16": schema.TensorType.INT16, "int32": schema.TensorType.INT32}
@@ -91,7 +92,7 @@ def options(name: str, **values: Any) -> Any:
     return made
 
 
-def reference(content: bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def reference(content: bytes, inputs: Sequence[Numbers]) -> list[Numbers]:
     """The outputs of LiteRT's reference kernels for a batch, sample by sample: [b x shape] each."""
     interpreter = Interpreter(
         model_content=content, num_threads=1, experimental_op_resolver_type=OpResolverType.BUILTIN_REF
@@ -106,7 +107,7 @@ def reference(content: bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [np.stack(outputs) for outputs in zip(*found, strict=True)]
 
 
-def samples(content: bytes, batch: int = 3, seed: int = 0) -> list[np.ndarray]:
+def samples(content: bytes, batch: int = 3, seed: int = 0) -> list[Numbers]:
     """A batch of random int8 inputs; the first sample has only the two extreme values."""
     rng = np.random.default_rng(seed)
     made = []
@@ -117,7 +118,7 @@ def samples(content: bytes, batch: int = 3, seed: int = 0) -> list[np.ndarray]:
     return made
 
 
-def check_equal(content: bytes, batch: int = 3, seed: int = 0) -> list[np.ndarray]:
+def check_equal(content: bytes, batch: int = 3, seed: int = 0) -> list[Numbers]:
     """The outputs, after asserting that the exact program and the reference give the same integers."""
     inputs = samples(content, batch, seed)
     expected = reference(content, inputs)

@@ -19,7 +19,7 @@ from lowerdeck.backends.neutron.reference.litert import operator_names
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import TensorSpec
-from lowerdeck.runtime.exact.litert_ports import Port
+from lowerdeck.runtime.exact.litert_graph import Port
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from lowerdeck.runtime.interpreter import StoredTwin, Twin
 from lowerdeck.runtime.tensors import dtype_of

@@ -52,7 +52,7 @@ class GraphTensor:
     @property
     def is_int8(self) -> bool:
         """Whether it is int8 with one scale for the whole tensor, as all activations of the Neutron flow are."""
-        return self.dtype == "int8" and len(self.scales) == 1
+        return self.dtype == "int8" and len(self.scales) == 1 and -128 <= self.zero_point <= 127
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,6 +110,18 @@ class LitertGraph:
     """Indices of the graph's outputs."""
 
 
+@dataclass(frozen=True)
+class Port:
+    """One input or output of a LiteRT graph, bound to an argument of the delegate call."""
+
+    argument: int
+    """Position among the arguments."""
+    shape: tuple[int, ...]
+    """The graph's; it may have more or fewer dimensions of size 1 than the argument."""
+    permutation: tuple[int, ...] | None
+    """The graph's order of the argument's dimensions; None where they are equal."""
+
+
 def read_litert_graph(model: bytes) -> LitertGraph:
     """Read a LiteRT model with one subgraph; every index and size is checked.
 
@@ -152,12 +164,16 @@ def _tensor(table: Table, buffers: list[Table]) -> GraphTensor:
         if len(content) != math.prod(shape) * size:
             raise ValueError(f"LiteRT model is damaged: a constant of {dtype} {list(shape)} has {len(content)} bytes")
         data = np.frombuffer(content, dtype=dtype).reshape(shape)
+    scales = () if quantization is None else quantization.numbers(2, "f")
+    zero_points = () if quantization is None else quantization.numbers(3, "q")
+    if not all(0 < scale < math.inf for scale in scales) or len(zero_points) not in (0, len(scales)):
+        raise ValueError(f"LiteRT model is damaged: a tensor has scales {scales} and {len(zero_points)} zero points")
     return GraphTensor(
         name=table.string(3),
         shape=shape,
         dtype=dtype,
-        scales=() if quantization is None else quantization.numbers(2, "f"),
-        zero_points=() if quantization is None else quantization.numbers(3, "q"),
+        scales=scales,
+        zero_points=zero_points,
         axis=0 if quantization is None else quantization.scalar(6, "i"),
         data=data,
     )

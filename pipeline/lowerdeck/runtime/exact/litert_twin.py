@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime.exact.litert import LitertProgram
-from lowerdeck.runtime.exact.litert_graph import Numbers
-from lowerdeck.runtime.exact.litert_ports import Port
+from lowerdeck.runtime.exact.litert_graph import Numbers, Port
 
 Reference = Callable[[Sequence[int], Sequence[Numbers]], list[Numbers]]
 """Graph tensors with these indices for the graph inputs of one sample, as LiteRT's reference kernels compute them."""

@@ -1,0 +1,57 @@
+"""Pooling and reductions: every integer as LiteRT's reference kernels compute it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowerdeck.runtime.exact.litert import LitertProgram
+from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
+from tests.runtime.exact.litert_models import Spec, check_equal, constant, model, options
+
+SAME, VALID = 0, 1
+
+
+@pytest.mark.parametrize("name", ["AVERAGE_POOL_2D", "MAX_POOL_2D"])
+@pytest.mark.parametrize("activation", [0, 1])
+@pytest.mark.parametrize(("padding", "size"), [(SAME, (5, 4)), (VALID, (4, 3))])
+def test_pooling(name: str, activation: int, padding: int, size: tuple[int, int]) -> None:
+    made = options(
+        "Pool2D", padding=padding, strideH=2, strideW=3, filterHeight=3, filterWidth=4,
+        fusedActivationFunction=activation,
+    )  # fmt: skip
+    source, result = Spec((1, 9, 10, 3), [0.05], -13), Spec((1, *size, 3), [0.05], -13)
+    check_equal(model(name, [source], result, made))
+
+
+@pytest.mark.parametrize("name", ["MEAN", "REDUCE_MAX", "REDUCE_MIN"])
+@pytest.mark.parametrize("dims", [(1, 2), (-1,), (0, 1, 2, 3)])
+@pytest.mark.parametrize("keep", [False, True])
+def test_reduction(name: str, dims: tuple[int, ...], keep: bool) -> None:
+    shape = (2, 4, 7, 5)
+    reduced = {dim % 4 for dim in dims}
+    if keep:
+        output = tuple(1 if dim in reduced else size for dim, size in enumerate(shape))
+    else:
+        output = tuple(size for dim, size in enumerate(shape) if dim not in reduced)
+    quantization = ([0.02], 30) if name == "MEAN" else ([0.05], -13)
+    content = model(
+        name,
+        [Spec(shape, [0.05], -13), constant(np.array(dims, np.int32))],
+        Spec(output, *quantization),
+        options("Reducer", keepDims=keep),
+    )
+    check_equal(content)
+
+
+def test_means_between_two_integers_are_rounded_as_the_kernel_does() -> None:
+    source, result = Spec((1, 8, 64), [0.05], 3), Spec((1, 1, 64), [0.05], 3)
+    dims = constant(np.array([1], np.int32))
+    check_equal(model("MEAN", [source, dims], result, options("Reducer", keepDims=True)), batch=64)
+
+
+def test_the_wrong_kernel_of_sum_is_not_imitated() -> None:
+    source, dims = Spec((1, 8, 4), [0.05]), constant(np.array([1], np.int32))
+    content = model("SUM", [source, dims], Spec((1, 1, 4), [0.2]), options("Reducer", keepDims=True))
+    with pytest.raises(UnsupportedGraphError, match="operator SUM"):
+        LitertProgram(content)
