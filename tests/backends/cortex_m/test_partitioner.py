@@ -12,6 +12,7 @@ from torch import nn
 
 from lowerdeck import backends
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, ReasonCode
@@ -94,9 +95,16 @@ def errors_in_lsb(program: Any, made: Converted) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def mixed() -> tuple[Any, Partitioned]:
-    program = quantized(Mixed, backend_for())
-    return program, partition(program, backend_for())
+def read_mixed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
+    """Reads the quantized network anew, because passes modify a program; the options do not change it."""
+    path = tmp_path_factory.mktemp("mixed") / "program.pt2"
+    write_program(path, quantized(Mixed, backend_for()))
+    return lambda: read_program(path)
+
+
+@pytest.fixture(scope="module")
+def mixed(read_mixed: Callable[[], Any]) -> tuple[Any, Partitioned]:
+    return read_mixed(), partition(read_mixed(), backend_for())
 
 
 def test_the_plan_names_the_processor_of_every_node(mixed: tuple[Any, Partitioned]) -> None:
@@ -176,11 +184,15 @@ def test_explicit_layout_takes_contiguous_images(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_what_is_excluded_runs_in_float_between_dequantize_and_quantize(
-    option: str, pattern: str, code: ReasonCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read_mixed: Callable[[], Any],
+    option: str,
+    pattern: str,
+    code: ReasonCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = backend_for(**{option: [pattern]})
-    program = quantized(Mixed, backend)
-    made = partition(program, backend)
+    backend, program = backend_for(**{option: [pattern]}), read_mixed()
+    made = partition(read_mixed(), backend)
     assert code in {node.reason.code for node in made.plan.nodes if node.reason}
     result = converted(made, backend, tmp_path, monkeypatch)
     assert not any("hardswish" in name for name in result.operators)
@@ -191,10 +203,9 @@ def test_what_is_excluded_runs_in_float_between_dequantize_and_quantize(
         assert "aten::convolution.out" in result.operators
 
 
-def test_a_pattern_that_names_nothing_is_refused(mixed: tuple[Any, Partitioned]) -> None:
-    backend = backend_for(modules_not_to_delegate=["steam"])
+def test_a_pattern_that_names_nothing_is_refused(read_mixed: Callable[[], Any]) -> None:
     with pytest.raises(LowerdeckError, match="stem"):
-        partition(quantized(Mixed, backend), backend)
+        partition(read_mixed(), backend_for(modules_not_to_delegate=["steam"]))
 
 
 def test_layers_kept_in_float_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
