@@ -158,3 +158,30 @@ class TestTransposes:
 
     def test_nothing_is_said_where_one_partition_does_not_tell(self) -> None:
         assert compiled_transposes({"transposes_delegated": 0}, [0, None]) == {}
+
+
+class TestKernelLibraries:
+    def test_each_is_counted_beside_delegates_and_portable_kernels(self) -> None:
+        nodes = (
+            node("a", "t0", macs=10, processor="npu"),
+            node("b", None, [tensor("a", 2)], macs=30, processor="cmsis_nn"),
+            node("c", None, [tensor("b", 2)], macs=60),
+            node("q", None, [tensor("c", 2)], operator=QUANTIZE, processor="cmsis_nn"),
+        )
+        found = metrics(*nodes)
+        assert (found["delegated_macs_share"], found["accelerated_macs_share"]) == (0.1, 0.4)
+        assert (found["delegated_share"], found["accelerated_share"]) == (1 / 3, 2 / 3)
+        counted = {name: value for name, value in found.items() if name.startswith(("cmsis_nn_", "portable_"))}
+        assert counted == {
+            "cmsis_nn_compute_nodes": 1, "cmsis_nn_macs": 30, "portable_compute_nodes": 1, "portable_macs": 60,
+        }  # fmt: skip
+        assert found["library_crossings"] == 2  # b to c, c to q; what the delegate gives is a crossing of its own
+        plan = DelegationPlan(backend="made up", nodes=nodes)
+        assert plan.summary == ("1 of 3 compute nodes delegated in 1 partition, 1 of 3 compute nodes on CMSIS-NN")
+        assert [each.place for each in nodes] == ["t0", "CMSIS-NN", "CPU", "CMSIS-NN"]
+
+    def test_without_one_a_plan_counts_as_before(self) -> None:
+        found = metrics(node("a", "t0", macs=10), node("b", macs=30))
+        assert found["accelerated_macs_share"] == found["delegated_macs_share"] == 0.25
+        assert found["accelerated_share"] == found["delegated_share"] == 0.5
+        assert not [name for name in found if name.startswith(("cmsis_nn_", "portable_", "library_"))]

@@ -82,14 +82,14 @@ def test_averages_round_halves_away_from_zero_whatever_the_zero_point() -> None:
 SCALES = torch.tensor([HALF, 1518500250, 1100000000, 2000000000], dtype=torch.int32)
 SHIFTS = torch.tensor([-7, -6, -8, -9], dtype=torch.int32)
 BIAS = torch.tensor([-900, 0, 55, 4000], dtype=torch.int32)
-IMAGE = random_int8(1, 4, 7, 6)
+IMAGE, OTHER = random_int8(1, 4, 7, 6), random_int8(1, 4, 7, 6, seed=1)
 CHANNELS = (SCALES, SHIFTS, -120, 115)
 EXACT: dict[str, tuple[Any, ...]] = {
-    "quantized_add": (IMAGE, 3, HALF, 0, random_int8(1, 4, 7, 6, seed=1), -5, 1300000000, -1, 4, 1700000000, -18, -128, 90),
-    "quantized_mul": (IMAGE, 3, random_int8(1, 4, 7, 6, seed=1), -5, 4, 1700000000, -7),
-    "quantized_div": (IMAGE, 3, random_int8(1, 4, 7, 6, seed=1), -5, 4, 11.5),
+    "quantized_add": (IMAGE, 3, HALF, 0, OTHER, -5, 1300000000, -1, 4, 1700000000, -18, -128, 90),
+    "quantized_mul": (IMAGE, 3, OTHER, -5, 4, 1700000000, -7),
+    "quantized_div": (IMAGE, 3, OTHER, -5, 4, 11.5),
     "quantized_activation": (IMAGE, random_int8(256)),
-    "quantized_linear": (random_int8(2, 3, 9), random_int8(4, 9, seed=1), BIAS, None, 5, 0, -2, [HALF], [-7], 127, -128),
+    "quantized_linear": (random_int8(2, 3, 9), random_int8(4, 9), BIAS, None, 5, 0, -2, [HALF], [-7], 127, -128),
     "quantized_batch_matmul": (random_int8(2, 3, 9), 5, random_int8(2, 4, 9, seed=1), -6, 2, HALF, -8, torch.zeros(1)),
     "quantized_conv2d": (
         IMAGE, random_int8(4, 3, 2, 2, seed=1), BIAS, [2, 1], [1, 0], [1, 1], 7, -3, *CHANNELS, torch.zeros(1),

@@ -166,6 +166,11 @@ class DelegationPlan:
         return tuple(dict.fromkeys(node.partition for node in self.nodes if node.partition is not None))
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """Where nodes run other than on portable kernels, as `PlannedNode.place` names it: partitions first."""
+        return (*self.partitions, *(_LIBRARIES[library] for library in self.libraries))
+
+    @property
     def compute_nodes(self) -> int:
         """Number of nodes that compute."""
         return sum(node.compute for node in self.nodes)

@@ -23,12 +23,12 @@ class Box:
     title: str
     subtitle: str
     nodes: tuple[PlannedNode, ...]
-    """All in one partition, or all on the CPU."""
+    """All in one partition, all on one kernel library, or all on portable kernels."""
 
     @property
-    def partition(self) -> str | None:
-        """The partition that they run in; None for the CPU."""
-        return self.nodes[0].partition
+    def place(self) -> str:
+        """See PlannedNode.place."""
+        return self.nodes[0].place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def _grouped(nodes: Sequence[PlannedNode], edges: Sequence[Edge], depth: int) ->
         highest = [group for group in before if levels[group] == max(levels[other] for other in before)]
         if len(highest) == 1:
             first = members[highest[0]][0]
-            if _prefix(node, depth) == _prefix(first, depth) and node.partition == first.partition:
+            if _prefix(node, depth) == _prefix(first, depth) and node.place == first.place:
                 group_of[node.name] = highest[0]
                 members[highest[0]].append(node)
                 continue

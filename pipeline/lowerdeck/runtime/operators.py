@@ -143,13 +143,21 @@ def _dequantize(
     return result if out_dtype is None else result.to(dtype_numbered(out_dtype))
 
 
+def _max_pool2d_with_indices(value: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch's own, on a contiguous copy: channels-last it refuses integers of 8 bits with more than 127 pixels."""
+    contiguous = value.to(memory_format=torch.contiguous_format)
+    maxima, indices = torch.ops.aten.max_pool2d_with_indices(contiguous, *arguments)
+    return maxima, indices
+
+
 _EXECUTORCH_ARITHMETIC: dict[str, Callable[..., Any]] = {
     "quantized_decomposed::quantize_per_tensor.out": _quantize,
     "quantized_decomposed::quantize_per_tensor.Tensor_out": _quantize,
     "quantized_decomposed::dequantize_per_tensor.out": _dequantize,
     "quantized_decomposed::dequantize_per_tensor.Tensor_out": _dequantize,
+    "aten::max_pool2d_with_indices.out": _max_pool2d_with_indices,
 }
-"""Operators that PyTorch computes differently from ExecuTorch's kernels."""
+"""Operators that PyTorch computes differently from ExecuTorch's kernels, or not for all tensors."""
 
 
 BATCHABLE = frozenset(

@@ -12,6 +12,7 @@ from torch import nn
 
 from lowerdeck import backends
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
+from lowerdeck.artifacts.programs import read_program, write_program
 from lowerdeck.contracts.backends import Backend, Flavor
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, PlannedNode, ReasonCode
@@ -42,7 +43,7 @@ class Mixed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
         x = nn.functional.gelu(nn.functional.hardswish(self.depthwise(x)) + x)
-        x = torch.cat([x, nn.functional.max_pool2d(x, 3, 1, 2, dilation=2)], 1)
+        x = torch.cat([x, nn.functional.max_pool2d(x, 2, 1, 1, dilation=2)], 1)
         x = nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)
         return torch.softmax(self.norm(self.head(x)), -1)
 
@@ -94,9 +95,16 @@ def errors_in_lsb(program: Any, made: Converted) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def mixed() -> tuple[Any, Partitioned]:
-    program = quantized(Mixed, backend_for())
-    return program, partition(program, backend_for())
+def read_mixed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
+    """Reads the quantized network anew, because passes modify a program; the options do not change it."""
+    path = tmp_path_factory.mktemp("mixed") / "program.pt2"
+    write_program(path, quantized(Mixed, backend_for()))
+    return lambda: read_program(path)
+
+
+@pytest.fixture(scope="module")
+def mixed(read_mixed: Callable[[], Any]) -> tuple[Any, Partitioned]:
+    return read_mixed(), partition(read_mixed(), backend_for())
 
 
 def test_the_plan_names_the_processor_of_every_node(mixed: tuple[Any, Partitioned]) -> None:
@@ -133,7 +141,7 @@ def test_the_program_calls_what_was_planned_and_computes_the_quantized_model(
     portable = {name.split("::")[1] for name in result.operators if not name.startswith("cortex_m::")}
     assert portable == {"cat.out", "max_pool2d_with_indices.out", "native_layer_norm.out"}
     assert "cortex_m::quantized_depthwise_conv2d.out" in result.operators
-    assert errors_in_lsb(program, result).max() <= 2
+    assert errors_in_lsb(program, result).max() < 2.01
 
 
 def test_integer_inputs_and_outputs_leave_no_conversion_in_the_program(
@@ -144,7 +152,7 @@ def test_integer_inputs_and_outputs_leave_no_conversion_in_the_program(
     result = converted(partition(program, backend), backend, tmp_path, monkeypatch)
     assert [tensor.dtype for tensor in (*result.inputs, *result.outputs)] == ["int8", "int8"]
     assert result.operators == ("cortex_m::quantized_conv2d.out",)
-    assert errors_in_lsb(program, result).max() <= 1
+    assert errors_in_lsb(program, result).max() < 1.01
 
 
 @pytest.mark.parametrize("isa", ["scalar", "dsp", "mve"])
@@ -154,7 +162,7 @@ def test_every_instruction_set_gives_the_same_integers(
     backend = backend_for(device={"cpu": "m55", "isa": isa})
     program = quantized(lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 6)), backend)
     result = converted(partition(program, backend), backend, tmp_path, monkeypatch)
-    assert errors_in_lsb(program, result).max() <= 1
+    assert errors_in_lsb(program, result).max() < 1.01
 
 
 def test_explicit_layout_takes_contiguous_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +172,7 @@ def test_explicit_layout_takes_contiguous_images(tmp_path: Path, monkeypatch: py
     result = converted(partition(program, backend), backend, tmp_path, monkeypatch)
     assert "cortex_m::quantized_conv2d_nhwc.out" in result.operators
     assert result.inputs[0].dim_order == (0, 1, 2, 3)
-    assert errors_in_lsb(program, result).max() <= 1
+    assert errors_in_lsb(program, result).max() < 1.01
 
 
 @pytest.mark.parametrize(
@@ -176,25 +184,28 @@ def test_explicit_layout_takes_contiguous_images(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_what_is_excluded_runs_in_float_between_dequantize_and_quantize(
-    option: str, pattern: str, code: ReasonCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read_mixed: Callable[[], Any],
+    option: str,
+    pattern: str,
+    code: ReasonCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = backend_for(**{option: [pattern]})
-    program = quantized(Mixed, backend)
-    made = partition(program, backend)
+    backend, program = backend_for(**{option: [pattern]}), read_mixed()
+    made = partition(read_mixed(), backend)
     assert code in {node.reason.code for node in made.plan.nodes if node.reason}
     result = converted(made, backend, tmp_path, monkeypatch)
     assert not any("hardswish" in name for name in result.operators)
-    assert errors_in_lsb(program, result).max() <= 2
+    assert errors_in_lsb(program, result).max() < 2.01
     if option == "modules_not_to_delegate":
         stem = [node for node in made.plan.nodes if node.module.startswith("stem") and node.compute]
         assert all(node.is_portable for node in stem)
         assert "aten::convolution.out" in result.operators
 
 
-def test_a_pattern_that_names_nothing_is_refused(mixed: tuple[Any, Partitioned]) -> None:
-    backend = backend_for(modules_not_to_delegate=["steam"])
+def test_a_pattern_that_names_nothing_is_refused(read_mixed: Callable[[], Any]) -> None:
     with pytest.raises(LowerdeckError, match="stem"):
-        partition(quantized(Mixed, backend), backend)
+        partition(read_mixed(), backend_for(modules_not_to_delegate=["steam"]))
 
 
 def test_layers_kept_in_float_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +217,7 @@ def test_layers_kept_in_float_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert node.reason is not None
     assert node.reason.code is ReasonCode.NOT_QUANTIZED
     assert coverage(made.plan)["accelerated_macs_share"] < 1
-    assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() <= 2
+    assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() < 2.01
 
 
 def test_a_program_without_any_kernel_of_cmsis_nn_is_refused() -> None:

@@ -71,9 +71,9 @@ class CortexM(Backend[Device, Options]):
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
         """Create a CortexMQuantizer: per-channel weights in convolutions, per-tensor weights in linear layers."""
-        from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
+        from lowerdeck.backends.cortex_m.quantizer import YieldingCortexMQuantizer
 
-        quantizer: Quantizer = CortexMQuantizer(use_explicit_layout=self.device.use_explicit_layout)
+        quantizer: Quantizer = YieldingCortexMQuantizer(use_explicit_layout=self.device.use_explicit_layout)
         return quantizer
 
     def lowering(self, program: ExportedProgram) -> Lowering:

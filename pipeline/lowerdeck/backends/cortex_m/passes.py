@@ -30,7 +30,7 @@ _ANNOTATION = ArmAnnotationInfo.CUSTOM_META_KEY
 class PassFailedError(Exception):
     """A pass failed at one node."""
 
-    def __init__(self, origin: str, cause: Exception) -> None:
+    def __init__(self, origin: str, cause: BaseException) -> None:
         super().__init__(origin)
         self.origin, self.cause = origin, cause
         """The node of the edge program, and what the pass raised."""
@@ -68,11 +68,12 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
         )
         try:
             return ExportedProgramPassResult(manager.transform(), True)
-        except (ArithmeticError, AssertionError, LookupError, NotImplementedError, RuntimeError, ValueError) as error:
-            origin = _origin(error)
+        except Exception as error:  # torch's pass manager raises plain exceptions in place of those of passes
+            cause = error.__cause__ or error
+            origin = _origin(cause)
             if origin is None or origin in self._refused:
                 raise
-            raise PassFailedError(origin, error) from error
+            raise PassFailedError(origin, cause) from error
 
 
 def _unverified(program: ExportedProgram) -> ExportedProgram:

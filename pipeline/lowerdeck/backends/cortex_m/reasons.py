@@ -130,11 +130,14 @@ class Reasons:
         names = [name for name in (operator, *_sources(node)) if self._checks(name)]
         if not names:
             return Reason(code=ReasonCode.NO_CONVERTER, message=f"{_QUANTIZER} has no pattern for it", check=_QUANTIZER)
-        name = names[-1]
+        name = operator if operator in names else names[-1]
         if refusal := self._of_arguments(node, name):
             return refusal
-        message = "it is not quantized, although CMSIS-NN has it: the configuration keeps it in float, or no operator "
-        return Reason(code=ReasonCode.NOT_QUANTIZED, message=f"{message}around it is quantized", check=_QUANTIZER)
+        message = (
+            "CMSIS-NN has it, but it is not quantized: the configuration keeps it in float, no operator around it is "
+            "quantized, or its memory format in the model is another one"
+        )
+        return Reason(code=ReasonCode.NOT_QUANTIZED, message=message, check=_QUANTIZER)
 
     def _of_arguments(self, node: Node, name: str) -> Reason | None:
         """Of a node that a check of the quantizer refuses."""

@@ -24,19 +24,20 @@ class YieldingQuantizer(EthosUQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         """Run Arm's transformation, which annotates once to find the nodes to quantize."""
-        with _annotated_count_as_matched(model):
+        with annotated_count_as_matched(model):
             transformed: GraphModule = super().transform_for_annotation(model)
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the nodes without an annotation."""
-        with _annotated_count_as_matched(model):
+        with annotated_count_as_matched(model):
             annotated: GraphModule = super().annotate(model)
         return annotated
 
 
 @contextmanager
-def _annotated_count_as_matched(model: GraphModule) -> Iterator[None]:
+def annotated_count_as_matched(model: GraphModule) -> Iterator[None]:
+    """Make Arm's pattern matcher skip the annotated nodes of `model` while the context is open."""
     marked = [node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta and _MATCHED not in node.meta]
     for node in marked:
         node.meta[_MATCHED] = True

@@ -27,7 +27,7 @@ def draw(view: View, index_of: Mapping[str, int], number_of: Mapping[str, int]) 
     Args:
         view: The view to draw.
         index_of: Name of a node -> its index in the data of the page.
-        number_of: Tag of a partition -> its number.
+        number_of: Place of a box other than portable kernels -> its number.
     """
     layout = layered([box.key for box in view.boxes], view.edges)
     boxes = {box.key: box for box in view.boxes}
@@ -40,7 +40,7 @@ def draw(view: View, index_of: Mapping[str, int], number_of: Mapping[str, int]) 
             {
                 "producer": producer,
                 "consumer": consumer,
-                "crosses": boxes[producer].partition != boxes[consumer].partition,
+                "crosses": boxes[producer].place != boxes[consumer].place,
                 "path": _path(layout.routes[producer, consumer]),
             }
             for producer, consumer in view.edges
@@ -73,7 +73,7 @@ def _path(route: Sequence[tuple[float, int]]) -> str:
 def _box(box: Box, layout: Layout, index_of: Mapping[str, int], number_of: Mapping[str, int]) -> dict[str, Any]:
     """A box, coloured by partition, or with a dashed outline and its reasons on the CPU."""
     place, layer = layout.places[box.key]
-    number = None if box.partition is None else number_of[box.partition]
+    number = number_of.get(box.place)
     on_cpu = "box cpu" if any(node.compute for node in box.nodes) else "box cpu moves"
     codes = list(dict.fromkeys(node.reason.code.value for node in box.nodes if node.reason))
     subtitle = f"{', '.join(codes)}: {box.subtitle}" if codes else box.subtitle
@@ -84,7 +84,7 @@ def _box(box: Box, layout: Layout, index_of: Mapping[str, int], number_of: Mappi
         "indices": [index_of[node.name] for node in box.nodes],
         "left": _number(_left(place)),
         "top": _top(layer),
-        "tooltip": f"{box.title}\n{box.subtitle}\n{'CPU: ' + ', '.join(codes) if codes else box.partition or 'CPU'}",
+        "tooltip": f"{box.title}\n{box.subtitle}\n{'CPU: ' + ', '.join(codes) if codes else box.place}",
         "title": _truncate(box.title, _TITLE),
         "place": "CPU" if number is None else number,
         "subtitle": _truncate(subtitle, _SUBTITLE),

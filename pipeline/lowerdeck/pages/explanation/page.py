@@ -22,7 +22,7 @@ from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 def render(plan: DelegationPlan, title: str) -> str:
     """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes."""
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
-    number_of = {tag: number for number, tag in enumerate(plan.partitions, start=1)}
+    number_of = {tag: number for number, tag in enumerate(plan.places, start=1)}
     return rendering.render(
         "explanation",
         title=title,
@@ -43,6 +43,7 @@ def _tiles(plan: DelegationPlan) -> list[tuple[str, str, str]]:
     nodes = f"{metrics['delegated_compute_nodes']:,} of {metrics['compute_nodes']:,}"
     crossing = f"{metrics['crossing_bytes']:,} bytes per inference, {metrics['transposes_at_boundary']} transposes"
     return [
+        *_library_tiles(metrics, macs),
         ("delegated compute nodes", nodes, f"{100 * metrics['delegated_share']:.1f} %"),
         ("delegated MACs", f"{100 * metrics['delegated_macs_share']:.1f} %", f"of {macs:,}"),
         ("delegated parameters", f"{100 * metrics['delegated_parameter_share']:.1f} %", f"of {parameters:,}"),
@@ -51,11 +52,20 @@ def _tiles(plan: DelegationPlan) -> list[tuple[str, str, str]]:
     ]
 
 
+def _library_tiles(metrics: Mapping[str, Any], macs: int) -> list[tuple[str, str, str]]:
+    """What CMSIS-NN computes, where it does."""
+    if "cmsis_nn_compute_nodes" not in metrics:
+        return []
+    nodes = f"{metrics['cmsis_nn_compute_nodes']:,} of {metrics['compute_nodes']:,}"
+    share_of_macs = f"{100 * share(metrics['cmsis_nn_macs'], macs):.1f} %"
+    return [("compute nodes on CMSIS-NN", nodes, ""), ("MACs on CMSIS-NN", share_of_macs, f"of {macs:,}")]
+
+
 def _legend(plan: DelegationPlan, index_of: Mapping[str, int], number_of: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The CPU and each partition, with the nodes that run there."""
+    """Portable kernels and every other place, with the nodes that run there."""
     by_place: dict[str | None, list[PlannedNode]] = {None: []}
     for node in plan.nodes:
-        by_place.setdefault(node.partition, []).append(node)
+        by_place.setdefault(None if node.is_portable else node.place, []).append(node)
     return [
         {
             "label": "CPU" if tag is None else f"{number_of[tag]}: {tag}",
