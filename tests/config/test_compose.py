@@ -412,6 +412,27 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("firmware.section: ", "is not a section name", "null for none"),
     ),
     "option of gates": ({"gates": "releases"}, ("gates: ", '"releases"', "did you mean 'release'?")),
+    "option of device": ({"device": "host_nativ"}, ("device: ", '"host_nativ"', "did you mean 'host_native'?")),
+    "device whose runtime lacks the delegate": (
+        {"device": "emulated_cortex_m55"},
+        ("device: its runtime has no NeutronBackend, which programs for neutron_imxrt700 need", "no delegates"),
+    ),
+    "unknown kind of device": (
+        override("device.kind", "hostnative"),
+        ("device.kind: ", '"hostnative"', "did you mean 'host_native'?"),
+    ),
+    "device that plugins do not allow": (
+        override("device.kind", "boards.mine"),
+        ("device.kind", "plugins: [boards]"),
+    ),
+    "options without a device": (
+        override("device.options", {"num_threads": 1}),
+        ("there is no device that has options",),
+    ),
+    "option of a device": (
+        {"device": "host_native", **override("device.options", {"num_threads": 0})},
+        ("device.options", "num_threads is 0; it must be 1 to 1024"),
+    ),
     "option of tracking": ({"tracking": "lokal"}, ("tracking: ", '"lokal"', "did you mean 'local'?")),
     "null for an option": ({"target": None}, ("target: ", "null", "allowed: ethos_u55_128")),
     "list for an option": ({"target": ["xnnpack_cpu"]}, ("target: ", '["xnnpack_cpu"]', "allowed: ethos_u55_128")),

@@ -87,7 +87,8 @@ def test_examples_of_contributing_compose(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("".join(f"{group}: {option}\n" for group, option in chosen.items()))
     program = (
         "from pathlib import Path; from lowerdeck.config.compose import compose\n"
-        "config = compose(Path('params.yaml'), Path('conf')); print(config.flavor.name, config.device.kind, *config.evaluation.metrics)"
+        "config = compose(Path('params.yaml'), Path('conf'))\n"
+        "print(config.flavor.name, config.device.kind, *config.evaluation.metrics)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

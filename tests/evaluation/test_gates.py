@@ -24,6 +24,8 @@ METRICS: dict[str, Any] = {
     "planned_memory_bytes": 2000,
     "estimated_sram_bytes": 3000,
     "estimated_inference_time_ms": 1.5,
+    "device_error_lsb": 2.0,
+    "measured_latency_ms": 4.0,
 }
 
 

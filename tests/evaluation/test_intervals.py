@@ -8,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lowerdeck.evaluation.intervals import Z_95, paired_difference, share_with_interval, wilson_interval
+from lowerdeck.evaluation.intervals import (
+    Z_95,
+    median_interval,
+    paired_difference,
+    share_with_interval,
+    wilson_interval,
+)
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb, power, sqnr_db
 
 
@@ -91,3 +97,18 @@ class TestError:
     def test_what_is_near_a_step_lies_on_it(self) -> None:
         steps = error_lsb(np.array([1.009, 0.991, 1.011, 0.989]), np.zeros(4), 1.0)
         assert steps.tolist() == [1.0, 1.0, 1.011, 0.989]
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    # Ranks of the 95 % interval of a median, as tables of the sign test give them.
+    [(6, 1, 6), (9, 2, 8), (10, 2, 9), (20, 6, 15), (50, 18, 33), (100, 40, 61)],
+)
+def test_the_interval_of_a_median(count: int, low: int, high: int) -> None:
+    shuffled = np.random.RandomState(0).permutation(count) + 1.0
+    assert median_interval(shuffled.tolist()) == (low, high)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_too_few_values_have_no_interval(count: int) -> None:
+    assert median_interval([1.0] * count) is None

@@ -43,6 +43,8 @@ class ComparedBuild:
     """Source of the estimates: the converter flavor with its version."""
     samples: str = ""
     """Identifies the evaluation samples."""
+    device: str = ""
+    """The device that executed the program, with its runtime; empty without one."""
     run_id: str | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     """Name of a file or page of the build -> address."""

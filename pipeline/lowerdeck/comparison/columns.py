@@ -21,15 +21,27 @@ class Kind(StrEnum):
     COUNTED = "counted in the program"
     ESTIMATED = "estimated by the compiler"
     SIMULATED = "simulated"
+    ON_DEVICE = "measured on a device"
+    EMULATED = "emulated (instructions real, time not)"
 
 
-_PREFIXES = {"estimated_": Kind.ESTIMATED, "simulated_": Kind.SIMULATED}
+_PREFIXES = {
+    "estimated_": Kind.ESTIMATED,
+    "simulated_": Kind.SIMULATED,
+    "measured_": Kind.ON_DEVICE,
+    "device_": Kind.ON_DEVICE,
+    "emulated_": Kind.EMULATED,
+}
 _MEASURED = re.compile(r"accuracy|agreement|sqnr|_drop$|_error_|exact_share|latency|output_lsb")
 _MORE_IS_BETTER = re.compile(r"accuracy$|_agreement_with_|_share$|sqnr_db$|^delegated_compute_nodes$|per_s$")
 _LESS_IS_BETTER = re.compile(
+<<<<<<< HEAD
     r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop$|_error_|^partitions$|crossings$|^transposes|cpu_op|cpu_cycles|energy"
+=======
+    r"^undelegated_|_bytes$|cycles$|_ms$|_drop$|_error_|_max_error$|^partitions$|crossings$|^transposes|cpu_op|cpu_cycles|energy"
+>>>>>>> d3669a79b577c39d0b16798c873add1a6f6e9676
 )
-_NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "output_lsb"))
+_NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "num_device_samples", "output_lsb"))
 ALIASES = {
     "size": ("program_bytes",),
     "memory": ("planned_memory_bytes",),
@@ -70,7 +82,7 @@ class Column:
     """Key of metrics.json."""
     kind: Kind
     source: str
-    """The compiler of an estimate, the evaluation samples of a measurement; empty for counts."""
+    """The compiler of an estimate, the evaluation samples of a measurement, the device; empty for counts."""
 
     @property
     def direction(self) -> Direction | None:
@@ -108,6 +120,8 @@ def source_of(build: ComparedBuild, kind: Kind) -> str:
     """The source of the build's metrics of this kind."""
     if kind is Kind.COUNTED:
         return ""
+    if kind in (Kind.ON_DEVICE, Kind.EMULATED):
+        return build.device
     return build.samples if kind is Kind.MEASURED else build.compiler
 
 

@@ -21,7 +21,7 @@ WORKSPACE = "workspace"
 """Selects the build in build/, committed or not; the term is DVC's."""
 LABEL_CHARACTERS = 8
 _OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
-_REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE)
+_REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE, paths.DEVICE_METRICS)
 _LINKED = {"plan": paths.PLAN.name, "program": paths.PROGRAM.name, "configuration": paths.CONFIG.name}
 
 
@@ -61,6 +61,7 @@ def _from_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> Compare
         texts={key: tags[key] for key in ("delegated_accuracy", "converter.caveat") if key in tags},
         compiler=_compiler(tags.get("flavor", ""), converter),
         samples=tags.get("dataset.evaluation.sha256", ""),
+        device=_device(tags),
         run_id=run.run_id,
         links=links,
     )
@@ -98,6 +99,14 @@ def _measured_state(section: Mapping[str, Any], measured: Mapping[str, Any]) -> 
 
 def _compiler(flavor: str, converter: str) -> str:
     return f"{flavor} ({converter})" if converter and converter != flavor else flavor
+
+
+def _device(texts: Mapping[str, Any]) -> str:
+    """The device of a build by its texts, with the start of its runtime's SHA-256: another runtime is not comparable."""
+    if "device" not in texts:
+        return ""
+    digest = str(texts.get("device_runtime_sha256", "unknown"))
+    return f"{texts['device']} ({digest if digest == 'unknown' else digest[:12]})"
 
 
 def is_revision(text: str) -> bool:
@@ -158,7 +167,7 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
     import yaml
 
     try:
-        measured = json.loads(files[paths.METRICS])
+        measured = json.loads(files[paths.METRICS]) | json.loads(files.get(paths.DEVICE_METRICS, "{}"))
         config = yaml.safe_load(files[paths.CONFIG])
         lineage = json.loads(files.get(paths.LINEAGE, "{}"))
         converter = _converter(lineage)
@@ -178,6 +187,7 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
         texts=texts | ({"converter.caveat": converter["caveat"]} if converter["caveat"] else {}),
         compiler=_compiler(config["flavor"]["name"], f"{converter['name']} {converter['version']}".strip()),
         samples=_samples(lineage, config, measured),
+        device=_device(measured),
     )
 
 

@@ -56,6 +56,7 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
         ("planned memory", size(metrics["planned_memory_bytes"])),
     ]
     table += [estimate(key, metrics[key], converter["flavor"]) for key in _main_estimates(metrics)]
+    table += device_rows(metrics)
     chosen = gates.bounds(config.gates)
     if any(bound is not None for bound in chosen.values()):
         failed = gates.failed_gates(chosen, metrics)
@@ -63,6 +64,24 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
         table.append((f"gates {config.gates.name}", verdict))
     if found := defects(metrics):
         table.append((DEFECTS, ". ".join(f"It {defect}" for defect in found)))
+    return table
+
+
+def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the configured device found, every number with its provenance; empty without a device."""
+    if "device_provenance" not in metrics:
+        return []
+    where, table = metrics["device_provenance"], []
+    if is_number(metrics.get("device_exact_share")):
+        lsb = metrics.get("device_error_lsb")
+        off = f"{lsb:.4g} LSB" if is_number(lsb) else f"{metrics['device_max_error']:.3g}"
+        equal = f"{100 * metrics['device_exact_share']:.2f} % equal the host's, at most {off} off"
+        table.append(("outputs on the device", f"{equal} ({metrics['num_device_samples']} samples, {where})"))
+    prefixes = ("measured_", "emulated_", "simulated_")
+    for key in sorted(key for key in metrics if key.startswith(prefixes) and not key.endswith((LOW, HIGH))):
+        value, low, high = _quantity(key, metrics[key]), metrics.get(key + LOW), metrics.get(key + HIGH)
+        ends = f", 95 %: {low:,.3f} to {high:,.3f}" if is_number(low) and is_number(high) else ""
+        table.append((_readable_name(key.partition("_")[2]), f"{value} ({where}{ends})"))
     return table
 
 
