@@ -8,8 +8,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 READY := $(VENV)/.installed
 DEV_READY := $(VENV)/.installed-dev
+DOCS_READY := $(VENV)/.installed-docs
 
-.PHONY: repro test test-fast test-all lint ui report benchmark mutation clean help
+.PHONY: repro test test-fast test-all lint docs ui report benchmark mutation clean help
 
 repro: $(READY)  ## set up, build what params.yaml says, show the metrics
 	lowerdeck repro
@@ -34,6 +35,9 @@ lint: $(DEV_READY)  ## lint, spelling, types and import contracts
 	codespell
 	mypy
 	lint-imports --no-cache
+
+docs: $(DOCS_READY)  ## the site of docs/ in site/, which opens from disk; dead links are errors
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build
 
 ui: $(READY)  ## MLflow on the runs that were tracked
 	lowerdeck ui
@@ -67,4 +71,8 @@ $(READY): requirements.lock pyproject.toml | $(VENV)/bin/python
 
 $(DEV_READY): requirements-dev.lock $(READY)
 	python -m pip install --quiet -r requirements-dev.lock
+	@touch $@
+
+$(DOCS_READY): pyproject.toml $(READY)
+	python -m pip install --quiet --no-build-isolation --editable '.[docs]'
 	@touch $@

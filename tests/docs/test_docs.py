@@ -8,10 +8,14 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
+
+from docs import generate_commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -50,6 +54,29 @@ def test_configuration_page_is_up_to_date() -> None:
 
 def test_every_field_of_the_configuration_is_documented() -> None:
     assert "(no text)" not in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+def test_commands_page_is_up_to_date() -> None:
+    assert generate_commands.PAGE.read_text(encoding="utf-8") == generate_commands.render(), (
+        "run `python -m docs.generate_commands`"
+    )
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    assert "\n    make repro\n" in text
+    assert "\n    make test\n" in text
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["title"].lower(), citation["version"], citation["license"]) == (
+        project["name"],
+        project["version"],
+        project["license"],
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

@@ -1,4 +1,4 @@
-"""The lists of packages in README.md and CONTRIBUTING.md are those that exist, in the layers of pyproject.toml."""
+"""The lists of packages in docs/layout.md and CONTRIBUTING.md are those that exist, in the layers of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_decision_lists_the_layers() -> None:
     assert [sorted(row.split(", ")) for row in rows] == LAYERS
 
 
-def test_readme_describes_every_package_in_one_line() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_layout_describes_every_package_in_one_line() -> None:
+    text = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
     tree = text[text.index("\npipeline/lowerdeck/\n") : text.index("\nbenchmarks/ ")]
     assert sorted(re.findall(r"^  (\w+)/ +\S.*$", tree, re.MULTILINE)) == PACKAGES
