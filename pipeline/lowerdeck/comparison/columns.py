@@ -35,11 +35,8 @@ _PREFIXES = {
 _MEASURED = re.compile(r"accuracy|agreement|sqnr|_drop$|_error_|exact_share|latency|output_lsb")
 _MORE_IS_BETTER = re.compile(r"accuracy$|_agreement_with_|_share$|sqnr_db$|^delegated_compute_nodes$|per_s$")
 _LESS_IS_BETTER = re.compile(
-<<<<<<< HEAD
-    r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop$|_error_|^partitions$|crossings$|^transposes|cpu_op|cpu_cycles|energy"
-=======
-    r"^undelegated_|_bytes$|cycles$|_ms$|_drop$|_error_|_max_error$|^partitions$|crossings$|^transposes|cpu_op|cpu_cycles|energy"
->>>>>>> d3669a79b577c39d0b16798c873add1a6f6e9676
+    r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop$|_error_|_max_error$|^partitions$|crossings$|^transposes|cpu_op"
+    r"|cpu_cycles|energy"
 )
 _NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "num_device_samples", "output_lsb"))
 ALIASES = {
