@@ -12,7 +12,7 @@ from lowerdeck.artifacts.files import sha256
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
-from lowerdeck.evaluation.gates import failed_gates
+from lowerdeck.evaluation.gates import all_bounds, failed_gates
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import DEFECTS_TAG, flat_params, git_output
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
@@ -90,8 +90,7 @@ def _state(run: RecordedRun, has_metrics: bool) -> tuple[State, str]:
 
 def _measured_state(section: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[State, str]:
     """State of a finished build, and its reason, by its section `gates` and its metrics."""
-    bounds = {gate: bound for gate, bound in section.items() if gate != "name"}
-    failed, found = list(failed_gates(bounds, measured).values()), defects(measured)
+    failed, found = list(failed_gates(all_bounds(section), measured).values()), defects(measured)
     state = State.GATED if failed else State.DEFECTIVE if found else State.BUILT
     return state, "; ".join((*failed, *found))
 

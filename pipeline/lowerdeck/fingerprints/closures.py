@@ -32,9 +32,14 @@ class PlugPoint:
     """Values of the section -> modules that they choose; those that do not exist are left out."""
 
 
+def _task_module(source: str) -> str:
+    return source if "." in source else f"lowerdeck.tasks.{source}"
+
+
 PLUG_POINTS = (
     PlugPoint("lowerdeck.models", "model", lambda model: [f"lowerdeck.models.{model['source']}"]),
     PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [f"lowerdeck.datasets.{dataset['source']}"]),
+    PlugPoint("lowerdeck.tasks", "task", lambda task: [_task_module(task["source"])]),
     PlugPoint("lowerdeck.metrics", "evaluation", lambda chosen: [f"lowerdeck.metrics.{m}" for m in chosen["metrics"]]),
     PlugPoint("lowerdeck.backends", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.backend"]),
     PlugPoint("lowerdeck.runtime.twins", "target", lambda target: [f"lowerdeck.backends.{target['backend']}.twin"]),
