@@ -442,7 +442,6 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "int for list": (override("evaluation.metrics", 1), ("evaluation.metrics: ", "received: 1", "a list")),
     "string for list": (override("evaluation.metrics", "top1"), ("evaluation.metrics: ", '"top1"', "a list")),
     "null for list": (override("evaluation.metrics", None), ("evaluation.metrics: ", "received: null", "a list")),
-    "empty list": (override("evaluation.metrics", []), ("evaluation.metrics: ", "received: []", "at least 1 item")),
     "flat shape": (override("model.input_shapes", [1, 3]), ("model.input_shapes.1: ", "received: 3", "a list")),
     "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8_")),
     "list for mapping": (override("model.options", [1]), ("model.options: ", "received: [1]", "a mapping")),

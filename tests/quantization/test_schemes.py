@@ -29,7 +29,7 @@ from lowerdeck.quantization.annotation import scheme_quantizer
 from lowerdeck.quantization.quantize_model import quantize_model
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import Converted, convert
-from lowerdeck.steps.evaluate import torch_program
+from lowerdeck.steps.evaluate import Program, torch_program
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
@@ -115,11 +115,11 @@ class Build:
         """What XNNPACK is given."""
         return [read_graph(part.payload) for part in self.converted.partitions]
 
-    def error(self, program: Callable[[tuple[torch.Tensor, ...]], torch.Tensor]) -> float:
+    def error(self, program: Program) -> float:
         """Largest difference of `program` from the float program, as a share of the largest output."""
         exact = torch_program(self.exported)
         with torch.no_grad():
-            pairs = [(exact(inputs), program(inputs).float()) for inputs in self.samples]
+            pairs = [(exact(inputs)[0], program(inputs)[0].float()) for inputs in self.samples]
         largest = max(float(expected.abs().max()) for expected, _ in pairs)
         return max(float((expected - found).abs().max()) for expected, found in pairs) / largest
 

@@ -22,6 +22,8 @@ NOT_MEASURED = "not measured"
 """Replaces the metric of a program that this host cannot execute."""
 NOT_DEFINED = "not defined"
 """Replaces a metric that the samples do not define, e.g. the recall of a class that does not occur."""
+PRIMARY = "primary_metric"
+"""Key of metrics.json: the metric whose drop is `quantization_drop` and `delegation_drop`."""
 DESCRIPTIONS = "task_metrics."
 """Prefix of texts in metrics.json: of each metric of the task `max` or `min`, the better values, and `share` for
 fractions."""
@@ -64,6 +66,7 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Mea
             absent = missing if program in executed else NOT_MEASURED
             if not records.has_targets or program not in executed:
                 metrics.setdefault(f"{program}_{metric.name}", absent)
+    metrics[PRIMARY] = described[0].name if described else "cosine"
     for metric in described:
         metrics[DESCRIPTIONS + metric.name] = f"{metric.better} share" if metric.is_share else metric.better
     return Measured(metrics=metrics, draws=draws, confusion=_confusion(chosen, records))
