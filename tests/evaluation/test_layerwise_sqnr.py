@@ -225,9 +225,7 @@ def test_outputs_that_change_their_shape_are_refused_and_the_former_baseline_sta
     specs = (OutputSpec(name="output"),)
     write_baseline(rows(2, 2), specs, [0, 1], [])
     before = paths.BASELINE.read_bytes()
-    with pytest.raises(
-        LowerdeckError, match=r"float/output has shape \[1, 3\] for sample 1"
-    ):
+    with pytest.raises(LowerdeckError, match=r"float/output has shape \[1, 3\] for sample 1"):
         write_baseline(rows(2, 3), specs, [0, 1], [])
     assert paths.BASELINE.read_bytes() == before
     assert len(list(paths.BASELINE.parent.iterdir())) == 2

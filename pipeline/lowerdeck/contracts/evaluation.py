@@ -29,6 +29,8 @@ class SampleOutputs:
     """What the outputs are compared with; None where the sample has no target, or is random."""
     values: Mapping[str, tuple[npt.NDArray[Any], ...]]
     """Program -> its outputs in order, each with the batch dimension of the sample."""
+    inputs: tuple[npt.NDArray[Any], ...] = ()
+    """The inputs, where a task needs them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,13 +47,16 @@ class Task(Protocol):
         """All metrics; `quantization_drop` and `delegation_drop` are those of the first one. Must not import torch."""
         ...
 
-    def record(self, options: Any, outputs: Mapping[str, Array], target: Any) -> Mapping[str, Array]:
+    def record(
+        self, options: Any, outputs: Mapping[str, Array], target: Any, inputs: Sequence[Array]
+    ) -> Mapping[str, Array]:
         """Reduce the outputs of one program on one sample.
 
         Args:
             options: See `Options`.
             outputs: The outputs by name, in the model's order, each with its batch dimension of 1.
             target: What the outputs are compared with, as the dataset has it.
+            inputs: The inputs of the sample where the task sets `NEEDS_INPUTS = True`, else none.
 
         Returns:
             Arrays of the same shape and dtype for every sample.
@@ -81,6 +84,8 @@ class Task(Protocol):
     # A task may define
     # - `agreement(options, records, other)`: on which samples two programs say the same, bool [n]. `record` of such a
     #   task is also called with the target None, and returns what needs no target;
+    # - `units(options, records)`: the number of the unit of every sample, int64 [n], from 0. Units are resampled as a
+    #   whole for intervals, e.g. all windows of a recording;
     # - `confusion(options, records)`: the actual and the predicted class of every sample, int64 [n x 2];
     # - `details(options, records)`: further metrics by name, floats, e.g. `classes.3.iou`, recorded per program without
     #   intervals as `classes.3.delegated_iou`: the program's name precedes the last part.

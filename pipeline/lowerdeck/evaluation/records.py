@@ -29,6 +29,11 @@ class ChosenTask:
     task: Task
     options: Any
 
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether the task looks at the inputs, too."""
+        return bool(getattr(self.task, "NEEDS_INPUTS", False))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRecords:
@@ -57,13 +62,14 @@ class RecordsBuilder:
     _programs: tuple[str, ...] = ()
     _lacks_target: bool = False
 
-    def add(self, row: int, values: Mapping[str, Sequence[Array]], target: Any) -> None:
+    def add(self, row: int, values: Mapping[str, Sequence[Array]], target: Any, inputs: Sequence[Array] = ()) -> None:
         """Reduce the outputs of all programs on one sample.
 
         Args:
             row: Position among the samples.
             values: Program -> its outputs in order, each with its batch dimension.
             target: What they are compared with; None for none.
+            inputs: The inputs of the sample, where the task needs them.
 
         Raises:
             LowerdeckError: the outputs or the target do not fit the task, or programs return different shapes.
@@ -84,7 +90,7 @@ class RecordsBuilder:
         for program, outputs in values.items():
             named = {spec.name: value for spec, value in zip(self.specs, outputs, strict=True)}
             try:
-                found = self.chosen.task.record(self.chosen.options, named, target)
+                found = self.chosen.task.record(self.chosen.options, named, target, inputs)
             except LowerdeckError as error:
                 raise LowerdeckError(f"the {program} program: {error}") from error
             self._put(("task", program), row, found)

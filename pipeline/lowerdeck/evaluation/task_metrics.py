@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.evaluation import fidelity
@@ -53,7 +54,9 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Mea
     compute = functools.partial(_values, chosen, records, described)
     points = {name: float(values[0]) for name, values in compute(np.ones((1, records.num_samples))).items()}
     closed = _closed_forms(records, described, points)
-    draws = {name: drawn for name, drawn in resampled(compute, records.num_samples).items() if name not in closed}
+    unit = _units(chosen, records)
+    drawn = resampled(lambda weights: compute(weights[:, unit]), int(unit.max()) + 1)
+    draws = {name: values for name, values in drawn.items() if name not in closed}
     metrics: dict[str, Any] = {"num_samples": records.num_samples}
     for name, value in points.items():
         ends = interval(draws[name]) if name in draws and math.isfinite(value) else None
@@ -70,6 +73,15 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Mea
     for metric in described:
         metrics[DESCRIPTIONS + metric.name] = f"{metric.better} share" if metric.is_share else metric.better
     return Measured(metrics=metrics, draws=draws, confusion=_confusion(chosen, records))
+
+
+def _units(chosen: ChosenTask, records: EvaluationRecords) -> npt.NDArray[np.int64]:
+    """The unit of every sample, int64 [n]: what is resampled as a whole."""
+    units = getattr(chosen.task, "units", None)
+    if units is None or not records.has_targets or not records.task:
+        return np.arange(records.num_samples)
+    found: npt.NDArray[np.int64] = units(chosen.options, next(iter(records.task.values())))
+    return found
 
 
 def _values(

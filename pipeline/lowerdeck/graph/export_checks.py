@@ -39,7 +39,7 @@ def check_outputs(program: ExportedProgram, name: str) -> None:
         shape = getattr(values[output.arg.name], "shape", ())
         if any(free_unbacked_symbols(size) for size in shape if isinstance(size, torch.SymInt)):
             raise LowerdeckError(
-                f"{name} returns {output.arg.name} of shape {list(shape)}, whose size depends on the values of tensors, "
+                f"{name} returns {output.arg.name} of shape {list(shape)}, whose size depends on values of tensors, "
                 "as those of nonzero() and of boolean masks do; memory is planned for fixed sizes. Wrap the model in a "
                 "module that returns a fixed number, e.g. the first k by torch.topk, and name that module as "
                 "model.options.factory"

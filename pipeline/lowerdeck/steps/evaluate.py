@@ -74,7 +74,12 @@ def torch_program(program: ExportedProgram) -> Program:
 
 
 def evaluate(
-    programs: Mapping[str, Program], samples: Sequence[int], dataset: Dataset, num_processes: int = 1
+    programs: Mapping[str, Program],
+    samples: Sequence[int],
+    dataset: Dataset,
+    num_processes: int = 1,
+    *,
+    with_inputs: bool = False,
 ) -> Iterator[SampleOutputs]:
     """Run every program on every sample, in the order of `samples`; nothing is kept.
 
@@ -83,6 +88,7 @@ def evaluate(
         samples: Indices into the evaluation split.
         dataset: The dataset of the samples.
         num_processes: Number of processes that share the samples, without effect on the outputs.
+        with_inputs: Whether to yield the inputs, too.
 
     Raises:
         LowerdeckError: a sample is not finite.
@@ -92,7 +98,8 @@ def evaluate(
         sample = finite_sample(dataset.evaluation, index)
         with torch.no_grad():
             values = {name: tuple(map(_array, program(sample.inputs))) for name, program in programs.items()}
-        return SampleOutputs(target=None if dataset.structural else sample.expected, values=values)
+        inputs = tuple(map(_array, sample.inputs)) if with_inputs else ()
+        return SampleOutputs(target=None if dataset.structural else sample.expected, values=values, inputs=inputs)
 
     done = in_order(measure, samples, num_processes)
     yield from progress_bar(done, total=len(samples), desc="evaluate", unit="sample", disable=None)
@@ -142,14 +149,14 @@ def evaluate_delegated(
         host = open_program()
         programs = {"delegated": lambda inputs: host.first_call(*inputs)}
         # One call executes one sample; an engine that executes several at once would replace `evaluate` here.
-        for row, sample in enumerate(evaluate(programs, samples, dataset, num_processes=host.num_processes)):
+        found = evaluate(programs, samples, dataset, host.num_processes, with_inputs=task.needs_inputs)
+        for row, sample in enumerate(found):
             keep(sample)
-            records.add(row, {**rows_of(reference, row), **sample.values}, sample.target)
+            records.add(row, {**rows_of(reference, row), **sample.values}, sample.target, sample.inputs)
     except ProgramError as error:
         records = RecordsBuilder(task, reference.specs, len(samples))
-        for row, index in enumerate(samples):
-            target = None if dataset.structural else dataset.evaluation[index].expected
-            records.add(row, rows_of(reference, row), target)
+        for row, sample in enumerate(evaluate({}, samples, dataset, with_inputs=task.needs_inputs)):
+            records.add(row, rows_of(reference, row), sample.target, sample.inputs)
         return Evaluation(records=records.finish(), executed_by="nothing", failure=str(error))
     return Evaluation(records=records.finish(), executed_by=host.executor)
 
@@ -178,10 +185,10 @@ def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> 
     """
     if not len(dataset.evaluation):
         return
-    (sample,) = evaluate({"float": torch_program(program)}, [0], dataset)
+    (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
     specs = tuple(OutputSpec(name=name) for name in output_names(program))
     highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
-    RecordsBuilder(task, specs, 1).add(0, sample.values, highest)
+    RecordsBuilder(task, specs, 1).add(0, sample.values, highest, sample.inputs)
 
 
 def rows_of(outputs: Outputs, row: int) -> dict[str, tuple[Array, ...]]:

@@ -45,7 +45,7 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
     )
 
 
-def record(options: Options, outputs: Mapping[str, Any], target: Any) -> Mapping[str, Any]:
+def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
     """Whether the sample is recognized, its class, the predicted one, and the confidence.
 
     A class as good as the target's counts before it where its index is lower, as in `argmax`.

@@ -26,7 +26,7 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
     return ()
 
 
-def record(options: Options, outputs: Mapping[str, Any], target: Any) -> Mapping[str, Any]:
+def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
     """Nothing: outputs of any number, shape and dtype fit."""
     return {}
 

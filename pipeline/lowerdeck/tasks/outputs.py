@@ -50,6 +50,21 @@ def scores(outputs: Mapping[str, Array], name: str | None, task: str) -> npt.NDA
     return values.astype(np.float64)
 
 
+def array_target(target: Any, task: str) -> Array:
+    """The target as an array.
+
+    Raises:
+        LowerdeckError: the dataset has class indices, or several arrays.
+    """
+    if isinstance(target, np.ndarray):
+        return target
+    kind = f"the arrays {', '.join(map(str, target))}" if isinstance(target, Mapping) else type(target).__name__
+    raise LowerdeckError(
+        f"{task} needs an array as target, and the dataset has {kind}; store `targets` [n x ...] (dataset arrays), or "
+        "choose another task"
+    )
+
+
 def class_index(target: Any, num_classes: int, task: str) -> int:
     """The target as a class index below `num_classes`.
 
