@@ -45,7 +45,7 @@ def test_values_and_labels_come_back(tmp_path: Path, suffix: str) -> None:
     assert [sample.label for sample in dataset.calibration] == [None] * 5
 
 
-@pytest.mark.parametrize("dtype", arrays.DTYPES)
+@pytest.mark.parametrize("dtype", array_checks.DTYPES)
 def test_dtype_is_kept(tmp_path: Path, dtype: str) -> None:
     stored = np.array([[0, 1, 2, 3]]).astype(dtype)
     (sample,) = load(write(tmp_path, inputs=stored)).evaluation
