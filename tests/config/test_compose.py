@@ -642,9 +642,14 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"model": "mobilenet_v2"} | override("model.options.architecture", "mobilenet_v22"),
         ("model.options.architecture: ", "'mobilenet_v22'", "resnet18", "Did you mean mobilenet_v2"),
     ),
+    "gate": (
+        override("gates.metrics", {"delegated_miou": 0.5}),
+        ("gates.metrics: ", "has delegated_miou; every name is min_METRIC or max_METRIC"),
+    ),
+    "task": ({"task": "classify"}, ("task: ", "conf/task/classify.yaml", "classification")),
     "metric": (
         override("evaluation.metrics", ["top1", "top5"]),
-        ("evaluation.metrics: ", '"top5"', "allowed: agreement, lsb, sqnr, top1", "did you mean 'top1'?"),
+        ("evaluation.metrics: ", '"top1"', "there is no such module in lowerdeck/metrics/"),
     ),
     "model source": (
         override("model.source", "factori"),

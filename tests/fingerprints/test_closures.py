@@ -105,7 +105,7 @@ def test_a_build_does_not_depend_on_what_the_configuration_does_not_choose(
         ("lowerdeck.steps.export", {"export"}),
         ("lowerdeck.steps.convert", {"convert"}),
         ("lowerdeck.firmware.header", {"firmware"}),
-        ("lowerdeck.evaluation.task_metrics", {"export", "baseline", "evaluate"}),
+        ("lowerdeck.artifacts.kept_outputs", {"evaluate"}),
         ("lowerdeck.tracking.record", {"track"}),
         ("lowerdeck.quantization.pt2e", {"calibrate", "quantize"}),
         ("lowerdeck.backends.xnnpack.backend", {"calibrate", "quantize", "partition", "convert"}),

@@ -19,6 +19,8 @@ class OutputSpec:
     """Its path in what the model returns, e.g. `logits` or `hidden_states.0`; `output` for a single tensor."""
     lsb: float | None = None
     """One step of its quantization, in its units: 1 for integers, None where it is not quantized."""
+    is_integer: bool = False
+    """Whether it consists of integers or booleans, such as indices, of which SQNR and cosine say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def load(
         options: see Options
         input_shapes: the model's, each with its batch dimension; the files' must match
         seed: fixes the order of the samples
-        input_dtypes: that of every input; all are float32 where there are none
+        input_dtypes: that of every input; values keep their own where there are none
 
     Raises:
         ConfigurationError: options that do not fit the model or the files.
@@ -101,18 +101,17 @@ def load(
         )
     if options.normalises and len(options.mean) > 1:
         preprocessing.check_channels(options.mean, shapes[0][0] if shapes[0] else 1)
-    dtypes = tuple(input_dtypes) or ("float32",) * len(shapes)
     paths = [options.calibration, options.evaluation, *([] if options.training is None else [options.training])]
     arrays = {path: _read(Path(path)) for path in paths}
     num_classes = options.num_classes or _counted_classes(arrays[options.evaluation])
     problems = [
         f"{path}: {problem}"
         for path, found in arrays.items()
-        for problem in array_checks.problems(found, shapes, () if options.normalises else dtypes, num_classes)
+        for problem in array_checks.problems(found, shapes, () if options.normalises else input_dtypes, num_classes)
     ]
     if problems:
         raise LowerdeckError("the files of dataset arrays do not fit the model:\n  " + "\n  ".join(problems))
-    loaded = [_split(options, path, arrays[path], dtypes, seed) for path in paths]
+    loaded = [_split(options, path, arrays[path], len(shapes), input_dtypes, seed) for path in paths]
     return splits.LoadedDataset(
         num_classes=num_classes,
         calibration=loaded[0],
@@ -133,14 +132,19 @@ def _counted_classes(arrays: Mapping[str, npt.NDArray[np.generic]]) -> int | Non
 
 
 def _split(
-    options: Options, path: str, arrays: Mapping[str, npt.NDArray[np.generic]], dtypes: Sequence[str], seed: int
+    options: Options,
+    path: str,
+    arrays: Mapping[str, npt.NDArray[np.generic]],
+    num_inputs: int,
+    dtypes: Sequence[str],
+    seed: int,
 ) -> splits.ArraySplit:
     """The samples of a file without problems."""
-    stored = tuple(arrays[name] for name in array_checks.input_names(arrays, len(dtypes)))
+    stored = tuple(arrays[name] for name in array_checks.input_names(arrays, num_inputs))
 
     def prepare(inputs: splits.Arrays) -> splits.Arrays:
         if not options.normalises:
-            return tuple(map(_as_dtype, inputs, dtypes))
+            return tuple(map(_as_dtype, inputs, dtypes)) if dtypes else inputs
         return (preprocessing.normalised(inputs[0], options.scale, options.mean, options.std),)
 
     labels, groups = arrays.get("labels"), arrays.get("groups")

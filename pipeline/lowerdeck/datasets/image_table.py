@@ -145,18 +145,6 @@ def _table(options: Options, path: Path) -> _Table:
             problems.append(f"row {row + 2}: {column} is {rows[row][column]!r}, and there is no such file")
         return found
 
-    def label(row: int) -> int | None:
-        if options.label is None:
-            return None
-        text = rows[row][options.label]
-        if options.classes and text in options.classes:
-            return options.classes.index(text)
-        if not options.classes and text.isdecimal():
-            return int(text)
-        known = f"one of {', '.join(options.classes)}" if options.classes else "a class index"
-        problems.append(f"row {row + 2}: {options.label} is {text!r}; it must be {known}")
-        return None
-
     def number(row: int, column: str) -> float:
         try:
             value = float(rows[row][column])
@@ -169,7 +157,7 @@ def _table(options: Options, path: Path) -> _Table:
     indices = range(len(rows))
     table = _Table(
         images=tuple(file(row, options.image) for row in indices),
-        labels=tuple(label(row) for row in indices),
+        labels=_labels(options, rows, problems),
         masks=tuple(file(row, options.mask) for row in indices) if options.mask else (),
         values=np.array([[number(row, name) for name in options.values] for row in indices], dtype=np.float32)
         if options.values
@@ -179,6 +167,23 @@ def _table(options: Options, path: Path) -> _Table:
         more = [f"and {len(problems) - NUM_NAMED} more"] if len(problems) > NUM_NAMED else []
         raise LowerdeckError(f"{path} has {len(problems)} faults:\n  " + "\n  ".join(problems[:NUM_NAMED] + more))
     return table
+
+
+def _labels(options: Options, rows: Sequence[Mapping[str, str]], problems: list[str]) -> tuple[int | None, ...]:
+    """The classes of the rows; what is wrong is added to `problems`."""
+    if options.label is None:
+        return (None,) * len(rows)
+    known = f"one of {', '.join(options.classes)}" if options.classes else "a class index"
+    labels: list[int | None] = []
+    for row, fields in enumerate(rows):
+        text = fields[options.label]
+        if options.classes:
+            labels.append(options.classes.index(text) if text in options.classes else None)
+        else:
+            labels.append(int(text) if text.isdecimal() else None)
+        if labels[-1] is None:
+            problems.append(f"row {row + 2}: {options.label} is {text!r}; it must be {known}")
+    return tuple(labels)
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:

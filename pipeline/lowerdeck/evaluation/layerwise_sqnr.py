@@ -96,18 +96,17 @@ def compare_layers(
 
 def output_specs(exported: ExportedProgram, quantized: ExportedProgram) -> tuple[OutputSpec, ...]:
     """The outputs of both programs, with the steps of their quantization."""
-    lsbs = map(_output_lsb, output_nodes(quantized))
-    return tuple(OutputSpec(name=name, lsb=lsb) for name, lsb in zip(output_names(exported), lsbs, strict=True))
+    return tuple(map(_output_spec, output_names(exported), output_nodes(quantized)))
 
 
-def _output_lsb(node: Any) -> float | None:
-    """One step of an output in its units: 1 for integers, None where it is not quantized."""
+def _output_spec(name: str, node: Any) -> OutputSpec:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if isinstance(value, torch.Tensor) and not value.is_floating_point():
-        return 1.0
+        return OutputSpec(name=name, lsb=1.0, is_integer=True)
     while isinstance(node, torch.fx.Node) and str(node.target).startswith(_VALUE_PRESERVING_OPS):
         node = node.args[0]
-    return _lsb(node) if isinstance(node, torch.fx.Node) and _calls(node, STATIC_DEQUANTIZE) else None
+    is_quantized = isinstance(node, torch.fx.Node) and _calls(node, STATIC_DEQUANTIZE)
+    return OutputSpec(name=name, lsb=_lsb(node) if is_quantized else None)
 
 
 def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:

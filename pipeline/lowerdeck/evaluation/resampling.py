@@ -6,7 +6,9 @@ same draws, so that their differences, draw by draw, are those of a paired boots
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +36,7 @@ def resampled(measure: Measure, num_samples: int) -> dict[str, Floats]:
         measure: Computes them from the weights of samples.
         num_samples: n.
     """
-    from scipy.stats import bootstrap
+    from scipy.stats import DegenerateDataWarning
 
     names = sorted(measure(np.ones((1, num_samples)))) if num_samples > 1 else []
     if not names:
@@ -46,7 +48,17 @@ def resampled(measure: Measure, num_samples: int) -> dict[str, Floats]:
         found = measure(weights)
         return np.stack([found[name].reshape(rows.shape[:-1]) for name in names])
 
-    done = bootstrap(
+    # scipy warns of metrics that are the same in every draw, e.g. a share of 1; their interval is that value.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)
+        done = _bootstrap(statistic, num_samples)
+    return {name: np.asarray(done.bootstrap_distribution[index]) for index, name in enumerate(names)}
+
+
+def _bootstrap(statistic: Any, num_samples: int) -> Any:
+    from scipy.stats import bootstrap
+
+    return bootstrap(
         (np.arange(num_samples),),
         statistic,
         vectorized=True,
@@ -55,7 +67,6 @@ def resampled(measure: Measure, num_samples: int) -> dict[str, Floats]:
         method="percentile",
         rng=np.random.default_rng(0),
     )
-    return {name: np.asarray(done.bootstrap_distribution[index]) for index, name in enumerate(names)}
 
 
 def interval(draws: Floats) -> tuple[float, float] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +50,10 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Mea
         records: Those of all samples.
         missing: What replaces the task's metrics where its records lack targets.
     """
-    described = tuple(chosen.task.metrics(chosen.options))
+    described = _applicable(chosen, records)
     compute = functools.partial(_values, chosen, records, described)
     points = {name: float(values[0]) for name, values in compute(np.ones((1, records.num_samples))).items()}
-    closed = _closed_forms(records, described, points)
+    closed = _closed_forms(records, described)
     unit = _units(chosen, records)
     drawn = resampled(lambda weights: compute(weights[:, unit]), int(unit.max()) + 1)
     draws = {name: values for name, values in drawn.items() if name not in closed}
@@ -73,6 +73,16 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Mea
     for metric in described:
         metrics[DESCRIPTIONS + metric.name] = f"{metric.better} share" if metric.is_share else metric.better
     return Measured(metrics=metrics, draws=draws, confusion=_confusion(chosen, records))
+
+
+def _applicable(chosen: ChosenTask, records: EvaluationRecords) -> tuple[TaskMetric, ...]:
+    """The task's metrics without those that `measure` leaves out, e.g. top-5 of three classes."""
+    described = tuple(chosen.task.metrics(chosen.options))
+    if not records.has_targets or not records.task:
+        return described
+    first = next(iter(records.task.values()))
+    found = chosen.task.measure(chosen.options, first, np.ones((1, records.num_samples)))
+    return tuple(metric for metric in described if metric.name in found)
 
 
 def _units(chosen: ChosenTask, records: EvaluationRecords) -> npt.NDArray[np.int64]:
@@ -96,7 +106,7 @@ def _values(
     judged = records.task if records.has_targets else {}
     for program, found in judged.items():
         measured = chosen.task.measure(chosen.options, found, weights)
-        values |= {f"{program}_{metric.name}": measured[metric.name] for metric in described if metric.name in measured}
+        values |= {f"{program}_{metric.name}": measured[metric.name] for metric in described}
     for position, metric in enumerate(described):
         of_programs = {name: values[key] for name in judged if (key := f"{name}_{metric.name}") in values}
         suffix = f"_{metric.name}" if position else ""
@@ -114,15 +124,20 @@ def _drops(suffix: str, of_programs: Mapping[str, Floats], sign: int) -> dict[st
 
 
 def _fidelity(records: EvaluationRecords, weights: Floats) -> dict[str, Floats]:
-    """Those of the worst output, and, where there are several, of each one under `outputs.NAME.`."""
+    """Those of the worst output, and, where there are several, of each one under `outputs.NAME.`.
+
+    SQNR and cosine of integers, such as indices, do not count among the worst.
+    """
     values: dict[str, Floats] = {}
+    all_integers = all(spec.is_integer for spec in records.specs)
     for pair, outputs in records.fidelity.items():
         of_outputs: dict[str, list[Floats]] = {}
         for spec in records.specs:
             for kind, found in fidelity.measure(outputs[spec.name], weights).items():
                 if (name := _fidelity_name(pair, kind, spec.lsb is not None)) is None:
                     continue
-                of_outputs.setdefault(name, []).append(found)
+                if not spec.is_integer or kind.startswith(("error", "exact")) or all_integers:
+                    of_outputs.setdefault(name, []).append(found)
                 if len(records.specs) > 1:
                     values[f"outputs.{spec.name}.{name}"] = found
         for name, several in of_outputs.items():
@@ -141,14 +156,11 @@ def _fidelity_name(pair: str, kind: str, is_quantized: bool) -> str | None:
     return f"{program}_{kind}_lsb" if is_quantized and kind.startswith("error") else f"{program}_{kind}"
 
 
-def _closed_forms(
-    records: EvaluationRecords, described: tuple[TaskMetric, ...], measured: Container[str]
-) -> dict[str, float]:
+def _closed_forms(records: EvaluationRecords, described: tuple[TaskMetric, ...]) -> dict[str, float]:
     """Shares of samples and their drops, with intervals that need no resampling."""
     found: dict[str, float] = {}
     for position, metric in enumerate(described if records.has_targets else ()):
-        # A metric that `measure` leaves out, e.g. top-5 of three classes, has no share either.
-        if metric.hits is None or f"float_{metric.name}" not in measured:
+        if metric.hits is None:
             continue
         hits = {program: of_program[metric.hits] for program, of_program in records.task.items()}
         for program, of_program in hits.items():

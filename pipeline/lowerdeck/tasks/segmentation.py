@@ -44,7 +44,8 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             f"output with task.options.output (there are: {', '.join(outputs)}), or another task"
         )
     num_classes = max(2, len(scores))
-    mask = np.squeeze(output_choice.array_target(target, "segmentation"))
+    mask = output_choice.array_target(target, "segmentation")
+    mask = mask[0] if mask.ndim == 3 and len(mask) == 1 else mask
     if mask.shape != scores.shape[1:] or not np.issubdtype(mask.dtype, np.integer):
         raise LowerdeckError(
             f"the model returns {list(scores.shape[1:])} pixels and the mask is {mask.dtype} {list(mask.shape)}; store "
