@@ -59,7 +59,7 @@ def contents_digest(paths: Iterable[Path]) -> str | None:
 
 
 def model_digest(weights: str | None, factory: str | None) -> str:
-    """SHA-256 over the checkpoint or folder at `weights`, or over that name, and the source of `factory` (`module:name`)."""
+    """SHA-256 over the file or folder at `weights`, or over that name, and the source of `factory` (`module:name`)."""
     total = hashlib.sha256()
     if weights is not None:
         path = Path(weights)
