@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import types
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,8 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
             "Export a model whose inputs, weights and constants are plain tensors"
         )
     module: torch.nn.Module = program.module(check_guards=False)
+    # An exported module refuses eval(), because it is in the mode that it was exported in; that is what is wanted.
+    setattr(module, "eval", types.MethodType(lambda self: self, module))  # noqa: B010
     return module
 
 
