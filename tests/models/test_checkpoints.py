@@ -46,7 +46,7 @@ WAYS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
         ),
     ),
     "of a Lightning module": (
-        ".ckpt.pt",
+        ".pt",
         lambda state, path: torch.save({"state_dict": {f"model.{key}": value for key, value in state.items()}}, path),
     ),
     "data parallel": (".pt", lambda state, path: torch.save(prefixed(state, "module."), path)),

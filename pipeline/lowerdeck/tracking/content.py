@@ -107,6 +107,7 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
         "backend": config.target.backend,
         "model": config.model.name,
         "dataset": config.dataset.name,
+        "task": config.task.name,
         "quantization": config.quantization.name,
         "flavor": converter["flavor"],
         "converter": converter["name"],
