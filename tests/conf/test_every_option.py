@@ -85,7 +85,7 @@ def test_every_file_belongs_to_a_group() -> None:
 FITTING: dict[str, dict[str, str]] = {
     "model": {"dataset": "random"},  # it fits every model
     "dataset": {"task": "fidelity"},  # which fits every dataset
-    **dict.fromkeys(("regression", "segmentation", "multi_label"), {"dataset": "arrays"}),
+    **{task: {"dataset": "arrays"} for task in ("regression", "segmentation", "multi_label")},
 }
 """Group or option -> what else is chosen."""
 

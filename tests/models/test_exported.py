@@ -55,7 +55,7 @@ def test_other_files_are_refused(weights: str | None, message: str) -> None:
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"no archive")
-    with pytest.raises(LowerdeckError, match="cannot be loaded by torch.export.load"):
+    with pytest.raises(LowerdeckError, match=r"cannot be loaded by torch\.export\.load"):
         exported.build(exported.Options(), str(path))
 
 
@@ -78,23 +78,23 @@ def malicious_bytes() -> bytes:
     "entry", ["data/sample_inputs/model.pt", "data/constants/opaque_obj_0", "data/aotinductor/model/m.so"]
 )
 def test_entries_that_would_run_code_are_refused_unread(saved: Path, tmp_path: Path, entry: str) -> None:
-    spoiled = tmp_path / "spoiled.pt2"
-    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(spoiled, "w") as target:
+    altered = tmp_path / "altered.pt2"
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(altered, "w") as target:
         root = source.namelist()[0].partition("/")[0]
         for name in source.namelist():
             if name != f"{root}/{entry}":
                 target.writestr(name, source.read(name))
         target.writestr(f"{root}/{entry}", malicious_bytes())
     with pytest.raises(LowerdeckError, match=f"would run code when they are loaded: {root}/{entry}"):
-        exported.build(exported.Options(), str(spoiled))
+        exported.build(exported.Options(), str(altered))
     assert not Malicious.ran
 
 
 def test_pickled_weights_are_refused(saved: Path, tmp_path: Path) -> None:
-    spoiled = tmp_path / "spoiled.pt2"
-    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(spoiled, "w") as target:
+    altered = tmp_path / "altered.pt2"
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(altered, "w") as target:
         for name in source.namelist():
             content = source.read(name)
             target.writestr(name, content.replace(b'"use_pickle": false', b'"use_pickle": true'))
     with pytest.raises(LowerdeckError, match=r"weights_config.json: linear.bias"):
-        exported.build(exported.Options(), str(spoiled))
+        exported.build(exported.Options(), str(altered))
