@@ -12,16 +12,16 @@ def main() -> None:
     from lowerdeck.artifacts.baseline import write_baseline
     from lowerdeck.artifacts.programs import read_program
     from lowerdeck.config.schema import EvaluationConfig
-    from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
+    from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_specs
     from lowerdeck.steps.evaluate import choose_samples, evaluate, evenly_spaced, torch_program
 
     config, dataset = section(EvaluationConfig), chosen_dataset(build.seed)
     exported, quantized = read_program(paths.EXPORTED), read_program(paths.QUANTIZED)
     programs = {"float": torch_program(exported), "quantized": torch_program(quantized)}
     samples = choose_samples(dataset.evaluation, config.max_samples, build.seed)
-    outputs = evaluate(programs, samples, dataset, output_lsb(quantized))
+    outputs, specs = evaluate(programs, samples, dataset), output_specs(exported, quantized)
     layers = compare_layers(exported, quantized, dataset.evaluation, evenly_spaced(samples, config.layer_samples))
-    write_baseline(outputs, samples, layers)
+    write_baseline(outputs, specs, samples, layers)
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -1,20 +1,25 @@
 """Stage export: model factory and weights -> build/export/program.pt2."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
+from lowerdeck.execution.chosen.dataset import chosen_dataset
 from lowerdeck.execution.chosen.model import chosen_model
+from lowerdeck.execution.chosen.task import chosen_task
 from lowerdeck.execution.resolved_config import section
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
-    fix_arithmetic()
+    build = fix_arithmetic()
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.programs import write_program
     from lowerdeck.config.schema import ModelConfig
+    from lowerdeck.steps.evaluate import check_task
     from lowerdeck.steps.export import export
 
     config = section(ModelConfig)
-    program = export(chosen_model(), config.input_shapes, config.dynamic_shapes, config.memory_format)
+    shapes = config.input_shapes, config.dynamic_shapes, config.memory_format, config.input_dtypes
+    program = export(chosen_model(), *shapes)
+    check_task(program, chosen_dataset(build.seed), chosen_task())
     write_program(paths.EXPORTED, program)
 
 

@@ -22,10 +22,11 @@ from lowerdeck.config.load import read_config
 from lowerdeck.config.problems import validate
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.converter import Converter
-from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Outputs
+from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec, SampleOutputs
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, Reason, ReasonCode
 from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
+from lowerdeck.evaluation.task_metrics import Measured
 
 if TYPE_CHECKING:
     from lowerdeck.steps.convert import Converted
@@ -55,7 +56,8 @@ CONFIG: dict[str, dict[str, Any]] = {
         "options": {},
     },
     "flavor": {"name": "reference", "backend": "neutron", "converter": "reference", "timeout_s": 60.0},
-    "evaluation": {"name": "default", "metrics": ["top1"], "max_samples": None},
+    "task": {"name": "classification", "source": "classification", "options": {}},
+    "evaluation": {"name": "default", "metrics": [], "max_samples": None},
     "gates": {"name": "none"},
     "firmware": {"name": "cortex_m"},
     "tracking": {"name": "local"},
@@ -151,6 +153,7 @@ def write_build(
     labels: Sequence[int] | None = (0, 1, 2, 2),
     answers: Sequence[int] = (0, 1, 2, 1),
     layers: Sequence[LayerMetrics] = LAYERS,
+    draws: Mapping[str, Any] | None = None,
     **sections: Mapping[str, Any],
 ) -> Config:
     """A whole build/ below the current folder; returns its configuration.
@@ -162,6 +165,7 @@ def write_build(
         labels: Actual classes of the evaluation samples, None for a dataset without labels.
         answers: Classes that the quantized program predicts.
         layers: Layer by layer, worst first.
+        draws: Metrics of every draw of the bootstrap.
         sections: Values of the configuration by section.
     """
     config = write_config(**sections)
@@ -174,27 +178,15 @@ def write_build(
     write_converted(cast("Converted", Conversion(program)), converter_of(config))
     logits = np.eye(max(answers) + 1, dtype=np.float32)[list(answers)]
     write_firmware({"README.md": b"for firmware"})
-    outputs = Outputs(
-        labels=None if labels is None else np.array(labels), logits={"float": logits, "quantized": logits}
-    )
+    programs = ("float", "quantized")
+    outputs = [SampleOutputs(target=None, values=dict.fromkeys(programs, (row[None],))) for row in logits]
+    pairs = np.stack([labels, answers], axis=1) if labels is not None else None
+    confusion = dict.fromkeys(programs, pairs) if pairs is not None else {}
     merged = {key: value for key, value in (METRICS | dict(metrics or {})).items() if value is not None}
     digests = [digest("evaluation", index) for index in range(len(answers))]
-    write_baseline(outputs, range(len(answers)), layers)
-    write_evaluation(merged, outputs, digests, classes_of(labels or (), answers))
+    write_baseline(outputs, (OutputSpec(name="output", lsb=0.5),), range(len(answers)), layers)
+    write_evaluation(merged, Measured(metrics=merged, draws=dict(draws or {}), confusion=confusion), digests)
     return config
-
-
-def classes_of(labels: Sequence[int], answers: Sequence[int]) -> list[ClassMetrics]:
-    pairs = list(zip(labels, answers, strict=False))
-    correct = {label: sum(pair == (label, label) for pair in pairs) for label in sorted(set(labels))}
-    return [
-        ClassMetrics(
-            label=label,
-            num_samples=labels.count(label),
-            correct={"float": count, "quantized": count},
-        )
-        for label, count in correct.items()
-    ]
 
 
 def digest(*parts: object) -> str:

@@ -31,6 +31,7 @@ _RESTRICTED = (
 SELECTION: dict[str, Any] = {
     "model": "resnet8",
     "dataset": "digits",
+    "task": "classification",
     "quantization": "int8",
     "target": "neutron_imxrt700",
     "flavor": "default",

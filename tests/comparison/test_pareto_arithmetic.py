@@ -48,7 +48,7 @@ class TestObjectives:
             ("sise", "'sise'.* Did you mean size"),
             (
                 "sise",
-                "allowed: accuracy, compute_nodes, coverage, delegated_share, program_bytes, quantized_accuracy, size$",
+                "allowed: accuracy, compute_nodes, coverage, delegated_share, program_bytes, quality, .*, size$",
             ),
         ],
     )

@@ -33,7 +33,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What a user has to have, or to say, for some options: values of the section by the name of the option."""
     folder = tmp_path_factory.mktemp("own")
     for split in ("calibration", "evaluation"):
-        np.savez(folder / f"{split}.npz", inputs=np.zeros((4, 3, 32, 32), np.float32))
+        np.savez(folder / f"{split}.npz", inputs=np.zeros((4, 3, 32, 32), np.float32), targets=np.zeros((4, 2)))
+        (folder / f"{split}.csv").write_text(f"image\nimages/{split}/cat/0.png\n")
         for label in ("cat", "dog"):
             (folder / "images" / split / label).mkdir(parents=True)
             Image.new("RGB", (40, 40), "red").save(folder / "images" / split / label / "0.png")
@@ -42,6 +43,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return {
         "arrays": {"options": {split: str(folder / f"{split}.npz") for split in ("calibration", "evaluation")}},
         "image_folder": {"options": {"root": str(folder / "images")}},
+        "image_table": {"options": {split: str(folder / f"{split}.csv") for split in ("calibration", "evaluation")}},
         "cifar10": {"options": {"root": str(folder / "cifar10")}},
         "custom": {
             "options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"},
@@ -86,6 +88,14 @@ def test_every_file_belongs_to_a_group() -> None:
     assert folders - {"experiment"} == {"config.yaml", *GROUPS}
 
 
+FITTING: dict[str, dict[str, str]] = {
+    "model": {"dataset": "random"},  # it fits every model
+    "dataset": {"task": "fidelity"},  # which fits every dataset
+    **{task: {"dataset": "arrays"} for task in ("regression", "segmentation", "multi_label")},
+}
+"""Group or option -> what else is chosen."""
+
+
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=str)
 def test_the_option_composes_for_a_target_that_has_it(
     composed: Callable[..., Config], tmp_path: Path, group: str, option: str
@@ -93,8 +103,7 @@ def test_the_option_composes_for_a_target_that_has_it(
     refusals = []
     for target in [option] if group == "target" else TARGETS:
         try:
-            dataset = {"dataset": "random"} if group == "model" else {}  # it fits every model
-            config = composed(**dataset, **{"target": target, group: option})
+            config = composed(**FITTING.get(group, {}), **FITTING.get(option, {}), **{"target": target, group: option})
         except ConfigurationError as refusal:
             refusals.append(str(refusal))
             continue

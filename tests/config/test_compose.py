@@ -463,7 +463,6 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "int for list": (override("evaluation.metrics", 1), ("evaluation.metrics: ", "received: 1", "a list")),
     "string for list": (override("evaluation.metrics", "top1"), ("evaluation.metrics: ", '"top1"', "a list")),
     "null for list": (override("evaluation.metrics", None), ("evaluation.metrics: ", "received: null", "a list")),
-    "empty list": (override("evaluation.metrics", []), ("evaluation.metrics: ", "received: []", "at least 1 item")),
     "flat shape": (override("model.input_shapes", [1, 3]), ("model.input_shapes.1: ", "received: 3", "a list")),
     "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8_")),
     "list for mapping": (override("model.options", [1]), ("model.options: ", "received: [1]", "a mapping")),
@@ -664,9 +663,14 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"model": "mobilenet_v2"} | override("model.options.architecture", "mobilenet_v22"),
         ("model.options.architecture: ", "'mobilenet_v22'", "resnet18", "Did you mean mobilenet_v2"),
     ),
+    "gate": (
+        override("gates.metrics", {"delegated_miou": 0.5}),
+        ("gates.metrics: ", "has delegated_miou; every name is min_METRIC or max_METRIC"),
+    ),
+    "task": ({"task": "classify"}, ("task: ", "conf/task/classify.yaml", "classification")),
     "metric": (
         override("evaluation.metrics", ["top1", "top5"]),
-        ("evaluation.metrics: ", '"top5"', "allowed: agreement, lsb, sqnr, top1", "did you mean 'top1'?"),
+        ("evaluation.metrics: ", '"top1"', "there is no such module in lowerdeck/metrics/"),
     ),
     "model source": (
         override("model.source", "factori"),

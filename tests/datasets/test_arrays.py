@@ -13,7 +13,7 @@ import torch
 from safetensors.numpy import save_file
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.datasets import arrays
+from lowerdeck.datasets import array_checks, arrays
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -45,7 +45,7 @@ def test_values_and_labels_come_back(tmp_path: Path, suffix: str) -> None:
     assert [sample.label for sample in dataset.calibration] == [None] * 5
 
 
-@pytest.mark.parametrize("dtype", arrays.DTYPES)
+@pytest.mark.parametrize("dtype", array_checks.DTYPES)
 def test_dtype_is_kept(tmp_path: Path, dtype: str) -> None:
     stored = np.array([[0, 1, 2, 3]]).astype(dtype)
     (sample,) = load(write(tmp_path, inputs=stored)).evaluation
@@ -87,9 +87,15 @@ BAD_CONTENT: dict[str, tuple[dict[str, Any], str]] = {
     "one name too many": ({"inputs": inputs(), "weights": inputs()}, "nothing else"),
     "float64": ({"inputs": inputs().astype(np.float64)}, r"float64; allowed are float32.*astype\('float32'\)"),
     "text": ({"inputs": np.full((5, 4), "x")}, "allowed are float32"),
-    "too few labels": ({"inputs": inputs(), "labels": np.zeros(4, np.int64)}, r"labels of .* are int64 \[4\]"),
-    "one-hot labels": ({"inputs": inputs(), "labels": np.zeros((5, 3), np.int64)}, "one class index per sample"),
-    "float labels": ({"inputs": inputs(), "labels": np.zeros(5)}, r"float64 \[5\]; store them as integers"),
+    "too few labels": (
+        {"inputs": inputs(), "labels": np.zeros(4, np.int64)},
+        r"labels \[4\]; each must have the same number of samples",
+    ),
+    "one-hot labels": (
+        {"inputs": inputs(), "labels": np.zeros((5, 3), np.int64)},
+        r"labels is int64 \[5, 3\]; store integers \[n\].*named `targets`",
+    ),
+    "float labels": ({"inputs": inputs(), "labels": np.zeros(5)}, r"labels is float64 \[5\]; store integers"),
     "label too high": (
         {"inputs": inputs(), "labels": np.array([0, 1, 2, 3, 3])},
         "2 labels .* 0 ... 2, .* is 3 at row 3",
@@ -104,17 +110,56 @@ def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> N
         load({**write(tmp_path, **content), "num_classes": 3})
 
 
+def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
+    wrong = {"inputs": np.zeros((5, 3), np.float32), "targets": np.full(4, np.nan, np.float32), "groups": np.zeros(5)}
+    with pytest.raises(LowerdeckError) as caught:
+        load(write(tmp_path, **wrong))
+    for part in (
+        "samples of shape [3]",
+        "each must have the same number",
+        "groups is float64",
+        "groups without labels",
+        "4 of 4 values",
+    ):
+        assert part in str(caught.value)
+
+
+def test_targets_of_any_shape_and_recordings(tmp_path: Path) -> None:
+    masks = np.arange(5 * 2 * 3).reshape(5, 2, 3)
+    dataset = load(write(tmp_path, inputs=inputs(), targets=masks))
+    assert sorted(sample.target.tolist() for sample in dataset.evaluation) == masks.tolist()
+    assert dataset.num_classes is None
+    grouped = load(write(tmp_path, inputs=inputs(), labels=np.array([0, 1, 0, 1, 1]), groups=np.array([7, 8, 7, 8, 9])))
+    assert {(sample.expected["group"], sample.expected["label"]) for sample in grouped.evaluation} == {
+        (7, 0),
+        (8, 1),
+        (9, 1),
+    }
+
+
+def test_values_get_the_dtype_of_the_input_and_those_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    values = {"inputs": np.array([[0, 1, 2, 300]])}
+    options = write(tmp_path, calibration=values, **values)
+    validated = arrays.Options(**options)
+    (sample,) = arrays.load(validated, [[1, 4]], 0, input_dtypes=["int32"]).evaluation
+    assert sample.inputs[0].dtype == torch.int32
+    with pytest.raises(LowerdeckError, match="some values do not fit into the model's uint8"):
+        arrays.load(validated, [[1, 4]], 0, input_dtypes=["uint8"])
+    floats = arrays.Options(**write(tmp_path, inputs=inputs()))
+    with pytest.raises(LowerdeckError, match="inputs is float32, and some values do not fit into the model's int64"):
+        arrays.load(floats, [[1, 4]], 0, input_dtypes=["int64"])
+
+
 def test_inputs_of_different_length(tmp_path: Path) -> None:
     uneven: dict[str, Any] = {"input_0": inputs(5), "input_1": inputs(4)}
-    with pytest.raises(
-        LowerdeckError, match=r"input_0 \[5, 4\], input_1 \[4, 4\]; every input must have the same number"
-    ):
+    with pytest.raises(LowerdeckError, match=r"input_0 \[5, 4\], input_1 \[4, 4\]; each must have the same number"):
         load(write(tmp_path, calibration=uneven, **uneven), [[1, 4], [1, 4]])
 
 
-def test_labels_need_the_number_of_classes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"set dataset.options.num_classes"):
-        load(write(tmp_path, inputs=inputs(), labels=np.zeros(5, np.int64)))
+def test_classes_are_counted(tmp_path: Path) -> None:
+    options = write(tmp_path, inputs=inputs(), labels=np.array([0, 2, 1, 0, 0]))
+    assert load(options).num_classes == 3
+    assert load({**options, "num_classes": 7}).num_classes == 7
     with pytest.raises(ValueError, match=r"num_classes is 0"):
         arrays.Options(calibration="a", evaluation="b", num_classes=0)
 

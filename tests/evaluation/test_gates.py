@@ -11,7 +11,7 @@ from lowerdeck.config.schema import GatesConfig
 from lowerdeck.contracts.errors import GateError
 from lowerdeck.evaluation.gates import bounds, check_gates, failed_gates
 
-GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name != "name"]
+GATES = [field.name for field in dataclasses.fields(GatesConfig) if field.name not in ("name", "metrics")]
 METRICS: dict[str, Any] = {
     "quantized_accuracy": 0.95,
     "delegated_accuracy": 0.5,
@@ -40,6 +40,14 @@ def test_every_gate_has_a_figure_here() -> None:
 def test_a_section_gives_its_bounds() -> None:
     section = GatesConfig(name="mine", min_delegated_share=0.9)
     assert bounds(section) == dict.fromkeys(GATES) | {"min_delegated_share": 0.9}
+
+
+def test_bounds_of_any_other_metric() -> None:
+    section = GatesConfig(name="mine", metrics={"min_delegated_miou": 0.5, "max_quantization_drop_mae": None})
+    (message,) = failed_gates(bounds(section), {"delegated_miou": 0.25}).values()
+    assert message == "gates.min_delegated_miou: delegated_miou is 0.25, less than the bound 0.5"
+    (message,) = failed_gates({"min_delegated_mio": 0.5}, {"delegated_miou": 0.25}).values()
+    assert message.endswith("is 'not measured', the bound is 0.5 Did you mean delegated_miou?")
 
 
 def test_gates_that_are_off_hold_whatever_was_measured() -> None:

@@ -7,46 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from torch import nn
 
 from lowerdeck import backends
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.baseline import read_baseline, write_baseline
-from lowerdeck.artifacts.evaluation_results import write_evaluation
+from lowerdeck.artifacts.baseline import read_baseline, read_layers, write_baseline
+from lowerdeck.artifacts.evaluation_results import read_classes, read_draws, write_evaluation
 from lowerdeck.artifacts.programs import read_program, write_program
-from lowerdeck.contracts.evaluation import Outputs
-from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec, SampleOutputs
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.evaluation.intervals import share_with_interval, wilson_interval
-from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_specs
 from lowerdeck.evaluation.quantization_error import IDENTICAL_DB, error_lsb, sqnr_db
-from lowerdeck.metrics import agreement, lsb, sqnr, top1
+from lowerdeck.evaluation.task_metrics import Measured
 from lowerdeck.quantization.quantized_tensors import quantized_tensors
-from lowerdeck.steps.evaluate import class_metrics, evenly_spaced, summarize
-
-PLAN = DelegationPlan(
-    backend="x", nodes=(PlannedNode(name="a", operator="a", compute=True, partition=None, module=""),)
-)
-Answers = Sequence[int] | Sequence[Sequence[float]]
-MANIFEST = {"program": {"bytes": 1}, "planned_memory_bytes": 2, "estimates": {"total_cycles": 3}, "partitions": []}
-
-
-def outputs_of(
-    labels: list[int] | None,
-    *,
-    output_lsb: float | None = None,
-    structural: bool = False,
-    **answers: Answers,
-) -> Outputs:
-    """Outputs whose programs answer with these classes, or with these logits."""
-    logits = {
-        name: np.array(values, np.float32) if np.ndim(values) == 2 else np.eye(3, dtype=np.float32)[np.array(values)]
-        for name, values in answers.items()
-    }
-    return Outputs(
-        labels=None if labels is None else np.array(labels), logits=logits, structural=structural, output_lsb=output_lsb
-    )
+from lowerdeck.steps.evaluate import evenly_spaced
 
 
 class TestWilson:
@@ -82,27 +60,8 @@ class TestSqnr:
         assert sqnr_db(1.0, 0.0) == IDENTICAL_DB
         assert sqnr_db(0.0, 1.0) == 0.0
 
-    def test_of_programs(self) -> None:
-        metrics = sqnr.compute(outputs_of(None, float=[[3, 4]], quantized=[[3, 3]], delegated=[[3, 3.5]]))
-        assert metrics["quantized_sqnr_db"] == pytest.approx(10 * math.log10(25 / 1))
-        assert metrics["delegated_sqnr_db"] == pytest.approx(10 * math.log10(25 / 0.25))
-        assert metrics["delegated_against_quantized_sqnr_db"] == pytest.approx(10 * math.log10(18 / 0.25))
-
 
 class TestLsb:
-    def test_by_hand(self) -> None:
-        quantized = [[0.0, 0.5, -1.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
-        delegated = [[0.5, 0.5, -2.0, 2.0], [1.0, 1.0, 1.0, 1.0]]
-        metrics = lsb.compute(
-            outputs_of(None, output_lsb=0.5, float=quantized, quantized=quantized, delegated=delegated)
-        )
-        assert metrics == {
-            "output_lsb": 0.5,
-            "delegated_error_max_lsb": 2.0,
-            "delegated_error_mean_lsb": 3 / 8,
-            "delegated_exact_share": 6 / 8,
-        }
-
     def test_rounding_of_float32_is_no_error_and_a_value_between_steps_is(self) -> None:
         scale = 0.11826768517494202
         codes = np.arange(-128, 128, dtype=np.float32)
@@ -111,44 +70,8 @@ class TestLsb:
         assert not error_lsb(noisy, exact, scale).any()
         assert error_lsb(exact + np.float32(0.25 * scale), exact, scale) == pytest.approx(0.25, abs=1e-4)
 
-    def test_absent_where_nothing_can_be_counted(self) -> None:
-        logits = [[0.0, 1.0]]
-        assert lsb.compute(outputs_of(None, float=logits, quantized=logits, delegated=logits)) == {}
-        assert lsb.compute(outputs_of(None, output_lsb=0.5, float=logits, quantized=logits)) == {}
-
 
 class TestMetrics:
-    def test_accuracies_agreements_and_drops_have_samples_and_intervals(self) -> None:
-        outputs = outputs_of([0, 1, 2, 0], float=[0, 1, 2, 0], quantized=[0, 1, 2, 1], delegated=[0, 1, 1, 1])
-        metrics = summarize(outputs, [top1, agreement], PLAN, MANIFEST)
-        assert metrics["num_samples"] == 4
-        assert metrics["quantization_drop"] == metrics["delegation_drop"] == 0.25
-        assert metrics["delegated_agreement_with_quantized"] == 0.75
-        for name in (
-            "float_accuracy",
-            "quantized_accuracy",
-            "delegated_accuracy",
-            "delegated_agreement_with_quantized",
-        ):
-            assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
-            assert (metrics[f"{name}_low"], metrics[f"{name}_high"]) == wilson_interval(round(4 * metrics[name]), 4)
-        assert metrics["estimated_total_cycles"] == 3
-
-    def test_random_data_never_shows_an_accuracy(self) -> None:
-        outputs = outputs_of(None, structural=True, float=[0], quantized=[0], delegated=[0])
-        metrics = summarize(outputs, [top1, agreement, sqnr, lsb], PLAN, MANIFEST)
-        for name, value in metrics.items():
-            if "accuracy" in name:
-                assert value == "meaningless: random data"
-        assert not any(name.endswith("_drop") for name in metrics)
-        assert class_metrics(outputs) == []
-
-    def test_classes_are_counted(self) -> None:
-        outputs = outputs_of([0, 2, 2, 2], float=[0, 2, 2, 2], quantized=[0, 2, 1, 0])
-        first, second = class_metrics(outputs)
-        assert (first.label, first.num_samples, dict(first.correct)) == (0, 1, {"float": 1, "quantized": 1})
-        assert (second.label, second.num_samples, dict(second.correct)) == (2, 3, {"float": 3, "quantized": 1})
-
     def test_layer_samples_are_spread(self) -> None:
         assert evenly_spaced(list(range(100, 200)), 4) == [100, 125, 150, 175]
         assert evenly_spaced([7, 9], 16) == [7, 9]
@@ -256,36 +179,53 @@ class TestLayers:
     def test_the_output_step_is_that_of_its_quantization(self, lowered: Callable[..., Programs]) -> None:
         exported, quantized, _ = lowered("xnnpack")
         last = quantized_tensors(quantized)[-1]
-        assert output_lsb(quantized) == last.scales[0]
-        assert output_lsb(exported) is None
-        assert output_lsb(lowered("xnnpack", probabilities=True)[1]) is None
+        assert output_specs(exported, quantized) == (OutputSpec(name="output", lsb=last.scales[0]),)
+        assert output_specs(exported, exported) == (OutputSpec(name="output"),)
+        float_outputs = lowered("xnnpack", probabilities=True)[1]
+        assert output_specs(float_outputs, float_outputs) == (OutputSpec(name="output"),)
 
 
 def test_tables_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lowerdeck.artifacts.baseline import read_layers
-    from lowerdeck.artifacts.evaluation_results import read_classes
-    from lowerdeck.contracts.evaluation import LayerMetrics
-
     monkeypatch.chdir(tmp_path)
-    outputs = outputs_of([0, 0], float=[0, 0], quantized=[0, 1])
     layer = LayerMetrics(node="n", operator="o", module="", lsb=None, num_samples=2, sqnr_db=1.5)
-    write_baseline(outputs, [3, 5], [layer])
-    write_evaluation({}, outputs, [], class_metrics(outputs))
+    answers = np.eye(2, dtype=np.float32)[:, None]
+    masks = np.array([[[1, 2]], [[3, 4]]])
+    specs = (OutputSpec(name="logits", lsb=0.5), OutputSpec(name="hidden.0"))
+    rows = [
+        SampleOutputs(target=0, values=dict.fromkeys(("float", "quantized"), (answers[row], masks[row])))
+        for row in range(2)
+    ]
+    write_baseline(rows, specs, [3, 5], [layer])
     assert read_layers(paths.LAYERS) == [layer]
     read, samples = read_baseline()
-    assert samples == [3, 5]
-    assert (read.structural, read.output_lsb) == (outputs.structural, outputs.output_lsb)
-    assert read.labels is not None
-    assert list(read.labels) == [0, 0]
-    assert {name: logits.tolist() for name, logits in read.logits.items()} == {
-        name: logits.tolist() for name, logits in outputs.logits.items()
-    }
+    assert (samples, read.specs) == ([3, 5], specs)
+    assert read.values["quantized"]["logits"].tolist() == answers.tolist()
+    assert read.values["float"]["hidden.0"].tolist() == masks.tolist()
+    assert read.values["float"]["hidden.0"].dtype == masks.dtype
+    assert set(load_file(paths.BASELINE)) == {"samples", *(f"{program}/{spec.name}" for program in ("float", "quantized") for spec in specs)}  # fmt: skip  # noqa: E501
+    pairs = {"float": np.array([[0, 0], [0, 0]]), "quantized": np.array([[0, 0], [0, 1]])}
+    draws = {"quantized_f1": np.array([0.5, 0.25])}
+    write_evaluation({}, Measured(metrics={}, draws=draws, confusion=pairs), [])
     (entry,) = read_classes(paths.CLASSES)
     assert (entry.label, entry.num_samples) == ("0", 2)
     assert entry.accuracies["quantized"] == (0.5, *wilson_interval(1, 2))
-    unlabelled = outputs_of(None, float=[0], quantized=[0])
-    write_baseline(unlabelled, [0], [])
-    write_evaluation({}, unlabelled, [])
-    assert read_baseline()[0].labels is None
-    assert read_layers(paths.LAYERS) == []
+    assert read_draws(paths.DRAWS.read_bytes())["quantized_f1"].tolist() == [0.5, 0.25]
+    write_evaluation({}, Measured(metrics={}, draws={}, confusion={}), [])
     assert read_classes(paths.CLASSES) == []
+
+
+def test_outputs_that_change_their_shape_are_refused_and_the_former_baseline_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def rows(*sizes: int) -> list[SampleOutputs]:
+        return [SampleOutputs(target=0, values={"float": (np.zeros((1, size)),)}) for size in sizes]
+
+    specs = (OutputSpec(name="output"),)
+    write_baseline(rows(2, 2), specs, [0, 1], [])
+    before = paths.BASELINE.read_bytes()
+    with pytest.raises(LowerdeckError, match=r"float/output has shape \[1, 3\] for sample 1"):
+        write_baseline(rows(2, 3), specs, [0, 1], [])
+    assert paths.BASELINE.read_bytes() == before
+    assert len(list(paths.BASELINE.parent.iterdir())) == 2

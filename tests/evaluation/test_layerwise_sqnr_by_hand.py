@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 
 from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.samples import Sample, Split
-from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_lsb
+from lowerdeck.evaluation.layerwise_sqnr import compare_layers, output_specs
 
 OPS = torch.ops.quantized_decomposed
 Scales = Mapping[str, float]
@@ -236,6 +236,10 @@ def test_sizes_that_vary_are_compared(samples: Split) -> None:
     assert [(layer.node, layer.lsb) for layer in layers] == [("relu", 0.1)]
 
 
+def output_lsb(program: ExportedProgram, position: int = 0) -> float | None:
+    return output_specs(program, program)[position].lsb
+
+
 class TestOutputLsb:
     def test_is_that_of_the_node_behind_reshapes(self, exported: ExportedProgram) -> None:
         assert output_lsb(quantized(exported, {"linear": 0.125})) == 0.125
@@ -254,11 +258,19 @@ class TestOutputLsb:
 
         assert output_lsb(torch.export.export(PerChannel(), EXAMPLE)) is None
 
-    def test_the_first_output_counts(self) -> None:
+    def test_every_output_has_its_own(self) -> None:
         class Two(nn.Module):
             def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 return x.relu(), x.neg()
 
         program = torch.export.export(Two(), EXAMPLE)
-        assert output_lsb(quantized(program, {"relu": 0.5, "neg": 0.25})) == 0.5
+        both = quantized(program, {"relu": 0.5, "neg": 0.25})
+        assert (output_lsb(both), output_lsb(both, 1)) == (0.5, 0.25)
         assert output_lsb(quantized(program, {"neg": 0.25})) is None
+
+    def test_one_step_of_integers_is_one(self) -> None:
+        class Largest(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x.argmax()
+
+        assert output_lsb(torch.export.export(Largest(), EXAMPLE)) == 1.0

@@ -33,6 +33,22 @@ WAYS: dict[str, tuple[str, Callable[[State, Path], None]]] = {
     "legacy": (".pth", lambda state, path: torch.save(state, path, _use_new_zipfile_serialization=False)),
     "under state_dict": (".pt", lambda state, path: torch.save({"state_dict": state, "epoch": 3}, path)),
     "under model": (".pt", lambda state, path: torch.save({"model": state, "epoch": 3}, path)),
+    "under model_state_dict": (".pt", lambda state, path: torch.save({"model_state_dict": state, "epoch": 3}, path)),
+    "one in the other": (".pt", lambda state, path: torch.save({"state_dict": {"model": state}}, path)),
+    "averaged weights first": (
+        ".pt",
+        lambda state, path: torch.save({"model": {key: value * 0 for key, value in state.items()}, "ema": state}, path),
+    ),
+    "of AveragedModel": (
+        ".pt",
+        lambda state, path: torch.save(
+            {"n_averaged": torch.tensor(3), **{f"module.{key}": value for key, value in state.items()}}, path
+        ),
+    ),
+    "of a Lightning module": (
+        ".pt",
+        lambda state, path: torch.save({"state_dict": {f"model.{key}": value for key, value in state.items()}}, path),
+    ),
     "data parallel": (".pt", lambda state, path: torch.save(prefixed(state, "module."), path)),
     "compiled": (".safetensors", lambda state, path: save_file(prefixed(state, "_orig_mod."), path)),
 }

@@ -28,7 +28,7 @@ def read_conf(path: Path) -> dict[str, Any]:
 
 
 def test_available_lists_sources_and_no_helpers() -> None:
-    assert models.available() == ("factory", "torchvision")
+    assert models.available() == ("exported", "factory", "timm", "torchvision", "transformers")
 
 
 def test_unknown_source_is_named_with_the_near_one() -> None:

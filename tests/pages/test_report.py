@@ -291,7 +291,17 @@ class TestReadBuild:
 class TestMetrics:
     @pytest.mark.parametrize("measured", [{"float_accuracy": "not measured"}, {}])
     def test_what_is_not_measured_is_never_a_number(self, measured: dict[str, object]) -> None:
-        assert summary.accuracy(measured | {"num_samples": 360}, "float") == "not measured"
+        assert summary.quality(measured | {"num_samples": 360})[0] == ("float accuracy", "not measured")
+
+    def test_metrics_of_a_task_are_named_and_those_of_fidelity_need_no_float_program(self) -> None:
+        measured = {"primary_metric": "r2", "delegated_r2": 0.5, "task_metrics.mae": "min", "delegated_mae": 1.25}
+        measured |= {"num_samples": 4, "task_metrics.r2": "max share"}
+        assert summary.quality(measured)[2] == ("delegated r2", "50.00 % of 4 samples")
+        assert summary.further_metrics(measured) == [("mae", "1.25 delegated")]
+        assert [name for name, _ in summary.quality({"primary_metric": "cosine"})] == [
+            "quantized cosine",
+            "delegated cosine",
+        ]
 
     def test_comparisons_show_shares_with_their_interval(self) -> None:
         name = "delegated_agreement_with_quantized"

@@ -12,22 +12,26 @@ import numpy as np
 import pytest
 import torch
 
-from lowerdeck import metrics
+from lowerdeck import tasks
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
-from lowerdeck.contracts.evaluation import Outputs
+from lowerdeck.contracts.evaluation import Outputs, OutputSpec
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.evaluation.defects import defects
+from lowerdeck.evaluation.records import ChosenTask, RecordsBuilder
+from lowerdeck.evaluation.task_metrics import NOT_MEASURED
 from lowerdeck.runtime.batches import Engine
 from lowerdeck.steps.evaluate import (
-    NOT_MEASURED,
     STRUCTURAL,
+    Evaluation,
     Program,
+    check_task,
     choose_samples,
-    class_metrics,
     evaluate,
     evaluate_delegated,
     evenly_spaced,
+    measure,
+    rows_of,
     summarize,
     torch_program,
 )
@@ -81,7 +85,15 @@ class Data:
 
 def answering(answers: Sequence[int], classes: int = 3) -> Program:
     """A program that says `answers[i]` for sample i."""
-    return lambda inputs: torch.eye(classes)[answers[int(inputs[0])]][None]
+    return lambda inputs: (torch.eye(classes)[answers[int(inputs[0])]][None],)
+
+
+def chosen(name: str) -> ChosenTask:
+    task = tasks.source(name)
+    return ChosenTask(task=task, options=task.Options())
+
+
+CLASSIFICATION, FIDELITY = chosen("classification"), chosen("fidelity")
 
 
 class TestChooseSamples:
@@ -120,45 +132,128 @@ def test_spread_takes_evenly() -> None:
 
 class TestEvaluate:
     def test_every_program_answers_the_chosen_samples(self) -> None:
-        outputs = evaluate({"float": answering([0, 1, 2, 0]), "quantized": answering([2, 1, 0, 0])}, [1, 2, 3], Data(Labels([0, 1, 2, 0])))  # fmt: skip  # noqa: E501
-        assert outputs.labels is not None
-        assert outputs.labels.tolist() == [1, 2, 0]
-        assert outputs.logits["float"].argmax(1).tolist() == [1, 2, 0]
-        assert outputs.logits["quantized"].argmax(1).tolist() == [1, 0, 0]
-        assert outputs.logits["float"].dtype == np.float32
+        programs = {"float": answering([0, 1, 2, 0]), "quantized": answering([2, 1, 0, 0])}
+        found = list(evaluate(programs, [1, 2, 3], Data(Labels([0, 1, 2, 0]))))
+        assert [sample.target for sample in found] == [1, 2, 0]
+        assert [int(sample.values["float"][0].argmax()) for sample in found] == [1, 2, 0]
+        assert [int(sample.values["quantized"][0].argmax()) for sample in found] == [1, 0, 0]
 
-    def test_one_sample_without_a_label_leaves_no_labels(self) -> None:
-        assert evaluate({"float": answering([0, 1])}, [0, 1], Data(Labels([0, None]))).labels is None
+    def test_nothing_runs_before_its_turn(self) -> None:
+        done: list[int] = []
 
-    def test_random_data_have_no_labels_that_count(self) -> None:
-        outputs = evaluate({"float": answering([0, 1])}, [0, 1], Data(Labels([0, 1]), structural=True))
-        assert outputs.labels is None
-        assert outputs.structural
+        def program(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            done.append(int(inputs[0]))
+            return inputs
 
-    def test_fewer_outputs_than_classes_are_refused(self) -> None:
-        with pytest.raises(LowerdeckError, match="the float program has 2 outputs and the dataset 3 classes"):
-            evaluate({"float": answering([0, 1], classes=2)}, [0, 1], Data(Labels([0, 1])))
+        next(iter(evaluate({"float": program}, [0, 1], Data(Labels([0, 1])))))
+        assert done == [0]
 
-    def test_outputs_that_are_no_scores_are_refused(self) -> None:
-        with pytest.raises(LowerdeckError, match=r"the quantized program returns shape \[1, 3, 4\]"):
-            evaluate({"quantized": lambda inputs: torch.zeros(1, 3, 4)}, [0], Data(Labels([0])))
+    def test_random_data_have_no_targets(self) -> None:
+        (found,) = evaluate({"float": answering([0])}, [0], Data(Labels([0]), structural=True))
+        assert found.target is None
 
     def test_a_torch_program_answers_as_the_network(self) -> None:
         x = torch.randn(1, 3, 32, 32)
-        assert torch.equal(torch_program(export(small_network(), [[1, 3, 32, 32]]))((x,)), small_network()(x))
+        (found,) = torch_program(export(small_network(), [[1, 3, 32, 32]]))((x,))
+        assert torch.equal(found, small_network()(x))
+
+    def test_several_processes_give_the_outputs_of_one(self) -> None:
+        data, samples = Data(Labels([0, 1, 2, 1, 0, 2])), [0, 1, 3, 4, 5]
+        programs = {"float": answering([0, 1, 2, 1, 0, 2])}
+        one, three = (list(evaluate(programs, samples, data, num_processes=number)) for number in (1, 3))
+        for sample, other in zip(one, three, strict=True):
+            assert np.array_equal(sample.values["float"][0], other.values["float"][0])
 
 
-def scores(*predicted: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.eye(3, dtype=np.float32)[list(predicted)]
+class TestCheckTask:
+    """A model that a task cannot judge is refused by what export calls."""
+
+    def test_fewer_outputs_than_classes_are_refused(self) -> None:
+        program = export(small_network(), [[1, 3, 32, 32]])  # ten classes
+        split = Images([0])
+        check_task(program, Data(split, num_classes=10), CLASSIFICATION)
+        with pytest.raises(LowerdeckError, match="a sample has the class 10 and the model 10 outputs"):
+            check_task(program, Data(split, num_classes=11), CLASSIFICATION)
+
+    def test_outputs_that_are_no_scores_are_refused_and_fidelity_takes_them(self) -> None:
+        program = export(torch.nn.Conv2d(3, 2, 3), [[1, 3, 32, 32]])
+        with pytest.raises(LowerdeckError, match=r"returns shape \[1, 2, 30, 30\] where classification needs scores"):
+            check_task(program, Data(Images([0])), CLASSIFICATION)
+        check_task(program, Data(Images([0])), FIDELITY)
 
 
-ALL_METRICS = [metrics.source(name) for name in metrics.available()]
+class Images(Labels):
+    """Images instead of indices."""
+
+    def __getitem__(self, index: int) -> Sample:
+        return dataclasses.replace(super().__getitem__(index), inputs=(torch.zeros(1, 3, 32, 32),))
+
+
+def scores(*predicted: int) -> list[np.ndarray[Any, Any]]:
+    return [row[None] for row in np.eye(3, dtype=np.float32)[list(predicted)]]
+
+
+def measured(
+    values: dict[str, list[np.ndarray[Any, Any]]],
+    targets: Sequence[int | None],
+    task: ChosenTask = CLASSIFICATION,
+    structural: bool = False,
+) -> dict[str, Any]:
+    builder = RecordsBuilder(task, (OutputSpec(name="output", lsb=0.5),), len(targets))
+    for row, target in enumerate(targets):
+        builder.add(row, {program: [rows[row]] for program, rows in values.items()}, target)
+    evaluation = Evaluation(records=builder.finish(), executed_by="nothing")
+    return dict(measure(task, evaluation, structural).metrics)
+
+
+class TestMeasure:
+    def test_drops_are_differences_of_accuracies(self) -> None:
+        values = measured(
+            {"float": scores(0, 1, 2, 0), "quantized": scores(0, 1, 2, 1), "delegated": scores(0, 1, 1, 1)},
+            [0, 1, 2, 0],
+        )
+        assert values["float_accuracy"] == 1.0
+        assert values["quantized_accuracy"] == 0.75
+        assert values["delegated_accuracy"] == 0.5
+        assert values["quantization_drop"] == 0.25
+        assert values["delegation_drop"] == 0.25
+        assert values["primary_metric"] == "accuracy"
+        assert values["task_metrics.accuracy"] == "max share"
+
+    def test_what_was_not_executed_is_not_measured_and_never_copied(self) -> None:
+        values = measured({"float": scores(0, 1), "quantized": scores(0, 1)}, [0, 1])
+        assert values["delegated_accuracy"] == NOT_MEASURED
+        assert "delegation_drop" not in values
+        assert not any(isinstance(value, float) for name, value in values.items() if "delegat" in name)
+
+    def test_random_data_show_no_accuracy_but_agreement_and_fidelity(self) -> None:
+        answers = {name: scores(0, 1) for name in ("float", "quantized", "delegated")}
+        values = measured(answers, [None, None], structural=True)
+        accuracies = {name: value for name, value in values.items() if name.endswith("_accuracy") and "." not in name}
+        assert set(accuracies.values()) == {STRUCTURAL}
+        assert {f"{name}_accuracy" for name in answers} < set(accuracies)
+        assert "quantization_drop" not in values
+        assert values["delegated_agreement_with_float"] == values["delegated_exact_share"] == 1.0
+
+    def test_one_sample_without_a_label_leaves_no_accuracy(self) -> None:
+        values = measured({"float": scores(0, 1), "quantized": scores(0, 1)}, [0, None])
+        assert values["float_accuracy"] == values["quantized_accuracy"] == "no labels"
+
+    def test_fidelity_calls_the_loss_of_the_cosine_a_drop(self) -> None:
+        values = measured(
+            {"float": scores(0, 1), "quantized": scores(0, 2), "delegated": scores(1, 2)}, [None, None], FIDELITY
+        )
+        assert values["quantized_cosine"] == 0.5
+        assert values["delegated_cosine"] == 0.0
+        assert values["quantization_drop"] == values["delegation_drop"] == 0.5
+        assert values["delegated_error_max_lsb"] == 2.0
+        assert values["delegated_error_mean_lsb"] == pytest.approx(4 / 6)
+        assert "float_accuracy" not in values
 
 
 class TestSummarize:
     def test_nodes_shares_sizes_and_estimates(self) -> None:
-        outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
-        values = summarize(outputs, [], PLAN, MANIFEST)
+        values = summarize({"num_samples": 1}, PLAN, MANIFEST)
         assert values["compute_nodes"] == 4
         assert values["delegated_compute_nodes"] == 3
         assert values["delegated_share"] == 0.75
@@ -170,94 +265,74 @@ class TestSummarize:
         assert values["transposes_inserted"] == values["transposes_in_delegates"] == 5
 
     def test_transposes_that_were_not_counted_are_no_metric(self) -> None:
-        outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
-        values = summarize(outputs, [], PLAN, MANIFEST | {"partitions": [{"transposes": 2}, {"transposes": None}]})
+        values = summarize({}, PLAN, MANIFEST | {"partitions": [{"transposes": 2}, {"transposes": None}]})
         assert "transposes_inserted" not in values
         assert "transposes_in_delegates" not in values
 
-    def test_drops_are_differences_of_accuracies(self) -> None:
-        outputs = Outputs(
-            labels=np.array([0, 1, 2, 0]),
-            logits={"float": scores(0, 1, 2, 0), "quantized": scores(0, 1, 2, 1), "delegated": scores(0, 1, 1, 1)},
+    def test_defects_are_among_the_metrics(self) -> None:
+        values = summarize({}, PLAN, MANIFEST, (), "it lacks aten::sort.values", "a constant is not placed")
+        assert defects(values) == (
+            "was not executed on this host: it lacks aten::sort.values",
+            "has no firmware bundle: a constant is not placed",
         )
-        values = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
-        assert values["float_accuracy"] == 1.0
-        assert values["quantized_accuracy"] == 0.75
-        assert values["delegated_accuracy"] == 0.5
-        assert values["quantization_drop"] == 0.25
-        assert values["delegation_drop"] == 0.25
-
-    def test_what_was_not_executed_is_not_measured_and_never_copied(self) -> None:
-        outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
-        values = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
-        assert values["delegated_accuracy"] == NOT_MEASURED
-        assert "delegation_drop" not in values
-
-    def test_random_data_show_no_accuracy(self) -> None:
-        logits = {name: scores(0, 1) for name in ("float", "quantized", "delegated")}
-        values = summarize(Outputs(labels=None, logits=logits, structural=True), ALL_METRICS, PLAN, MANIFEST)
-        accuracies = {name: value for name, value in values.items() if "accuracy" in name}
-        assert accuracies == {f"{name}_accuracy": STRUCTURAL for name in logits}
-        assert "quantization_drop" not in values
-        assert values["quantized_sqnr_db"] == 200.0  # what does not depend on labels is said all the same
-
-    def test_data_without_labels_say_so(self) -> None:
-        outputs = Outputs(labels=None, logits={"float": scores(0), "quantized": scores(0)})
-        values = summarize(outputs, ALL_METRICS, PLAN, MANIFEST)
-        assert values["float_accuracy"] == values["quantized_accuracy"] == "no labels"
-        assert values["delegated_accuracy"] == NOT_MEASURED
+        assert values["mismatches"] == 0
 
 
-def test_defects_are_among_the_metrics() -> None:
-    outputs = Outputs(labels=np.array([0]), logits={"float": scores(0), "quantized": scores(0)})
-    plan = dataclasses.replace(PLAN, mismatches=("partition tag0: off by 9 LSB",))
-    values = summarize(outputs, ALL_METRICS, plan, MANIFEST, (), "no kernel", "no vector")
-    assert values["mismatches"] == 1
-    assert [line.rpartition(": ")[2] for line in defects(values)] == ["off by 9 LSB", "no kernel", "no vector"]
-    assert summarize(outputs, ALL_METRICS, PLAN, MANIFEST)["mismatches"] == 0
+BY_REFERENCE = Engine(name="reference")
 
 
-def refused(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    raise ProgramError("partition 0: no such kernel")
+def reference(answers: Sequence[int]) -> Outputs:
+    rows = np.stack(scores(*answers))
+    values = {name: {"output": rows} for name in ("float", "quantized")}
+    return Outputs(specs=(OutputSpec(name="output"),), values=values)
 
 
-def test_a_program_that_this_host_cannot_execute_is_a_finding() -> None:
-    def unopened() -> Any:
-        raise ProgramError("it lacks aten::sort.values")
+class TestEvaluateDelegated:
+    def test_outputs_of_the_program_are_reduced_beside_the_reference(self) -> None:
+        host = type("Host", (), {"executor": "a host", "num_processes": 1, "first_call": staticmethod(lambda *inputs: answering([1, 1])(inputs))})()  # fmt: skip  # noqa: E501
+        kept: list[Any] = []
+        found = evaluate_delegated(lambda: host, [0, 1], Data(Labels([0, 1])), reference([0, 1]), CLASSIFICATION, BY_REFERENCE, kept.append)  # fmt: skip  # noqa: E501
+        assert (found.executed_by, found.failure, len(kept)) == ("a host", None, 2)
+        values = measure(CLASSIFICATION, found, False).metrics
+        assert (values["quantized_accuracy"], values["delegated_accuracy"]) == (1.0, 0.5)
 
-    found = evaluate_delegated(unopened, [0], Data(Labels([0])), Engine())
-    assert (found.failure, dict(found.outputs.logits)) == ("it lacks aten::sort.values", {})
+    @pytest.mark.parametrize("fails_at", ["opening", "the second sample"])
+    def test_a_program_that_this_host_cannot_execute_is_a_finding(self, fails_at: str) -> None:
+        def first_call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            if int(inputs[0]) == 1:
+                raise ProgramError("it lacks aten::sort.values")
+            return answering([0, 1])(inputs)
 
-    class Refusing:
-        num_processes, executor = 1, "ExecuTorch runtime"
-        first_call = staticmethod(refused)
+        def opened() -> Any:
+            if fails_at == "opening":
+                raise ProgramError("it lacks aten::sort.values")
+            return type("Host", (), {"num_processes": 1, "first_call": staticmethod(first_call)})()
 
-    by_reference, data = Engine(name="reference"), Data(Labels([0, 1]))
-    found = evaluate_delegated(Refusing, [0, 1], data, by_reference)  # type: ignore[arg-type]  # a stand-in
-    assert (found.failure, found.executed_by) == ("partition 0: no such kernel", "nothing")
+        found = evaluate_delegated(
+            opened, [0, 1], Data(Labels([0, 1])), reference([0, 1]), CLASSIFICATION, BY_REFERENCE
+        )
+        assert (found.failure, found.executed_by) == ("it lacks aten::sort.values", "nothing")
+        values = measure(CLASSIFICATION, found, False).metrics
+        assert (values["quantized_accuracy"], values["delegated_accuracy"]) == (1.0, NOT_MEASURED)
+
+    def test_files_that_are_missing_end_the_evaluation(self) -> None:
+        def missing() -> Any:
+            raise LowerdeckError("build/convert/program.pte is missing")
+
+        with pytest.raises(LowerdeckError, match="is missing"):
+            evaluate_delegated(missing, [0], Data(Labels([0])), reference([0]), CLASSIFICATION, BY_REFERENCE)
 
 
-def test_files_that_are_missing_end_the_evaluation() -> None:
-    def missing() -> Any:
-        raise LowerdeckError("build/convert/program.pte is missing")
-
-    with pytest.raises(LowerdeckError, match="is missing"):
-        evaluate_delegated(missing, [0], Data(Labels([0])), Engine())
-
-
-def test_class_metrics_count_hits_of_the_classes_that_occur() -> None:
-    outputs = Outputs(labels=np.array([2, 0, 2]), logits={"float": scores(2, 0, 2), "quantized": scores(2, 1, 0)})
-    found = [(each.label, each.num_samples, dict(each.correct)) for each in class_metrics(outputs)]
-    assert found == [(0, 1, {"float": 1, "quantized": 0}), (2, 2, {"float": 2, "quantized": 1})]
-    assert class_metrics(Outputs(labels=None, logits=outputs.logits)) == []
+def test_rows_are_what_a_program_returns_for_a_sample() -> None:
+    (row,) = rows_of(reference([2, 1]), 1)["float"]
+    assert row.tolist() == [[0.0, 1.0, 0.0]]
 
 
 def test_several_processes_give_the_outputs_of_one() -> None:
     data = Data(Labels([0, 1, 2, 1, 0, 2, 2]))
     programs = {"float": answering([0, 1, 2, 1, 0, 2, 2]), "delegated": answering([0, 1, 2, 0, 0, 2, 1])}
-    one, three = (evaluate(programs, [6, 0, 3, 5], data, num_processes=number) for number in (1, 3))
-    assert one.labels is not None
-    assert three.labels is not None
-    assert list(one.labels) == list(three.labels) == [2, 0, 1, 2]
-    for name in programs:
-        assert np.array_equal(one.logits[name], three.logits[name])
+    one, three = (list(evaluate(programs, [6, 0, 3, 5], data, num_processes=number)) for number in (1, 3))
+    assert [sample.target for sample in one] == [sample.target for sample in three] == [2, 0, 1, 2]
+    for mine, theirs in zip(one, three, strict=True):
+        for name in programs:
+            assert np.array_equal(mine.values[name], theirs.values[name])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.formats import pt2
+from lowerdeck.graph.io_boundary import input_dtypes
+from lowerdeck.graph.outputs import output_names
 from lowerdeck.steps.export import export
 
 
@@ -26,13 +32,12 @@ class Calls(nn.Module):
 @pytest.mark.parametrize(
     ("answer", "named"),
     [
-        (lambda x: {"out": x * 2}, "a dict"),
         (lambda x: None, "None"),
         (lambda x: (x * 2, None), "None"),
         (lambda x: 3, "the number 3"),
         (lambda x: (x * 2, 0.5), "the number 0.5"),
         (lambda x: (), "nothing"),
-        (lambda x: [{"a": x + 1}], "a dict"),
+        (lambda x: {"out": x, "loss": None}, "None"),
     ],
 )
 def test_outputs_have_to_be_tensors(answer: Callable[[torch.Tensor], Any], named: str) -> None:
@@ -40,9 +45,61 @@ def test_outputs_have_to_be_tensors(answer: Callable[[torch.Tensor], Any], named
         export(Calls(answer), [[1, 4]])
 
 
-@pytest.mark.parametrize("answer", [lambda x: x + 1, lambda x: (x + 1, x * 2), lambda x: [x + 1]])
-def test_tensors_and_tuples_of_them_are_fine(answer: Callable[[torch.Tensor], Any]) -> None:
-    export(Calls(answer), [[1, 4]])
+@dataclasses.dataclass
+class Answer:
+    """What torch.export refuses until it is registered."""
+
+    logits: torch.Tensor
+    hidden_states: tuple[torch.Tensor, ...]
+    loss: torch.Tensor | None = None
+
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "names"),
+    [
+        (lambda x: x + 1, ["output"]),
+        (lambda x: [x + 1], ["output_0"]),
+        (lambda x: (x + 1, x * 2), ["output_0", "output_1"]),
+        (lambda x: {"z": x + 1, "a": [x, (x * 2,)]}, ["z", "a.0", "a.1.0"]),
+        (lambda x: {"a.b": x + 1, "a": {"b": x * 2}}, ["a.b", "a.b_"]),
+        (lambda x: OrderedDict(q=x + 1, p=x - 1), ["q", "p"]),
+        (lambda x: Pair(x + 1, x * 2), ["first", "second"]),
+        (lambda x: Answer(x + 1, (x * 2, x - 1)), ["logits", "hidden_states.0", "hidden_states.1"]),
+    ],
+)
+def test_outputs_are_named_by_their_paths_here_and_in_another_process(
+    answer: Callable[[torch.Tensor], Any], names: list[str], tmp_path: Path
+) -> None:
+    program = export(Calls(answer), [[1, 4]])
+    assert output_names(program) == names
+    with (tmp_path / "program.pt2").open("wb") as file:
+        pt2.save(program, file)
+    loaded = pt2.load(tmp_path / "program.pt2")
+    assert output_names(loaded) == names
+    assert "Answer" not in str(loaded.call_spec.out_spec)
+
+
+def test_inputs_of_any_dtype() -> None:
+    class Tokens(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(7, 3)
+
+        def forward(self, ids: torch.Tensor, keep: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+            return self.embedding(ids).sum(1) * keep.float() + pixels.float().mean()
+
+    program = export(Tokens(), [[1, 4], [1, 1], [1, 2]], input_dtypes=["int64", "bool", "uint8"])
+    assert [str(dtype) for dtype in input_dtypes(program)] == ["torch.int64", "torch.bool", "torch.uint8"]
+    with pytest.raises(LowerdeckError, match=r"inputs of shape \[1, 4\], \[1, 1\], \[1, 2\]"):
+        export(Tokens(), [[1, 4], [1, 1], [1, 2]])
+
+
+def test_an_output_whose_size_depends_on_values_is_refused() -> None:
+    with pytest.raises(LowerdeckError, match=r"whose size depends on values.*torch.topk"):
+        export(Calls(lambda x: x[x > 0]), [[1, 4]])
 
 
 def test_control_flow_that_depends_on_values_is_explained() -> None:

@@ -5,49 +5,77 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import require_file, write_bytes, write_table
-from lowerdeck.contracts.evaluation import LayerMetrics, Outputs
+from lowerdeck.artifacts.files import replacing_file, require_file, write_table
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
+from lowerdeck.formats import tensor_rows
+from lowerdeck.formats.tensor_rows import RowSpec
+
+_SAMPLES = "samples"
 
 
-def write_baseline(outputs: Outputs, samples: Sequence[int], layers: Sequence[LayerMetrics]) -> None:
+def write_baseline(
+    outputs: Iterable[SampleOutputs],
+    specs: Sequence[OutputSpec],
+    samples: Sequence[int],
+    layers: Sequence[LayerMetrics],
+) -> None:
     """Write the reference of the `.pte`: outputs of the float and the quantized program, and the table of layers.
 
     Args:
-        outputs: Outputs of both programs.
-        samples: Indices into the evaluation split of the samples used.
+        outputs: Outputs of both programs, one sample after the other; each is written before the next is computed.
+        specs: The outputs.
+        samples: Indices into the evaluation split of the samples used, in the order of `outputs`.
         layers: The quantized program compared with the float program.
-    """
-    import numpy as np
-    from safetensors.numpy import save
 
-    tensors: dict[str, Any] = {f"logits.{name}": np.ascontiguousarray(array) for name, array in outputs.logits.items()}
-    tensors["samples"] = np.array(samples, dtype=np.int64)
-    if outputs.labels is not None:
-        tensors["labels"] = outputs.labels
-    about = {"structural": outputs.structural, "output_lsb": outputs.output_lsb}
-    write_bytes(paths.BASELINE, save(tensors, metadata={"about": json.dumps(about, sort_keys=True)}))
+    Raises:
+        LowerdeckError: an output has another shape for one sample than for another.
+    """
+    with replacing_file(paths.BASELINE) as temporary:
+        tensors: dict[str, Any] = {}
+        for row, sample in enumerate(outputs):
+            values = _named(sample, specs)
+            if not tensors:
+                shapes = {
+                    name: RowSpec(shape=(len(samples), *value.shape), dtype=value.dtype.name)
+                    for name, value in values.items()
+                }
+                shapes[_SAMPLES] = RowSpec(shape=(len(samples),), dtype="int64")
+                about = {"outputs": [dataclasses.asdict(spec) for spec in specs]}
+                tensors = tensor_rows.create(temporary, shapes, {"about": json.dumps(about, sort_keys=True)})
+                tensors[_SAMPLES][:] = samples
+            for name, value in values.items():
+                if value.shape != tensors[name].shape[1:]:
+                    raise LowerdeckError(
+                        f"{name} has shape {list(value.shape)} for sample {samples[row]}, and "
+                        f"{list(tensors[name].shape[1:])} for the first; a program's outputs have one shape"
+                    )
+                tensors[name][row] = value
     columns = [field.name for field in dataclasses.fields(LayerMetrics)]
     write_table(paths.LAYERS, columns, [tuple(dataclasses.asdict(layer).values()) for layer in layers])
 
 
-def read_baseline() -> tuple[Outputs, list[int]]:
-    """The outputs that `write_baseline` wrote, and the indices of their samples."""
-    from safetensors import safe_open
+def _named(sample: SampleOutputs, specs: Sequence[OutputSpec]) -> dict[str, Any]:
+    """The outputs of a sample by program and name."""
+    return {
+        f"{program}/{spec.name}": value
+        for program, outputs in sample.values.items()
+        for spec, value in zip(specs, outputs, strict=True)
+    }
 
-    with safe_open(require_file(paths.BASELINE), framework="numpy") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        about = json.loads(file.metadata()["about"])
-    outputs = Outputs(
-        labels=tensors.get("labels"),
-        logits={name.partition(".")[2]: array for name, array in tensors.items() if name.startswith("logits.")},
-        **about,
-    )
-    return outputs, [int(index) for index in tensors["samples"]]
+
+def read_baseline() -> tuple[Outputs, list[int]]:
+    """The outputs that `write_baseline` wrote, left on disk until they are used, and the indices of their samples."""
+    tensors, metadata = tensor_rows.open_rows(require_file(paths.BASELINE))
+    specs = tuple(OutputSpec(**spec) for spec in json.loads(metadata["about"])["outputs"])
+    programs = dict.fromkeys(name.partition("/")[0] for name in tensors if name != _SAMPLES)
+    values = {program: {spec.name: tensors[f"{program}/{spec.name}"] for spec in specs} for program in programs}
+    return Outputs(specs=specs, values=values), [int(index) for index in tensors[_SAMPLES]]
 
 
 def read_layers(path: Path) -> list[LayerMetrics]:

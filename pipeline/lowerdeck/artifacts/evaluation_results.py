@@ -11,42 +11,65 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import write_json, write_table
-from lowerdeck.contracts.evaluation import ClassMetrics, Outputs
+from lowerdeck.artifacts.files import write_bytes, write_json, write_table
+from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
+from lowerdeck.evaluation.task_metrics import Measured
 
 
-def write_evaluation(
-    metrics: dict[str, Any], outputs: Outputs, digests: Sequence[str], classes: Sequence[ClassMetrics] = ()
-) -> None:
-    """Write metrics, classes, digests of the samples used, and confusion pairs of the delegated program; show defects.
+def write_evaluation(metrics: dict[str, Any], measured: Measured, digests: Sequence[str]) -> None:
+    """Write metrics, their draws, classes, digests of the samples used, and confusion pairs; show defects.
 
-    Confusion pairs are those of the quantized program if the delegated one was not executed.
+    Args:
+        metrics: The content of metrics.json.
+        measured: Draws of the bootstrap, and actual and predicted classes; the pairs of the last program are written,
+            and the accuracy of all.
+        digests: Of the samples, in order.
     """
+    import numpy as np
+    from safetensors.numpy import save
+
     write_json(paths.METRICS, metrics)
-    rows: list[tuple[str, str]] = []
-    if outputs.labels is not None:
-        program = "delegated" if "delegated" in outputs.logits else "quantized"
-        predicted = outputs.logits[program].argmax(axis=1)
-        rows = [(str(actual), str(guess)) for actual, guess in zip(outputs.labels, predicted, strict=True)]
-    write_table(paths.CONFUSION, ("actual", "predicted"), rows)
-    _write_classes(classes, list(outputs.logits))
+    stored = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in measured.draws.items()}
+    write_bytes(paths.DRAWS, save(stored))
+    pairs = list(measured.confusion.values())[-1].tolist() if measured.confusion else []
+    write_table(paths.CONFUSION, ("actual", "predicted"), [(str(actual), str(guess)) for actual, guess in pairs])
+    _write_classes(measured.confusion)
     write_json(paths.EVALUATION_SAMPLES, list(digests))
     for defect in defects(metrics):
         print(f"evaluate: the build {defect}", file=sys.stderr)
 
 
-def _write_classes(classes: Sequence[ClassMetrics], programs: Sequence[str]) -> None:
+def read_draws(content: bytes) -> dict[str, Any]:
+    """Metric -> its value in every draw of the bootstrap, from the content of a build's draws.safetensors.
+
+    Raises:
+        LowerdeckError: the content is damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return dict(load(content))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise LowerdeckError(f"{paths.DRAWS.name} of a build is damaged: {error}") from error
+
+
+def _write_classes(confusion: Mapping[str, Any]) -> None:
     """Write one row per class: its samples, and each program's accuracy with the ends of its 95 % interval."""
+    import numpy as np
+
     header = ["class", "num_samples"]
-    header += [f"{program}_accuracy{end}" for program in programs for end in ("", LOW, HIGH)]
+    header += [f"{program}_accuracy{end}" for program in confusion for end in ("", LOW, HIGH)]
     rows = []
-    for metrics in classes:
-        row: list[object] = [metrics.label, metrics.num_samples]
-        for program in programs:
-            correct = metrics.correct[program]
-            row += [correct / metrics.num_samples, *wilson_interval(correct, metrics.num_samples)]
+    actual = next(iter(confusion.values()))[:, 0] if confusion else np.zeros(0, dtype=np.int64)
+    for label in np.unique(actual):
+        members = actual == label
+        row: list[object] = [int(label), int(members.sum())]
+        for pairs in confusion.values():
+            correct = int((pairs[members, 1] == label).sum())
+            row += [correct / int(members.sum()), *wilson_interval(correct, int(members.sum()))]
         rows.append(row)
     write_table(paths.CLASSES, header, rows)
 

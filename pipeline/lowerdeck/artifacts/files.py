@@ -25,12 +25,18 @@ _STAGES = {paths.CONFIG: "compose", paths.CODE: "compose", paths.RECORDED: "trac
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
+    with replacing_file(path) as temporary, temporary.open("xb") as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """A new name, whose file replaces `path` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
         with naming_file(path):
-            with temporary.open("xb") as file:
-                file.write(content)
+            yield temporary
             os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

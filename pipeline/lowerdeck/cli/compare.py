@@ -193,7 +193,23 @@ def _paired(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[s
         pairs |= {build.label: data for build in near if (data := sources.confusion(build)) is not None}
         hits = {label: paired.read_hits(data.decode()) for label, data in pairs.items()}
         answers |= paired.paired_tests(column, hits, near)
-    return answers
+    return answers | _drawn_tests(tracking, builds)
+
+
+def _drawn_tests(tracking: TrackingConfig, builds: Sequence[ComparedBuild]) -> dict[str, bool]:
+    """Paired tests of metrics whose intervals are resampled, where the builds have their draws."""
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.evaluation_results import read_draws
+    from lowerdeck.comparison import paired, sources
+    from lowerdeck.tracking.runs import read_artifacts
+
+    columns = [(column, near) for column, near in paired.drawn_candidates(builds) if len(near) > 1]
+    wanted = {build.label: build for _, near in columns for build in near}
+    by_run = {build.run_id: label for label, build in wanted.items() if build.run_id is not None}
+    content = {by_run[run]: data for run, data in read_artifacts(tracking, list(by_run), paths.DRAWS.name).items()}
+    content |= {label: data for label, build in wanted.items() if (data := sources.draws(build)) is not None}
+    draws = {label: read_draws(data) for label, data in content.items()}
+    return {key: value for column, near in columns for key, value in paired.drawn_tests(column, draws, near).items()}
 
 
 def _print(options: argparse.Namespace, comparison: Comparison, output: Path) -> None:

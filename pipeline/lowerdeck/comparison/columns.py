@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.evaluation.intervals import HIGH, LOW
+from lowerdeck.evaluation.task_metrics import DESCRIPTIONS, DROPS
 
 Direction = Literal["max", "min"]
 
@@ -32,11 +33,11 @@ _PREFIXES = {
     "device_": Kind.ON_DEVICE,
     "emulated_": Kind.EMULATED,
 }
-_MEASURED = re.compile(r"accuracy|agreement|sqnr|_drop$|_error_|exact_share|latency|output_lsb")
-_MORE_IS_BETTER = re.compile(r"accuracy$|_agreement_with_|_share$|sqnr_db$|^delegated_compute_nodes$|per_s$")
+_MEASURED = re.compile(r"accuracy|agreement|sqnr|cosine|_drop(_|$)|_error_|exact_share|latency|output_lsb")
+_MORE_IS_BETTER = re.compile(r"accuracy$|_agreement_with_|_share$|sqnr_db$|cosine$|^delegated_compute_nodes$|per_s$")
 _LESS_IS_BETTER = re.compile(
-    r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop$|_error_|_max_error$|^partitions$|crossings$|^transposes|cpu_op"
-    r"|cpu_cycles|energy"
+    r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop(_|$)|_error_|_max_error$|^partitions$|crossings$|^transposes"
+    r"|cpu_op|cpu_cycles|energy"
 )
 _NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "num_device_samples", "output_lsb"))
 ALIASES = {
@@ -45,6 +46,10 @@ ALIASES = {
     "time": ("estimated_inference_time_ms", "estimated_total_cycles"),
     "cycles": ("estimated_total_cycles", "estimated_npu_cycles"),
     "accuracy": ("delegated_accuracy", "quantized_accuracy", "float_accuracy"),
+    "quality": (
+        *("delegated_accuracy", "quantized_accuracy", "float_accuracy", "delegated_miou", "delegated_map"),
+        *("delegated_r2", "delegated_auc", "delegated_recall_at_1", "delegated_cosine", "quantized_cosine"),
+    ),
     "coverage": ("accelerated_macs_share", "delegated_macs_share", "delegated_share"),
 }
 """Alias -> metrics; it means the first one that any build has."""
@@ -80,15 +85,20 @@ class Column:
     kind: Kind
     source: str
     """The compiler of an estimate, the evaluation samples of a measurement, the device; empty for counts."""
+    described: str = ""
+    """What a task says of its metric: `max` or `min`, and `share`; empty for other metrics."""
 
     @property
     def direction(self) -> Direction | None:
         """Which values are better; None if neither."""
-        return direction_of(self.metric)
+        better = self.described.partition(" ")[0]
+        return "max" if better == "max" else "min" if better == "min" else direction_of(self.metric)
 
     @property
     def is_fraction(self) -> bool:
         """Whether values are shares, shown as percentages."""
+        if self.described:
+            return self.described.endswith("share")
         return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$", self.metric))
 
     def value(self, build: ComparedBuild) -> float | None:
@@ -124,14 +134,29 @@ def source_of(build: ComparedBuild, kind: Kind) -> str:
 
 def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
     """All columns with a value of any of `builds`, the most important first."""
-    found = {
-        Column(metric=metric, kind=kind_of(metric), source=source_of(build, kind_of(metric)))
-        for build in builds
-        for metric in build.metrics
-        if metric not in _NOT_OF_THE_BUILD and not metric.endswith((LOW, HIGH))
-    }
+    found = set()
+    for build in builds:
+        described = _described(build.texts)
+        for metric in build.metrics:
+            if metric.rpartition(".")[2] in _NOT_OF_THE_BUILD or metric.endswith((LOW, HIGH)):
+                continue
+            kind = Kind.MEASURED if metric in described else kind_of(metric)
+            source = source_of(build, kind)
+            found.add(Column(metric=metric, kind=kind, source=source, described=described.get(metric, "")))
     order = {metric: position for position, metric in enumerate(_FIRST)}
     return sorted(found, key=lambda column: (order.get(column.metric, len(order)), column.metric, column.source))
+
+
+def _described(texts: Mapping[str, str]) -> dict[str, str]:
+    """Metric -> what the task of a build says of it: its values for all programs, and their drops."""
+    found: dict[str, str] = {}
+    for key, text in texts.items():
+        if key.startswith(DESCRIPTIONS):
+            name = key.removeprefix(DESCRIPTIONS)
+            found |= {f"{program}_{name}": text for program in ("float", "quantized", "delegated")}
+            lower = text.replace("max", "min")
+            found |= {f"{drop}_{name}": lower for drop, _, _ in DROPS}
+    return found
 
 
 def resolve_columns(name: str, columns: Iterable[Column]) -> list[Column]:

@@ -57,9 +57,14 @@ def effects(
 
 
 def difference_interval(
-    before: float, before_interval: tuple[float, float], after: float, after_interval: tuple[float, float]
+    before: float,
+    before_interval: tuple[float, float],
+    after: float,
+    after_interval: tuple[float, float],
+    *,
+    is_share: bool = True,
 ) -> tuple[float, float]:
-    """The 95 % interval of the difference of two shares, from their own intervals.
+    """The 95 % interval of the difference of two metrics, from their own intervals.
 
     Assumes independent samples; for the same samples it is too wide rather than too narrow. Source: R. G. Newcombe,
     "Interval estimation for the difference between independent proportions", Statistics in Medicine 17 (1998), pages
@@ -68,7 +73,8 @@ def difference_interval(
     down = math.hypot(after - after_interval[0], before_interval[1] - before)
     up = math.hypot(after_interval[1] - after, before - before_interval[0])
     difference = after - before
-    return max(-1.0, difference - down), min(1.0, difference + up)
+    low, high = difference - down, difference + up
+    return (max(-1.0, low), min(1.0, high)) if is_share else (low, high)
 
 
 def _effects_of_parameter(
@@ -111,7 +117,9 @@ def _change(
     differences = [(column.value(after) or 0.0) - (column.value(before) or 0.0) for before, after in both]
     low, high, num_distinct = min(differences), max(differences), sum(difference != 0 for difference in differences)
     ends = [
-        difference_interval(column.value(before) or 0.0, old, column.value(after) or 0.0, new)
+        difference_interval(
+            *(column.value(before) or 0.0, old, column.value(after) or 0.0, new), is_share=column.is_fraction
+        )
         for before, after in both
         if (old := column.interval(before)) and (new := column.interval(after))
     ]

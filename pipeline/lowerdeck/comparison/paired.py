@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,43 @@ from lowerdeck.comparison.builds import ComparedBuild
 from lowerdeck.comparison.columns import Column, columns_of
 from lowerdeck.comparison.marks import best, distinguishable, pair_key
 from lowerdeck.evaluation.intervals import paired_difference
+from lowerdeck.evaluation.resampling import differ
 
 _PROGRAMS = ("delegated_accuracy", "quantized_accuracy")
 """Confusion pairs belong to the first of these metrics that was measured."""
 MAX_CANDIDATES = 40
 """Most builds of a column that are compared in pairs; for the rest, the intervals alone decide."""
+
+
+def drawn_candidates(builds: Sequence[ComparedBuild]) -> list[tuple[Column, list[ComparedBuild]]]:
+    """`candidates` for metrics whose intervals are resampled: those of the task and of fidelity."""
+    found = []
+    for column in columns_of(builds):
+        have = [build for build in builds if column.interval(build) is not None]
+        leader = best(column, have) if column.metric not in _PROGRAMS else None
+        if leader is not None:
+            near = [build for build in have if not distinguishable(column, leader, build, {})]
+            found.append((column, near[:MAX_CANDIDATES]))
+    return found
+
+
+def drawn_tests(
+    column: Column, draws: Mapping[str, Mapping[str, npt.NDArray[Any]]], builds: Sequence[ComparedBuild]
+) -> dict[str, bool]:
+    """`pair_key` -> whether two builds differ beyond noise, by the paired bootstrap.
+
+    Args:
+        column: The metric.
+        draws: Label -> metric -> its value in every draw; equal draws belong to equal evaluation samples.
+        builds: Builds in any order; those without draws are left out.
+    """
+    have = [build for build in builds if column.metric in draws.get(build.label, {})]
+    found = {}
+    for build, other in itertools.combinations(have, 2):
+        result = differ(draws[build.label][column.metric], draws[other.label][column.metric])
+        if result is not None:
+            found[pair_key(column, build, other)] = result
+    return found
 
 
 def candidates(builds: Sequence[ComparedBuild]) -> list[tuple[Column, list[ComparedBuild]]]:

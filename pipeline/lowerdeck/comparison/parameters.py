@@ -11,7 +11,7 @@ ABSENT = "-"
 """Value of a parameter that a build does not have."""
 DEFAULT_FLAVOR = "default"
 _SECTIONS = (
-    "model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "firmware",
+    "model", "dataset", "task", "quantization", "target", "flavor", "evaluation", "gates", "firmware",
 )  # fmt: skip
 """Sections that are chosen by name: their other values follow from the name unless they differ under one name."""
 

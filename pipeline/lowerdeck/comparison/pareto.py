@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.comparison.columns import ALIASES, Column, Direction, direction_of, resolve_columns
+from lowerdeck.comparison.columns import ALIASES, Column, Direction, resolve_columns
 from lowerdeck.comparison.marks import distinguishable, is_better
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
 
-DEFAULT_OBJECTIVES = ("accuracy", "coverage", "size")
+DEFAULT_OBJECTIVES = ("quality", "coverage", "size")
 """Default objectives; metrics that no build has are left out."""
 
 
@@ -46,8 +46,8 @@ def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Object
     """
     if text is None:
         found = [resolve_columns(name, columns) for name in DEFAULT_OBJECTIVES]
-        metrics = [some[0].metric for some in found if some]
-        return [Objective(metric=metric, direction=direction_of(metric) or "max") for metric in metrics]
+        chosen = [some[0] for some in found if some]
+        return [Objective(metric=column.metric, direction=column.direction or "max") for column in chosen]
     objectives = [_objective(part.strip(), columns) for part in text.split(",") if part.strip()]
     if not objectives:
         raise LowerdeckError(
@@ -59,7 +59,7 @@ def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Object
 def _objective(part: str, columns: Sequence[Column]) -> Objective:
     name, _, way = part.partition(":")
     metric = known_metric(name, columns)
-    direction = way or direction_of(metric)
+    direction = way or next((column.direction for column in columns if column.metric == metric), None)
     if direction not in ("max", "min"):
         raise LowerdeckError(
             f"--objectives {part}: state whether to maximize or minimize {metric}: {name}:max or {name}:min"

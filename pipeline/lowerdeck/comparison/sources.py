@@ -12,7 +12,8 @@ from lowerdeck.artifacts.files import sha256
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
-from lowerdeck.evaluation.gates import failed_gates
+from lowerdeck.evaluation.gates import all_bounds, failed_gates
+from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import DEFECTS_TAG, flat_params, git_output
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
@@ -21,6 +22,7 @@ WORKSPACE = "workspace"
 """Selects the build in build/, committed or not; the term is DVC's."""
 LABEL_CHARACTERS = 8
 _OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
+_TEXTS = ("delegated_accuracy", "converter.caveat")
 _REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE, paths.DEVICE_METRICS)
 _LINKED = {"plan": paths.PLAN.name, "program": paths.PROGRAM.name, "configuration": paths.CONFIG.name}
 
@@ -58,7 +60,7 @@ def _from_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> Compare
         params=run.params,
         overridden=frozenset(overridden),
         metrics=numbers,
-        texts={key: tags[key] for key in ("delegated_accuracy", "converter.caveat") if key in tags},
+        texts={key: text for key, text in tags.items() if key in _TEXTS or key.startswith(DESCRIPTIONS)},
         compiler=_compiler(tags.get("flavor", ""), converter),
         samples=tags.get("dataset.evaluation.sha256", ""),
         device=_device(tags),
@@ -91,8 +93,7 @@ def _state(run: RecordedRun, has_metrics: bool) -> tuple[State, str]:
 
 def _measured_state(section: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[State, str]:
     """State of a finished build, and its reason, by its section `gates` and its metrics."""
-    bounds = {gate: bound for gate, bound in section.items() if gate != "name"}
-    failed, found = list(failed_gates(bounds, measured).values()), defects(measured)
+    failed, found = list(failed_gates(all_bounds(section), measured).values()), defects(measured)
     state = State.GATED if failed else State.DEFECTIVE if found else State.BUILT
     return state, "; ".join((*failed, *found))
 
@@ -140,6 +141,11 @@ def confusion(build: ComparedBuild) -> bytes | None:
         return paths.CONFUSION.read_bytes() if paths.CONFUSION.is_file() else None
     text = git_output("show", f"{build.label}:./{paths.CONFUSION.as_posix()}")
     return None if text is None else text.encode()
+
+
+def draws(build: ComparedBuild) -> bytes | None:
+    """The draws of the metrics of the build in the workspace; None for builds elsewhere, which do not have them."""
+    return paths.DRAWS.read_bytes() if build.label == WORKSPACE and paths.DRAWS.is_file() else None
 
 
 def from_workspace() -> ComparedBuild:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lowerdeck import backends, datasets, devices, metrics, models
+from lowerdeck import backends, datasets, devices, metrics, models, tasks
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.options import conf_folders, hydra_search_path, option_file, option_names
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
@@ -24,6 +24,8 @@ from lowerdeck.config.shapes import shape_problems
 from lowerdeck.config.yaml_text import bound_problem_of, mapping_problem, read_mapping
 from lowerdeck.contracts.backends import Backend, BuildContext
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.samples import DatasetSource
+from lowerdeck.contracts.tasks import Task
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.registry import components, import_paths
@@ -304,10 +306,12 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     for name in config.evaluation.metrics:
         found("evaluation.metrics", metrics, name)
     backend_class = found("target.backend", backends, config.target.backend)
+    task = found("task.source", tasks, config.task.source)
     raise_problems(problems)
 
     model_options = options(model_source.Options, config.model.options, "model.options", {})
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options", {})
+    task_options = options(task.Options, config.task.options, "task.options", {})
     advice = backend_class.unsupported_options
     device = options(backend_class.device_type, config.target.device, "target.device", advice)
     target_options = options(backend_class.options_type, config.target.options, "target.options", advice)
@@ -336,6 +340,8 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         check = getattr(dataset_source, "check", None)
         _collect(problems, "dataset", lambda: check and check(dataset_options, config.model.input_shapes))
     fingerprint = _collect(problems, "dataset", lambda: dataset_source.fingerprint(dataset_options))
+    if fingerprint is not None:
+        _collect(problems, "task", lambda: _check_targets(config, task, dataset_source, dataset_options))
     raise_problems(problems)
     return dataclasses.replace(
         config,
@@ -345,6 +351,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
             fingerprint=data.model_digest(config.model.weights, getattr(model_options, "factory", None)),
         ),
         quantization=quantization,
+        task=dataclasses.replace(config.task, options=dataclasses.asdict(task_options)),
         dataset=dataclasses.replace(
             config.dataset, options=dataclasses.asdict(dataset_options), fingerprint=fingerprint
         ),
@@ -383,6 +390,20 @@ def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], lis
         message = f"its runtime has no {needed}, which programs for {config.target.name} need; it has: "
         problems.append(Problem("device", message + (", ".join(offered) or "no delegates"), device.name))
     return dataclasses.asdict(options), problems
+
+
+def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: Any) -> None:
+    """Raise ConfigurationError if the dataset says what its targets are, and the task needs others."""
+    target_kind = getattr(dataset, "target_kind", None)
+    if target_kind is None or not task.TARGETS:
+        return
+    kind = target_kind(options)
+    if kind not in task.TARGETS and not (kind is None and config.dataset.source == "random"):
+        raise ConfigurationError(
+            f"task {config.task.name} needs {' or '.join(task.TARGETS)} targets, and the samples of dataset "
+            f"{config.dataset.name} have {'none' if kind is None else kind + ' targets'}; choose another dataset, or "
+            "task: fidelity, which needs none"
+        )
 
 
 def _placed(firmware: FirmwareConfig, backend: type[Backend]) -> FirmwareConfig:

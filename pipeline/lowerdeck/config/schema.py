@@ -28,6 +28,9 @@ class Strict:
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+InputDtype = Literal["float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Strict):
     """The model, its weights and the shapes of its inputs."""
@@ -41,7 +44,9 @@ class ModelConfig(Strict):
     weights: str | None = None
     """Path of a safetensors or weights-only checkpoint, torchvision's name of its weights, or null for random ones."""
     input_shapes: Annotated[list[list[Positive]], Field(min_length=1)]
-    """Shape of every input with its batch dimension, e.g. [[1, 3, 224, 224]]; all inputs are float32."""
+    """Shape of every input with its batch dimension, e.g. [[1, 3, 224, 224]]."""
+    input_dtypes: list[InputDtype] = field(default_factory=list)
+    """Dtype of every input, e.g. [int64, int64] for tokens and their mask; empty where all are float32."""
     dynamic_shapes: list[DynamicDimension] = field(default_factory=list)
     """Dimensions whose size may differ from call to call, e.g. [{dim: 2, min: 16, max: 64}], each a mapping of `dim`,
     `min`, `max` and optionally `input` (0), `multiple_of` (1) and `name` (shared by dimensions that are always equal);
@@ -66,6 +71,19 @@ class DatasetConfig(Strict):
     """Options of the source; its `Options` dataclass defines the keys."""
     fingerprint: str | None = None
     """SHA-256 over everything that the source reads. Written by compose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(Strict):
+    """What the model is for: what its outputs are compared with, and the metrics that follow."""
+
+    name: Name
+    """Name of the task in tables and in MLflow."""
+    source: Name
+    """A module of pipeline/lowerdeck/tasks (`classification`, `fidelity` ...), or the dotted name of a module of a
+    package under `plugins`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the task; its `Options` dataclass defines the keys."""
 
 
 Granularity = Literal["backend_default", "per_tensor", "per_channel", "per_group"]
@@ -186,8 +204,8 @@ class EvaluationConfig(Strict):
 
     name: Name
     """Name of this way of evaluating."""
-    metrics: Annotated[list[Name], Field(min_length=1)]
-    """Modules of pipeline/lowerdeck/metrics."""
+    metrics: list[Name] = field(default_factory=list)
+    """Modules of pipeline/lowerdeck/metrics, computed in addition to those of the task."""
     max_samples: Samples | None = None
     """Most samples of the evaluation split, stratified by class and drawn by `build.seed`; null for all."""
     layer_samples: Annotated[int, Field(gt=0, le=10_000)] = 16
@@ -207,9 +225,18 @@ class EvaluationConfig(Strict):
     """How convert holds partitions to the subgraphs that they replace: `on_mismatch`, `num_samples`, `max_rounds`."""
 
 
+def _gate_names(bounds: dict[str, float | None]) -> dict[str, float | None]:
+    if wrong := [name for name in bounds if not re.fullmatch(r"(min|max)_.+", name)]:
+        raise ValueError(f"has {', '.join(wrong)}; every name is min_METRIC or max_METRIC, e.g. min_delegated_miou")
+    return bounds
+
+
 @dataclass(frozen=True, kw_only=True)
 class GatesConfig(Strict):
-    """Bounds that a build has to meet: `min_METRIC` or `max_METRIC`, where METRIC is a key of metrics.json."""
+    """Bounds that a build has to meet: `min_METRIC` or `max_METRIC`, where METRIC is a key of metrics.json.
+
+    Bounds of metrics that have no field here are entries of `metrics`.
+    """
 
     name: Name
     """Name of this set of gates. Null turns a gate off; a gate that is on also fails if its metric is missing."""
@@ -218,9 +245,10 @@ class GatesConfig(Strict):
     min_delegated_accuracy: Fraction | None = None
     """Least top-1 accuracy of the `.pte`, as a fraction."""
     max_quantization_drop: NonNegative | None = None
-    """Largest drop of top-1 accuracy by quantization, float minus quantized, as a fraction."""
+    """Largest drop of the task's first metric by quantization, float minus quantized: of top-1 accuracy for
+    classification, of the cosine to the float program for fidelity."""
     max_delegation_drop: NonNegative | None = None
-    """Largest drop of top-1 accuracy from the quantized program to the `.pte`, as a fraction."""
+    """Largest drop of the same metric from the quantized program to the `.pte`."""
     min_delegated_share: Fraction | None = None
     """Least share of compute nodes that are delegated."""
     min_accelerated_share: Fraction | None = None
@@ -245,6 +273,8 @@ class GatesConfig(Strict):
     max_measured_latency_ms: Annotated[float, Field(gt=0.0)] | None = None
     """Longest median latency measured on the device; metrics of emulators and estimates never meet it. `measure` checks
     it."""
+    metrics: Annotated[dict[str, float | None], AfterValidator(_gate_names)] = field(default_factory=dict)
+    """Bounds of any other metric, e.g. {min_delegated_miou: 0.7, max_quantization_drop_mae: 0.1}."""
 
 
 _C_KEYWORDS = frozenset(
@@ -360,6 +390,7 @@ class Config(Strict):
     build: BuildConfig
     model: ModelConfig
     dataset: DatasetConfig
+    task: TaskConfig
     quantization: QuantizationConfig
     target: TargetConfig
     flavor: FlavorConfig
@@ -371,6 +402,6 @@ class Config(Strict):
 
 
 GROUPS = (
-    "model", "dataset", "quantization", "target", "flavor", "evaluation", "gates", "firmware", "device", "tracking"
+    "model", "dataset", "task", "quantization", "target", "flavor", "evaluation", "gates", "firmware", "device", "tracking"
 )  # fmt: skip
 """Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""

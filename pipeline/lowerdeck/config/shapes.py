@@ -23,6 +23,7 @@ def shape_problems(model: ModelConfig, target: TargetConfig, backend: type[Backe
         elif (elements := math.prod(_largest(index, shape, model))) > MAX_ELEMENTS:
             message = f"an input may have {MAX_ELEMENTS:,} elements at most, and this one has {elements:,}"
             yield Problem(f"model.input_shapes.{index}", message, shape)
+    yield from _dtype_problems(model)
     if model.memory_format == "channels_last" and all(len(shape) != 4 for shape in model.input_shapes):
         message = (
             "applies to inputs [n, c, h, w], and model.input_shapes has none of four dimensions; leave it contiguous"
@@ -50,6 +51,12 @@ def shape_problems(model: ModelConfig, target: TargetConfig, backend: type[Backe
             yield Problem(f"{key}.dim", message, dimension.dim)
         if dimension.name is not None:
             yield from _name_problems(key, index, named.setdefault(dimension.name, index), model)
+
+
+def _dtype_problems(model: ModelConfig) -> Iterator[Problem]:
+    if model.input_dtypes and len(model.input_dtypes) != len(model.input_shapes):
+        message = f"has {len(model.input_dtypes)} dtypes, and model.input_shapes {len(model.input_shapes)} shapes"
+        yield Problem("model.input_dtypes", f"{message}; name one for every input, or none", model.input_dtypes)
 
 
 def _largest(index: int, shape: Sequence[int], model: ModelConfig) -> list[int]:

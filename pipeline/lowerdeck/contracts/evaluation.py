@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,31 +12,60 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs:
-    """Outputs of several programs on the same evaluation samples."""
+class OutputSpec:
+    """One output of the model."""
 
-    labels: npt.NDArray[np.int64] | None
-    """int64 [n], or None where the dataset has no labels."""
-    logits: Mapping[str, npt.NDArray[np.float32]]
-    """Program -> float32 [n x c]: `float`, `quantized` and, where measured, `delegated`."""
-    structural: bool = False
-    """Whether the samples are random, so that no accuracy is computed."""
-    output_lsb: float | None = None
-    """Quantization step of the output, in its units; None where the output is not quantized."""
-
-    def joined(self, other: Outputs) -> Outputs:
-        """Add the outputs of the programs in `other` on the same samples."""
-        return dataclasses.replace(self, logits={**self.logits, **other.logits})
+    name: str
+    """Its path in what the model returns, e.g. `logits` or `hidden_states.0`; `output` for a single tensor."""
+    lsb: float | None = None
+    """One step of its quantization, in its units: 1 for integers, None where it is not quantized."""
+    is_integer: bool = False
+    """Whether it consists of integers or booleans, such as indices, of which SQNR and cosine say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassMetrics:
-    """How well each program recognizes one class."""
+class SampleOutputs:
+    """What programs return for one sample."""
 
-    label: int
-    num_samples: int
-    correct: Mapping[str, int]
-    """Program -> number of samples of the class that it classifies correctly."""
+    target: Any
+    """What the outputs are compared with; None where the sample has no target, or is random."""
+    values: Mapping[str, tuple[npt.NDArray[Any], ...]]
+    """Program -> its outputs in order, each with the batch dimension of the sample."""
+    inputs: tuple[npt.NDArray[Any], ...] = ()
+    """The inputs, where a task needs them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Outputs of several programs on the same evaluation samples."""
+
+    specs: tuple[OutputSpec, ...]
+    """The outputs, in the model's order."""
+    values: Mapping[str, Mapping[str, npt.NDArray[Any]]]
+    """Program (`float`, `quantized` and, where measured, `delegated`) -> output -> array [n x ...],
+    for each sample what the program returns, including its batch dimension."""
+    targets: Sequence[Any] | None = None
+    """What the outputs are compared with, one for each sample; None where some sample has none, or data are random."""
+    structural: bool = False
+    """Whether the samples are random, so that metrics of the task mean nothing."""
+
+    @property
+    def logits(self) -> dict[str, npt.NDArray[Any]]:
+        """Program -> its first output without the batch dimension of 1, e.g. float32 [n x classes]."""
+        first = {program: outputs[self.specs[0].name] for program, outputs in self.values.items()}
+        return {
+            program: array[:, 0] if array.ndim > 1 and array.shape[1] == 1 else array
+            for program, array in first.items()
+        }
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64] | None:
+        """The targets as class indices, int64 [n]; None where they are something else."""
+        import numpy as np
+
+        if self.targets is None or not all(isinstance(target, (int, np.integer)) for target in self.targets):
+            return None
+        return np.array(self.targets, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

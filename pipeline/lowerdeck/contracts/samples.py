@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import torch
 
 
+TARGET_KINDS = ("class", "array", "mask")
+"""Kinds of targets: a class index, an array of any shape (`array`), or one class index for every pixel (`mask`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """One example, preprocessed for the model."""
@@ -22,6 +26,14 @@ class Sample:
     """Class index, or None where the dataset has no labels."""
     digest: str
     """Hexadecimal SHA-256 of the stored sample before preprocessing: equal digests mean the same sample."""
+    target: Any = None
+    """What a task compares the outputs with where it is no class index: a NumPy array of any shape, or a mapping of
+    named arrays; None where `label` says all."""
+
+    @property
+    def expected(self) -> Any:
+        """The target, or else the label; None where the sample has neither."""
+        return self.label if self.target is None else self.target
 
 
 class Split(Protocol):
@@ -80,7 +92,9 @@ class DatasetSource(Protocol):
         ...
 
     # A source may define `check(options, input_shapes)`, which raises ConfigurationError where the options cannot fit
-    # the model, without reading data; compose calls it.
+    # the model, without reading data; compose calls it. It may define `target_kind(options)`, which returns the kind
+    # of its targets (TARGET_KINDS) or None without any, so that compose refuses a task that needs others. Its `load`
+    # may have a parameter `input_dtypes`, for the dtypes of the model's inputs by name, e.g. ["int64"].
 
     def load(self, options: Any, input_shapes: Sequence[Sequence[int]], seed: int) -> Dataset:
         """Return the dataset with samples of these input shapes, each including its batch dimension."""

@@ -1,7 +1,9 @@
 """Samples from `.npz` or `.safetensors` files, for data other than image folders.
 
 Each file contains `inputs` [n x ...], or `input_0`, `input_1`, ... for a model with several inputs, and optionally
-integer `labels` [n]. Neither format can contain code; numpy's pickles are refused.
+what the outputs are compared with: integer `labels` [n], or `targets` [n x ...] of any shape (values, masks, 0/1
+labels). Integer `groups` [n] name the recording that each sample belongs to. Neither format can contain code; numpy's
+pickles are refused.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.datasets import preprocessing, splits
+from lowerdeck.datasets import array_checks, preprocessing, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.numpy_files import read_npz
 from lowerdeck.formats.regular_files import check_regular
 
 SUFFIXES = (".npz", ".safetensors")
 MAX_CLASSES = 100_000
-DTYPES = ("float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_STORED_AS = {"bfloat16": "float32"}
+"""NumPy's dtypes for those of models that it lacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class Options(preprocessing.NormalisedOptions):
     training: str | None = None
     """Path of a file with samples for quantization-aware training; null to learn from the calibration samples."""
     num_classes: int | None = None
-    """Number of classes; required if the files contain labels."""
+    """Number of classes; null to count them in the evaluation file: its highest label and one."""
     scale: float = 1.0
     """Factor applied to the stored values before mean and std; 0.00392156862745098 (1/255) for pixels stored as
     uint8."""
@@ -65,17 +68,30 @@ def fingerprint(options: Options) -> str:
     return data.files_digest(files)
 
 
-def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
-    """The samples of all files; values keep their dtype unless scale, mean or std change them.
+def target_kind(options: Options) -> str | None:
+    """What the evaluation file has: class indices, targets, or neither.
+
+    Raises:
+        LowerdeckError: the file is missing or damaged.
+    """
+    names = _read(Path(options.evaluation))
+    return "array" if "targets" in names else "class" if "labels" in names else None
+
+
+def load(
+    options: Options, input_shapes: Sequence[Sequence[int]], seed: int, input_dtypes: Sequence[str] = ()
+) -> splits.LoadedDataset:
+    """The samples of all files; values get the dtypes of the model's inputs, which have to be able to hold them.
 
     Args:
         options: see Options
         input_shapes: the model's, each with its batch dimension; the files' must match
         seed: fixes the order of the samples
+        input_dtypes: that of every input; values keep their own where there are none
 
     Raises:
         ConfigurationError: options that do not fit the model or the files.
-        LowerdeckError: a file is missing, damaged, empty or has other shapes.
+        LowerdeckError: a file is missing, damaged, empty or has other shapes or values; the message lists all faults.
     """
     shapes = preprocessing.shapes_without_batch(input_shapes)
     if options.normalises and len(shapes) != 1:
@@ -85,65 +101,62 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         )
     if options.normalises and len(options.mean) > 1:
         preprocessing.check_channels(options.mean, shapes[0][0] if shapes[0] else 1)
+    paths = [options.calibration, options.evaluation, *([] if options.training is None else [options.training])]
+    arrays = {path: _read(Path(path)) for path in paths}
+    num_classes = options.num_classes or _counted_classes(arrays[options.evaluation])
+    problems = [
+        f"{path}: {problem}"
+        for path, found in arrays.items()
+        for problem in array_checks.problems(found, shapes, () if options.normalises else input_dtypes, num_classes)
+    ]
+    if problems:
+        raise LowerdeckError("the files of dataset arrays do not fit the model:\n  " + "\n  ".join(problems))
+    loaded = [_split(options, path, arrays[path], len(shapes), input_dtypes, seed) for path in paths]
     return splits.LoadedDataset(
-        num_classes=options.num_classes,
-        calibration=_load_split(options, Path(options.calibration), shapes, seed),
-        evaluation=_load_split(options, Path(options.evaluation), shapes, seed),
-        training=_load_split(options, Path(options.training), shapes, seed) if options.training is not None else None,
+        num_classes=num_classes,
+        calibration=loaded[0],
+        evaluation=loaded[1],
+        training=loaded[2] if options.training is not None else None,
     )
 
 
-def _load_split(options: Options, path: Path, shapes: tuple[tuple[int, ...], ...], seed: int) -> splits.ArraySplit:
-    arrays = _read(path)
-    names = ("inputs",) if len(shapes) == 1 and "inputs" in arrays else tuple(f"input_{i}" for i in range(len(shapes)))
-    unknown = sorted(set(arrays) - set(names) - {"labels"})
-    missing = sorted(set(names) - set(arrays))
-    if missing or unknown:
-        wanted = "`inputs`" if len(shapes) == 1 else ", ".join(f"`{name}`" for name in names)
-        raise LowerdeckError(
-            f"{path} contains {', '.join(sorted(arrays)) or 'nothing'}; for this model it must contain {wanted}, may "
-            "contain `labels`, and nothing else"
-        )
-    stored = tuple(arrays[name] for name in names)
-    _check_inputs(path, dict(zip(names, stored, strict=True)), shapes)
+def _as_dtype(values: npt.NDArray[np.generic], dtype: str) -> npt.NDArray[np.generic]:
+    return values.astype(_STORED_AS.get(dtype, dtype), copy=False)
+
+
+def _counted_classes(arrays: Mapping[str, npt.NDArray[np.generic]]) -> int | None:
     labels = arrays.get("labels")
-    if labels is not None:
-        if options.num_classes is None:
-            raise ConfigurationError(
-                f"{path} contains labels: set dataset.options.num_classes to the number of classes"
-            )
-        splits.check_labels(labels, len(stored[0]), options.num_classes, str(path))
-        labels = labels.astype(np.int64)
+    if labels is None or not labels.size or not np.issubdtype(labels.dtype, np.integer):
+        return None
+    return min(int(labels.max()), MAX_CLASSES - 1) + 1
+
+
+def _split(
+    options: Options,
+    path: str,
+    arrays: Mapping[str, npt.NDArray[np.generic]],
+    num_inputs: int,
+    dtypes: Sequence[str],
+    seed: int,
+) -> splits.ArraySplit:
+    """The samples of a file without problems."""
+    stored = tuple(arrays[name] for name in array_checks.input_names(arrays, num_inputs))
 
     def prepare(inputs: splits.Arrays) -> splits.Arrays:
         if not options.normalises:
-            return inputs
+            return tuple(map(_as_dtype, inputs, dtypes)) if dtypes else inputs
         return (preprocessing.normalised(inputs[0], options.scale, options.mean, options.std),)
 
-    order = splits.seeded_order(len(stored[0]), seed)
-    return splits.ArraySplit(stored=stored, labels=labels, prepare=prepare, order=order, name=str(path))
-
-
-def _check_inputs(
-    path: Path, inputs: Mapping[str, npt.NDArray[np.generic]], shapes: tuple[tuple[int, ...], ...]
-) -> None:
-    num_samples = {len(array) if array.ndim else 0 for array in inputs.values()}
-    if len(num_samples) != 1 or 0 in num_samples:
-        counts = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
-        raise LowerdeckError(
-            f"{path} contains {counts}; every input must have the same number of samples, at least one"
-        )
-    for (name, array), shape in zip(inputs.items(), shapes, strict=True):
-        if array.shape[1:] != shape:
-            raise LowerdeckError(
-                f"{name} in {path} has samples of shape {list(array.shape[1:])}, the model takes {list(shape)}: store "
-                f"[n, {', '.join(map(str, shape))}], or correct model.input_shapes"
-            )
-        if array.dtype.name not in DTYPES:
-            raise LowerdeckError(
-                f"{name} in {path} is {array.dtype.name}; allowed are {', '.join(DTYPES)}. Store it in the model's "
-                "dtype, e.g. `inputs.astype('float32')`."
-            )
+    labels, groups = arrays.get("labels"), arrays.get("groups")
+    return splits.ArraySplit(
+        stored=stored,
+        labels=None if labels is None else labels.astype(np.int64),
+        targets=arrays.get("targets"),
+        groups=None if groups is None else groups.astype(np.int64),
+        prepare=prepare,
+        order=splits.seeded_order(len(stored[0]), seed),
+        name=path,
+    )
 
 
 def _read(path: Path) -> dict[str, npt.NDArray[np.generic]]:

@@ -41,6 +41,11 @@ def fingerprint(options: Options) -> str:
     return digest([*digests, manifest["class_names"]])
 
 
+def target_kind(options: Options) -> str:
+    """The digit."""
+    return "class"
+
+
 def check(options: Options, input_shapes: Sequence[Sequence[int]]) -> None:
     """Raise ConfigurationError unless the model takes one image of 32x32 pixels."""
     shape = preprocessing.image_shape(input_shapes)

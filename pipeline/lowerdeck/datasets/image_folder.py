@@ -10,18 +10,15 @@ may also be in one flat folder. PIL decodes an image on access, as stored (no EX
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import preprocessing, splits
 from lowerdeck.fingerprints import data
-
-if TYPE_CHECKING:
-    pass
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
@@ -48,6 +45,11 @@ class _Listing:
 
 
 check = preprocessing.check
+
+
+def target_kind(options: Options) -> str:
+    """The class folder."""
+    return "class"
 
 
 def fingerprint(options: Options) -> str:
@@ -90,7 +92,12 @@ class ImageFileSplit:
     """Samples that are image files, decoded on access."""
 
     def __init__(
-        self, files: Sequence[Path], labels: Sequence[int | None], prepare: splits.ImagePreparation, seed: int
+        self,
+        files: Sequence[Path],
+        labels: Sequence[int | None],
+        prepare: splits.ImagePreparation,
+        seed: int,
+        target: Callable[[int], Any] | None = None,
     ) -> None:
         """
         Args:
@@ -98,7 +105,9 @@ class ImageFileSplit:
             labels: one label per sample, or None
             prepare: image -> float32 [1 x c x h x w]
             seed: fixes the order
+            target: row -> what the outputs are compared with, where that is no label
         """
+        self._target = target
         self._files, self._labels, self._prepare = files, labels, prepare
         self._order = splits.seeded_order(len(files), seed)
 
@@ -108,7 +117,8 @@ class ImageFileSplit:
     def __getitem__(self, index: int) -> Sample:
         row = splits.row_of(self._order, index)
         pixels = self._prepare(preprocessing.decoded_image(self._files[row]))
-        return splits.sample((pixels,), self._labels[row], self.digest(index))
+        target = None if self._target is None else self._target(row)
+        return splits.sample((pixels,), self._labels[row], self.digest(index), target)
 
     def digest(self, index: int) -> str:
         """SHA-256 of the file."""

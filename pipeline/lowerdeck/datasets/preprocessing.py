@@ -190,18 +190,48 @@ def image_pixels(
     Returns:
         uint8 [channels x height x width]
     """
+    channels, height, width = shape
+    image = _cropped(image.convert("L" if channels == 1 else "RGB"), (height, width), resize, interpolation)
+    pixels = np.asarray(image, dtype=np.uint8)
+    return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def mask_pixels(image: Image.Image, size: tuple[int, int], resize: int | None) -> npt.NDArray[np.int64]:
+    """The class of each pixel of a mask, resized and cropped as `image_pixels` does its image, to the nearest pixel.
+
+    Args:
+        image: one channel of class indices: palette, grey or 16-bit grey
+        size: (height, width) of the result
+        resize: as for the image
+
+    Returns:
+        int64 [height x width]
+
+    Raises:
+        LowerdeckError: the image has several channels.
+    """
+    if image.mode not in ("1", "L", "P", "I", "I;16"):
+        raise LowerdeckError(
+            f"a mask has mode {image.mode}; allowed are images of one channel whose values are class indices: grey "
+            "(L, I;16) or with a palette (P)"
+        )
+    if image.mode == "1":
+        image = image.point(lambda value: min(value, 1), "L")
+    return np.asarray(_cropped(image, size, resize, "nearest")).astype(np.int64)
+
+
+def _cropped(image: Image.Image, size: tuple[int, int], resize: int | None, interpolation: str) -> Image.Image:
+    """The centre of an image whose shorter side was resized."""
     from PIL import Image
 
-    channels, height, width = shape
-    image = image.convert("L" if channels == 1 else "RGB")
+    height, width = size
     shorter = min(image.width, image.height)
     scale = resize / shorter if resize is not None else max(width / image.width, height / image.height)
-    size = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
-    if size != image.size:
-        image = image.resize(size, Image.Resampling[interpolation.upper()])
-    left, top = (size[0] - width) // 2, (size[1] - height) // 2
-    pixels = np.asarray(image.crop((left, top, left + width, top + height)), dtype=np.uint8)
-    return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    resized = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
+    if resized != image.size:
+        image = image.resize(resized, Image.Resampling[interpolation.upper()])
+    left, top = (resized[0] - width) // 2, (resized[1] - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def check_crop(resize: int | None, shape: tuple[int, int, int]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import preprocessing, splits
@@ -25,6 +26,8 @@ class Options:
     """Samples for calibration."""
     num_evaluation: int = 32
     """Samples for evaluation."""
+    integer_limit: int = 2
+    """Integers are drawn from 0 ... integer_limit-1; for tokens, the size of the vocabulary."""
     num_classes: int | None = 10
     """Labels are drawn from 0 ... num_classes-1; null for samples without labels."""
 
@@ -39,13 +42,21 @@ def fingerprint(options: Options) -> str:
     return data.text_digest(f"{GENERATOR} {sorted(asdict(options).items())}")
 
 
-def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
-    """Standard normal tensors, float32, drawn on access.
+def target_kind(options: Options) -> str | None:
+    """Labels that mean nothing, or none."""
+    return "class" if options.num_classes is not None else None
+
+
+def load(
+    options: Options, input_shapes: Sequence[Sequence[int]], seed: int, input_dtypes: Sequence[str] = ()
+) -> splits.LoadedDataset:
+    """Standard normal tensors, or uniform integers, drawn on access.
 
     Args:
         options: see Options
         input_shapes: the model's, each with its batch dimension
         seed: seed of the draw
+        input_dtypes: that of every input; all are float32 where there are none
 
     Raises:
         ConfigurationError: a batch dimension is not 1.
@@ -54,7 +65,14 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
 
     def split(name: str, num_samples: int) -> RandomSplit:
         recipe = f"{GENERATOR} {seed} {name}"
-        return RandomSplit(recipe=recipe, shapes=shapes, num_samples=num_samples, num_classes=options.num_classes)
+        return RandomSplit(
+            recipe=recipe,
+            shapes=shapes,
+            dtypes=tuple(input_dtypes) or ("float32",) * len(shapes),
+            integer_limit=options.integer_limit,
+            num_samples=num_samples,
+            num_classes=options.num_classes,
+        )
 
     return splits.LoadedDataset(
         num_classes=options.num_classes,
@@ -72,6 +90,10 @@ class RandomSplit:
     """Text from which the seeds derive; it differs between splits."""
     shapes: tuple[tuple[int, ...], ...]
     """Shape of every input, without batch dimension."""
+    dtypes: tuple[str, ...]
+    """Dtype of every input, by torch's name."""
+    integer_limit: int
+    """Integers are below it."""
     num_samples: int
     """Length of the split."""
     num_classes: int | None
@@ -84,11 +106,21 @@ class RandomSplit:
         digest = self.digest(index)
         # The legacy generator, because numpy guarantees only its stream for all versions.
         generator = np.random.RandomState(np.frombuffer(bytes.fromhex(digest), dtype="<u4"))
-        inputs = tuple(generator.standard_normal((1, *shape)).astype(np.float32) for shape in self.shapes)
+        inputs = tuple(
+            self._drawn(generator, (1, *shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
         label = None if self.num_classes is None else int(generator.randint(self.num_classes))
         return splits.sample(inputs, label, digest)
+
+    def _drawn(self, generator: np.random.RandomState, shape: Sequence[int], dtype: str) -> npt.NDArray[np.generic]:
+        if "float" not in dtype:
+            limit = 2 if dtype == "bool" else min(self.integer_limit, np.iinfo(dtype).max)
+            return generator.randint(limit, size=shape).astype(dtype)
+        values = generator.standard_normal(shape)
+        return values.astype(np.float32 if dtype == "bfloat16" else dtype)  # NumPy has no bfloat16
 
     def digest(self, index: int) -> str:
         """SHA-256 of the recipe, which stands for the stored content of a random sample."""
         row = splits.row_of(range(self.num_samples), index)
-        return data.text_digest(f"{self.recipe} {row} {self.shapes}")
+        kinds = "" if set(self.dtypes) == {"float32"} else f" {self.dtypes} {self.integer_limit}"
+        return data.text_digest(f"{self.recipe} {row} {self.shapes}{kinds}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.datasets import preprocessing
 from lowerdeck.fingerprints import data
@@ -47,6 +46,10 @@ class ArraySplit:
     """Index of a sample -> row."""
     name: str
     """Name of the samples in messages, e.g. the file's path."""
+    targets: npt.NDArray[np.generic] | None = None
+    """[n x ...], what outputs are compared with in place of labels; None where labels say all."""
+    groups: npt.NDArray[np.int64] | None = None
+    """int64 [n], the recording that each sample belongs to; None where samples stand alone."""
 
     def __len__(self) -> int:
         return len(self.order)
@@ -55,7 +58,10 @@ class ArraySplit:
         row = row_of(self.order, index)
         inputs = self.prepare(tuple(array[row : row + 1] for array in self.stored))
         label = None if self.labels is None else int(self.labels[row])
-        return sample(inputs, label, self.digest(index))
+        target: Any = None if self.targets is None else np.array(self.targets[row])
+        if self.groups is not None:
+            target = {"label": label, "group": int(self.groups[row])}
+        return sample(inputs, label, self.digest(index), target)
 
     def digest(self, index: int) -> str:
         """SHA-256 of the sample's bytes as stored."""
@@ -84,17 +90,20 @@ def image_preparation(options: preprocessing.ImageOptions, input_shapes: Sequenc
     return prepare
 
 
-def sample(inputs: Arrays, label: int | None, digest: str) -> Sample:
+def sample(inputs: Arrays, label: int | None, digest: str, target: Any = None) -> Sample:
     """A Sample whose tensors own their memory.
 
     Args:
         inputs: one array for each of the model's inputs, with batch dimension
         label: class index or None
         digest: SHA-256 of the stored sample
+        target: what outputs are compared with where it is no class index
     """
     import torch  # not at the top of the module: fingerprints must not import it
 
-    return Sample(inputs=tuple(torch.from_numpy(np.array(array)) for array in inputs), label=label, digest=digest)
+    return Sample(
+        inputs=tuple(torch.from_numpy(np.array(array)) for array in inputs), label=label, digest=digest, target=target
+    )
 
 
 def row_of(order: Sequence[int], index: int) -> int:
@@ -115,18 +124,3 @@ def seeded_order(num_samples: int, seed: int) -> tuple[int, ...]:
     after shuffling. Sorting by a hash results in the same order with every version of every library.
     """
     return tuple(sorted(range(num_samples), key=lambda row: hashlib.sha256(f"{seed}:{row}".encode()).digest()))
-
-
-def check_labels(labels: npt.NDArray[np.generic], num_samples: int, num_classes: int, name: str) -> None:
-    """Raise LowerdeckError unless there are `num_samples` integer labels, all in [0, num_classes)."""
-    if labels.shape != (num_samples,) or not np.issubdtype(labels.dtype, np.integer):
-        raise LowerdeckError(
-            f"the labels of {name} are {labels.dtype} {list(labels.shape)}; store them as integers of shape "
-            f"[{num_samples}], one class index per sample"
-        )
-    outside = np.flatnonzero((labels < 0) | (labels >= num_classes))  # type: ignore[operator]
-    if outside.size:
-        raise LowerdeckError(
-            f"{outside.size} labels of {name} are outside 0 ... {num_classes - 1}, the first is {labels[outside[0]]} "
-            f"at row {outside[0]}; correct the labels, or the number of classes"
-        )

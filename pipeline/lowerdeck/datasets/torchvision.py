@@ -109,6 +109,11 @@ def fingerprint(options: Options) -> str:
     return data.files_digest({path.relative_to(root).as_posix(): path for path in _files(options, entry)})
 
 
+def target_kind(options: Options) -> str:
+    """The class of the image."""
+    return "class"
+
+
 def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
     """The dataset's images, resized and cropped to the model's input, in grey or RGB depending on its channels.
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import GateError
+from lowerdeck.registry.components import did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -14,7 +15,13 @@ if TYPE_CHECKING:
 
 def bounds(section: DataclassInstance) -> dict[str, float | None]:
     """The bounds in the configuration's section `gates`; None where a gate is off."""
-    return {gate: bound for gate, bound in asdict(section).items() if gate != "name"}
+    return all_bounds(asdict(section))
+
+
+def all_bounds(section: Mapping[str, Any]) -> dict[str, float | None]:
+    """`bounds` of the section as plain values."""
+    named = {gate: bound for gate, bound in section.items() if gate not in ("name", "metrics")}
+    return named | dict(section.get("metrics") or {})
 
 
 def is_of_device(gate: str) -> bool:
@@ -48,7 +55,8 @@ def failed_gates(bounds: Mapping[str, float | None], metrics: Mapping[str, Any])
         assert side in ("min", "max"), gate
         value = metrics.get(name, "not measured")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {_exact(bound)}"
+            advice = "" if name in metrics else did_you_mean(name, metrics)
+            failed[gate] = f"gates.{gate}: {name} is {value!r}, the bound is {_exact(bound)}{advice}"
         # Negated comparisons, so that NaN fails.
         elif not (value >= bound if side == "min" else value <= bound):
             relation = "less" if side == "min" else "more"

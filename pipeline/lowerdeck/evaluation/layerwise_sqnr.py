@@ -12,11 +12,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerdeck.contracts.evaluation import LayerMetrics
+from lowerdeck.contracts.evaluation import LayerMetrics, OutputSpec
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.quantization_error import sqnr_db
 from lowerdeck.graph.io_boundary import output_nodes
@@ -24,6 +24,7 @@ from lowerdeck.graph.modules import module_path
 from lowerdeck.graph.node_origins import float_node
 from lowerdeck.graph.node_values import NodeValues
 from lowerdeck.graph.nodes import STATIC_DEQUANTIZE, STATIC_QUANTIZE
+from lowerdeck.graph.outputs import output_names
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -93,12 +94,19 @@ def compare_layers(
     return sorted(layers, key=lambda layer: layer.sqnr_db)
 
 
-def output_lsb(quantized: ExportedProgram) -> float | None:
-    """One step of the quantization of a program's first output, in its units; None where it is not quantized."""
-    node = next(iter(output_nodes(quantized)), None)
+def output_specs(exported: ExportedProgram, quantized: ExportedProgram) -> tuple[OutputSpec, ...]:
+    """The outputs of both programs, with the steps of their quantization."""
+    return tuple(map(_output_spec, output_names(exported), output_nodes(quantized)))
+
+
+def _output_spec(name: str, node: Any) -> OutputSpec:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if isinstance(value, torch.Tensor) and not value.is_floating_point():
+        return OutputSpec(name=name, lsb=1.0, is_integer=True)
     while isinstance(node, torch.fx.Node) and str(node.target).startswith(_VALUE_PRESERVING_OPS):
         node = node.args[0]
-    return _lsb(node) if isinstance(node, torch.fx.Node) and _calls(node, STATIC_DEQUANTIZE) else None
+    is_quantized = isinstance(node, torch.fx.Node) and _calls(node, STATIC_DEQUANTIZE)
+    return OutputSpec(name=name, lsb=_lsb(node) if is_quantized else None)
 
 
 def _pairs(exported: ExportedProgram, quantized: ExportedProgram) -> list[_Pair]:

@@ -41,6 +41,7 @@ def _device_module(kind: str | None) -> list[str]:
 PLUG_POINTS = (
     PlugPoint("lowerdeck.models", "model", lambda model: [module_of("lowerdeck.models", model["source"])]),
     PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [module_of("lowerdeck.datasets", dataset["source"])]),
+    PlugPoint("lowerdeck.tasks", "task", lambda task: [module_of("lowerdeck.tasks", task["source"])]),
     PlugPoint(
         "lowerdeck.metrics",
         "evaluation",

@@ -59,11 +59,15 @@ def contents_digest(paths: Iterable[Path]) -> str | None:
 
 
 def model_digest(weights: str | None, factory: str | None) -> str:
-    """SHA-256 over the checkpoint at `weights`, or over that name, and the source file of `factory` (`module:name`)."""
+    """SHA-256 over the file or folder at `weights`, or over that name, and the source of `factory` (`module:name`)."""
     total = hashlib.sha256()
     if weights is not None:
         path = Path(weights)
-        total.update(path.read_bytes() if path.is_file() else weights.encode())
+        if path.is_dir():
+            files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+            total.update(files_digest(files).encode())
+        else:
+            total.update(path.read_bytes() if path.is_file() else weights.encode())
     if factory is not None:
         spec = importlib.util.find_spec(factory.partition(":")[0])
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():

@@ -127,8 +127,11 @@ def _register_quantization(path: Path) -> None:
 
     with zipfile.ZipFile(path) as archive:
         # Only where needed, because the import takes two seconds.
-        if b"torchao." in archive.read("archive/models/model.json"):
+        model = archive.read("archive/models/model.json")
+        if b"torchao." in model:
             import torchao.quantization.quant_primitives  # noqa: F401
+        if b"dim_order_ops." in model:  # Arm's quantizer casts 64-bit integers by it
+            import executorch.exir.passes.dim_order_ops_registry  # noqa: F401
 
 
 def _load(path: Path) -> ExportedProgram:

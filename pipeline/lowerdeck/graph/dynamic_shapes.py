@@ -56,13 +56,14 @@ def try_sizes(program: ExportedProgram, dimensions: Sequence[DynamicDimension]) 
     module = program.module()
     assert program.example_inputs is not None
     for which in range(3):
-        shapes = [list(example.shape) for example in program.example_inputs[0]]
+        examples = program.example_inputs[0]
+        shapes = [list(example.shape) for example in examples]
         for dimension in dimensions:
             sizes = (dimension.min, dimension.min + dimension.multiple_of, dimension.max)
             shapes[dimension.input][dimension.dim] = sizes[which]
         try:
             with torch.no_grad():
-                module(*(torch.zeros(shape) for shape in shapes))
+                module(*(torch.zeros(shape, dtype=one.dtype) for shape, one in zip(shapes, examples, strict=True)))
         except Exception as error:  # guards raise AssertionError, operators of the model anything
             return f"  inputs of shape {', '.join(map(str, shapes))}: {' '.join(str(error).split())}"
     return None

@@ -18,6 +18,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import Lowering, ProgramTensor
 from lowerdeck.contracts.partition_hooks import HookPosition, Partition, PartitionHook
 from lowerdeck.graph.nodes import DELEGATION_TAG, STATIC_DEQUANTIZE, STATIC_QUANTIZE, operator_name
+from lowerdeck.graph.outputs import has_single_output, output_names
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -118,13 +119,16 @@ def describe(plan: ExecutionPlan, names: tuple[Sequence[str], Sequence[str]], bo
 
 
 def input_and_output_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
-    """Names of the inputs of an edge program, and of the nodes that compute its outputs."""
+    """Names of the inputs of an edge program, and those of its outputs: a single one is named after its node."""
+    inputs = list(map(str, program.graph_signature.user_inputs))
+    if not has_single_output(program):
+        return inputs, output_names(program)
     names: list[str] = []
     for node in output_nodes(program):
         while isinstance(node, torch.fx.Node) and _calls(node, STATIC_QUANTIZE, STATIC_DEQUANTIZE):
             node = node.args[0]
         names.append(str(node))
-    return list(map(str, program.graph_signature.user_inputs)), names
+    return inputs, names
 
 
 def output_scales_of(program: ExportedProgram) -> tuple[float | None, ...]:

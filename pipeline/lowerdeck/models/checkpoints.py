@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     import torch
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
-WRAPPERS = ("module.", "_orig_mod.")
-"""Prefixes that DataParallel and torch.compile add to every name."""
+WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
+"""Prefixes that DataParallel, torch.compile and training frameworks' modules add to every name."""
+NESTED = (
+    *("model_ema", "ema_state_dict", "state_dict_ema", "ema", "model_state_dict", "model_state", "state_dict"),
+    *("model", "network", "net", "module"),
+)
+"""Keys under which training scripts store the state dict, beside the optimizer's. Averaged weights (EMA) come first."""
 NUM_NAMED = 3
 _MAX_HEADER_BYTES = 100 * 1000 * 1000
 
@@ -56,7 +61,7 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
 
     Args:
         model: any module; its parameters and buffers are overwritten
-        weights: path of a state dict, which may be nested under `state_dict` or `model` in the file
+        weights: path of a state dict, which may be nested under one of NESTED in the file
         ignored_prefixes: prefixes of names in the file to ignore
 
     Raises:
@@ -158,15 +163,22 @@ def read(weights: str) -> Mapping[str, torch.Tensor]:
         ) from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise LowerdeckError(f"{weights} cannot be read as weights: {_first_line(error)}") from error
-    for key in ("state_dict", "model"):
-        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
-            loaded = loaded[key]
-            break
+    loaded = _state_dict_in(loaded)
     if not isinstance(loaded, Mapping) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise LowerdeckError(
             f"{weights} contains {_description(loaded)}; allowed is a state dict (tensors by name), which may be "
-            "nested under `state_dict` or `model`"
+            f"nested under one of {', '.join(NESTED)}"
         )
+    return loaded
+
+
+def _state_dict_in(loaded: object) -> Any:
+    """The state dict in the content of a checkpoint: itself, or what a usual key names, one inside the other."""
+    while isinstance(loaded, Mapping):
+        inner = next((loaded[key] for key in NESTED if isinstance(loaded.get(key), Mapping)), None)
+        if inner is None:
+            break
+        loaded = inner
     return loaded
 
 
@@ -182,13 +194,22 @@ def _without_wrappers(
     """Layout versions and tensors, without a prefix that all names have in the file but not in the model."""
     metadata: dict[str, Any] | None = getattr(state, "_metadata", None)
     tensors = dict(state)
+    if "n_averaged" in tensors and "n_averaged" not in model.state_dict():
+        del tensors["n_averaged"]  # the counter of torch.optim.swa_utils.AveragedModel
+    while (prefix := _wrapper(tensors, model)) is not None:
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        if metadata is not None:
+            metadata = {name.removeprefix(prefix): value for name, value in metadata.items()}
+    return metadata, tensors
+
+
+def _wrapper(tensors: Mapping[str, Any], model: torch.nn.Module) -> str | None:
+    """A prefix that all names have in the file, but not in the model."""
     for prefix in WRAPPERS:
         wrapped = bool(tensors) and all(name.startswith(prefix) for name in tensors)
         if wrapped and not all(name.startswith(prefix) for name in model.state_dict()):
-            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
-            if metadata is not None:
-                metadata = {name.removeprefix(prefix): value for name, value in metadata.items()}
-    return metadata, tensors
+            return prefix
+    return None
 
 
 def _raise_mismatch(model: torch.nn.Module, weights: str, faults: Mapping[str, list[str]]) -> None:

@@ -67,9 +67,9 @@ def _metrics(build: Build) -> list[tuple[str, str]]:
 def _tiles(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The most important metrics, as (name, large text, small text)."""
     tiles = []
-    for program in ("float", "quantized", "delegated"):
-        large, of, small = summary.accuracy(measured, program).partition(" of ")
-        tiles.append((f"{program} accuracy", large, (of + small).strip()))
+    for name, text in summary.quality(measured):
+        large, of, small = text.partition(" of ")
+        tiles.append((name, large, (of + small).strip()))
     nodes, _, partitions = summary.delegation(measured).partition(" in ")
     size_bytes = measured["program_bytes"]
     tiles.append(("delegated nodes", nodes, f"in {partitions}"))

@@ -109,7 +109,7 @@ class Trials:
         noise = np.square((outputs - self._reference).astype(np.float64)).sum()
         signal = np.square(self._reference.astype(np.float64)).sum()
         hits = None
-        if self.has_labels:
+        if self.has_labels and outputs.ndim == 2:
             labels = [sample.label for sample in self._samples]
             hits = tuple(bool(hit) for hit in outputs.argmax(axis=1) == np.array(labels))
         return TrialResult(hits=hits, sqnr_db=sqnr_db(float(signal), float(noise)))

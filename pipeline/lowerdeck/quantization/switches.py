@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.ao.quantization.fx._decomposed
+from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.contracts.errors import LowerdeckError
@@ -81,8 +82,7 @@ class SwitchedModel:
         """The model's first output with the tensors `on` quantized."""
         for name, switch in self._switches.items():
             switch.on = name in on
-        outputs = self._model(*inputs)
-        first: torch.Tensor = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+        first: torch.Tensor = tree_leaves(self._model(*inputs))[0]
         return first
 
     def _on(self, floats: frozenset[str]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e import HistogramObserver
 from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
 
@@ -210,8 +211,7 @@ def _accumulate_gradients(
     prepared: GraphModule, inputs: tuple[torch.Tensor, ...], label: int, *, share: float
 ) -> tuple[float, bool]:
     """Add the gradients of one sample, and return its loss and whether it is classified correctly."""
-    outputs = prepared(*inputs)
-    scores = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+    scores = tree_leaves(prepared(*inputs))[0]
     if scores.ndim != 2 or scores.shape[0] != 1 or label >= scores.shape[1]:
         raise LowerdeckError(
             f"the model's output has shape {list(scores.shape)}, and a training sample has the label {label}: training "

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
+from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import Config
 
 
+PROGRAMS = ("float", "quantized", "delegated")
+FIDELITY_METRIC = "cosine"
 DEFECTS = "do not ship"
 """Name of the row with a build's defects."""
 _SPELLINGS = {"cpu": "CPU", "dram": "DRAM", "macs": "MACs", "npu": "NPU", "shram": "SHRAM", "sram": "SRAM"}
@@ -44,7 +47,7 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
     ]
     if any(tensor["is_dynamic"] for tensor in manifest["inputs"]):
         table.append(("inputs", "; ".join(map(_tensor, manifest["inputs"]))))
-    table += [(f"{program} accuracy", accuracy(metrics, program)) for program in ("float", "quantized", "delegated")]
+    table += [*quality(metrics), *further_metrics(metrics)]
     if (against := delegated_vs_quantized(metrics)) is not None:
         table.append(("delegated against quantized", against))
     if is_number(metrics.get("worst_layer_sqnr_db")):
@@ -85,9 +88,33 @@ def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     return table
 
 
-def accuracy(metrics: Mapping[str, Any], program: str) -> str:
-    """A program's accuracy as a percentage with its samples and interval; a value other than a number as it is."""
-    name = f"{program}_accuracy"
+def primary_metric(metrics: Mapping[str, Any]) -> str:
+    """The metric that gates call the drop of: the first one of the task, or the cosine for fidelity."""
+    return str(metrics.get("primary_metric", "accuracy"))
+
+
+def quality(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The first metric of the task for every program, e.g. `float accuracy`."""
+    name = primary_metric(metrics)
+    programs = [program for program in PROGRAMS if name != FIDELITY_METRIC or program != "float"]
+    return [(f"{program} {_readable_name(name)}", _of_program(metrics, f"{program}_{name}")) for program in programs]
+
+
+def further_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The other metrics of the task, those of all programs in one line."""
+    table = []
+    for key in sorted(key for key in metrics if key.startswith(DESCRIPTIONS)):
+        name = key.removeprefix(DESCRIPTIONS)
+        is_share = str(metrics[key]).endswith("share")
+        values = {program: metrics.get(f"{program}_{name}") for program in PROGRAMS}
+        if name != primary_metric(metrics) and any(is_number(value) for value in values.values()):
+            shown = [f"{_value(value, is_share=is_share)} {program}" for program, value in values.items() if value]
+            table.append((_readable_name(name), ", ".join(shown)))
+    return table
+
+
+def _of_program(metrics: Mapping[str, Any], name: str) -> str:
+    """A share as a percentage with its samples and interval; a value other than a number as it is."""
     value = metrics.get(name)
     if value is None:
         return "not measured"
@@ -96,10 +123,16 @@ def accuracy(metrics: Mapping[str, Any], program: str) -> str:
     return f"{100 * value:.2f} % of {metrics['num_samples']:,} samples{interval(metrics, name)}"
 
 
-def interval(metrics: Mapping[str, Any], name: str) -> str:
-    """The 95 % interval of a share, e.g. ` (95 %: 97.2 to 99.6)`; empty if there is none."""
+def _value(value: Any, *, is_share: bool) -> str:
+    if not is_number(value):
+        return str(value)
+    return f"{100 * value:.2f} %" if is_share else f"{value:.4g}"
+
+
+def interval(metrics: Mapping[str, Any], name: str, scale: float = 100) -> str:
+    """The 95 % interval, e.g. ` (95 %: 97.2 to 99.6)` of a share; empty if there is none."""
     low, high = metrics.get(name + LOW), metrics.get(name + HIGH)
-    return f" (95 %: {100 * low:.1f} to {100 * high:.1f})" if is_number(low) and is_number(high) else ""
+    return f" (95 %: {scale * low:.1f} to {scale * high:.1f})" if is_number(low) and is_number(high) else ""
 
 
 def delegated_vs_quantized(metrics: Mapping[str, Any]) -> str | None:
@@ -174,7 +207,8 @@ def comparisons(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         if "_agreement_with_" in key or key.endswith("_drop"):
             pairs.append((key.replace("_", " "), f"{100 * value:.2f} %{interval(metrics, key)}"))
         elif key.endswith("_sqnr_db"):
-            pairs.append((key.removesuffix("_sqnr_db").replace("_", " ") + " SQNR", f"{value:.1f} dB"))
+            ends = interval(metrics, key, scale=1)
+            pairs.append((key.removesuffix("_sqnr_db").replace("_", " ") + " SQNR", f"{value:.1f} dB{ends}"))
     return pairs
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
 
+from lowerdeck.contracts.samples import Sample
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.parallel_map import in_order
 
 EngineName = Literal["exact", "reference"]
-Label = TypeVar("Label")
 Inputs = tuple[torch.Tensor, ...]
 
 
@@ -48,14 +48,14 @@ class Engine:
 
 
 def executed(
-    program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Inputs]], engine: Engine
-) -> Iterator[tuple[Label, Inputs]]:
-    """The program's float32 outputs for every sample, in order; at most one batch per process is in memory.
+    program: FloatProgram, samples: Sequence[int], load: Callable[[int], Sample], engine: Engine
+) -> Iterator[tuple[Sample, Inputs]]:
+    """Every sample with the program's outputs, in order; at most one batch per process is in memory.
 
     Args:
         program: The program, which starts from its initial state for every sample.
         samples: Numbers of the samples.
-        load: Returns what belongs to a sample, and its inputs. It may run in a forked process.
+        load: Returns a sample by its number. It may run in a forked process.
         engine: How to execute host twins.
 
     Raises:
@@ -67,13 +67,12 @@ def executed(
     size = max(1, min(size, -(-len(samples) // program.num_processes)))
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
-    def execute(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
+    def execute(batch: Sequence[int]) -> list[tuple[Sample, Inputs]]:
         loaded = [load(index) for index in batch]
-        labels, inputs = [label for label, _ in loaded], [values for _, values in loaded]
         if engine.name == "reference":
-            return [(label, program.first_call(*values)) for label, values in zip(labels, inputs, strict=True)]
+            return [(sample, program.first_call(*sample.inputs)) for sample in loaded]
         rows = [row for row, index in enumerate(batch) if index in checked]
-        return list(zip(labels, program.calls(inputs, cross_check=rows), strict=True))
+        return list(zip(loaded, program.calls([sample.inputs for sample in loaded], cross_check=rows), strict=True))
 
     for results in in_order(execute, batches, program.num_processes):
         yield from results

@@ -41,9 +41,9 @@ def to_program(sample: torch.Tensor, tensor: ProgramTensor) -> torch.Tensor:
 
 
 def from_program(output: torch.Tensor, tensor: ProgramTensor) -> torch.Tensor:
-    """The values of a program's output, described by `tensor`, as float32 of the same shape."""
+    """The values of a program's output, described by `tensor`: float32 of the same shape, or integers as they are."""
     if tensor.scale is None or tensor.zero_point is None:
-        return output.to(torch.float32)
+        return output.to(torch.float32) if output.is_floating_point() else output
     return (output.to(torch.float32) - tensor.zero_point) * tensor.scale
 
 

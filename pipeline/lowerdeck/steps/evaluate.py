@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._pytree import tree_leaves
 
 from lowerdeck.compat.terminal import progress_bar
-from lowerdeck.contracts.errors import LowerdeckError, ProgramError
-from lowerdeck.contracts.evaluation import ClassMetrics, LayerMetrics, Metric, Outputs
+from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
 from lowerdeck.contracts.plan import DelegationPlan
-from lowerdeck.contracts.samples import Dataset, Split, finite_sample
+from lowerdeck.contracts.samples import Dataset, Sample, Split, finite_sample
 from lowerdeck.datasets.choice import stratified
 from lowerdeck.delegation.coverage import compiled_transposes, coverage
+from lowerdeck.evaluation import task_metrics
 from lowerdeck.evaluation.defects import defect_metrics
+from lowerdeck.evaluation.records import ChosenTask, EvaluationRecords, RecordsBuilder
+from lowerdeck.evaluation.task_metrics import Measured
 from lowerdeck.graph.io_boundary import input_dtypes
+from lowerdeck.graph.outputs import output_names
 from lowerdeck.graph.state import initial_state
 from lowerdeck.runtime.batches import Engine, executed
 from lowerdeck.runtime.parallel_map import in_order
@@ -28,13 +35,13 @@ if TYPE_CHECKING:
 
     from lowerdeck.runtime.floats import FloatProgram
 
-Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
-"""Inputs of one sample -> float32 class scores [1 x c]."""
+Program = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
+"""Inputs of one sample -> all outputs, each with the batch dimension of the sample."""
+Array = npt.NDArray[Any]
+Item = TypeVar("Item")
 
-NOT_MEASURED = "not measured"
-"""Replaces the metric of a program that this host cannot execute."""
 STRUCTURAL = "meaningless: random data"
-"""Replaces the accuracy on a dataset that only shows that a program runs."""
+"""Replaces the metrics of a task on a dataset that only shows that a program runs."""
 
 
 def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int]:
@@ -51,7 +58,7 @@ def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int
 
 
 def torch_program(program: ExportedProgram) -> Program:
-    """An exported program, executed by PyTorch on float32 samples, which a float16 program gets rounded.
+    """An exported program, executed by PyTorch on samples, whose floats a float16 program gets rounded.
 
     Every execution starts from the initial state, so that samples may be evaluated in any order.
     """
@@ -59,12 +66,11 @@ def torch_program(program: ExportedProgram) -> Program:
     dtypes, buffers = input_dtypes(program), dict(module.named_buffers())
     initial = {name: value.clone() for name, value in state.items()}
 
-    def run(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def run(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         for name, value in initial.items():
             buffers[name].copy_(value)
         outputs = module(*(value.to(dtype) for value, dtype in zip(inputs, dtypes, strict=True)))
-        first: torch.Tensor = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-        return first
+        return tuple(tree_leaves(outputs))
 
     return run
 
@@ -73,106 +79,140 @@ def evaluate(
     programs: Mapping[str, Program],
     samples: Sequence[int],
     dataset: Dataset,
-    output_lsb: float | None = None,
     num_processes: int = 1,
-) -> Outputs:
-    """Run every program on every sample.
+    *,
+    with_inputs: bool = False,
+) -> Iterator[SampleOutputs]:
+    """Run every program on every sample, in the order of `samples`; nothing is kept.
 
     Args:
-        programs: By name: `float`, `quantized` and, where the host can execute it, `delegated`.
+        programs: By name: `float`, `quantized` or `delegated`.
         samples: Indices into the evaluation split.
         dataset: The dataset of the samples.
-        output_lsb: One step of the output's quantization, None where it is not quantized.
         num_processes: Number of processes that share the samples, without effect on the outputs.
+        with_inputs: Whether to yield the inputs, too.
 
     Raises:
-        LowerdeckError: a sample is not finite, the outputs are not class scores, or fewer than the dataset has classes.
+        LowerdeckError: a sample is not finite.
     """
 
-    def measure(index: int) -> tuple[int | None, dict[str, npt.NDArray[np.float32]]]:
+    def measure(index: int) -> SampleOutputs:
         sample = finite_sample(dataset.evaluation, index)
         with torch.no_grad():
-            return sample.label, {
-                name: _class_scores(name, program(sample.inputs), dataset.num_classes)
-                for name, program in programs.items()
-            }
+            outputs = {name: program(sample.inputs) for name, program in programs.items()}
+        return _sample_outputs(sample, outputs, dataset, with_inputs=with_inputs)
 
-    return _collected(in_order(measure, samples, num_processes), programs, samples, dataset, output_lsb)
+    yield from _with_progress(in_order(measure, samples, num_processes), len(samples))
 
 
-def _collected(
-    done: Iterable[tuple[int | None, dict[str, npt.NDArray[np.float32]]]],
-    programs: Iterable[str],
-    samples: Sequence[int],
-    dataset: Dataset,
-    output_lsb: float | None = None,
-) -> Outputs:
-    """The labels and scores of all samples."""
-    measured = list(progress_bar(done, total=len(samples), desc="evaluate", unit="sample", disable=None))
-    known = [label for label, _ in measured if label is not None]
-    labelled = len(known) == len(measured) and not dataset.structural
-    return Outputs(
-        labels=np.array(known, dtype=np.int64) if labelled else None,
-        logits={name: np.concatenate([scores[name] for _, scores in measured]) for name in programs},
-        structural=dataset.structural,
-        output_lsb=output_lsb,
+def _sample_outputs(
+    sample: Sample, outputs: Mapping[str, tuple[torch.Tensor, ...]], dataset: Dataset, *, with_inputs: bool
+) -> SampleOutputs:
+    """What programs return for a sample, with its target and, on request, its inputs, as arrays."""
+    return SampleOutputs(
+        target=None if dataset.structural else sample.expected,
+        values={name: tuple(map(_array, values)) for name, values in outputs.items()},
+        inputs=tuple(map(_array, sample.inputs)) if with_inputs else (),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DelegatedEvaluation:
-    """Outputs of the `.pte`, or why this host cannot execute it."""
+def _with_progress(done: Iterable[Item], total: int) -> Iterator[Item]:
+    yield from progress_bar(done, total=total, desc="evaluate", unit="sample", disable=None)
 
-    outputs: Outputs
-    """Without any program where this host cannot execute it."""
+
+def _array(output: torch.Tensor) -> Array:
+    """Floats as float32, which every host has; integers as they are."""
+    array: Array = (output.to(torch.float32) if output.is_floating_point() else output).numpy()
+    return array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The records of all programs on the evaluation samples."""
+
+    records: EvaluationRecords
     executed_by: str
     failure: str | None = None
-    """Why it was not executed."""
+    """Why the `.pte` was not executed; its records are missing then."""
 
 
 def evaluate_delegated(
-    open_program: Callable[[], FloatProgram], samples: Sequence[int], dataset: Dataset, engine: Engine
-) -> DelegatedEvaluation:
-    """`evaluate` for the `.pte`, which is a result, too, where this host cannot execute the program.
+    open_program: Callable[[], FloatProgram],
+    samples: Sequence[int],
+    dataset: Dataset,
+    reference: Outputs,
+    task: ChosenTask,
+    engine: Engine,
+    keep: Callable[[SampleOutputs], None] = lambda sample: None,
+) -> Evaluation:
+    """Run the `.pte` on every sample and reduce what it and the reference return to records, sample by sample.
+
+    That this host cannot execute the program is a result, too: only the reference is reduced then.
 
     Args:
         open_program: Opens the program.
         samples: See `evaluate`.
         dataset: See `evaluate`.
+        reference: Outputs of the float and the quantized program on these samples.
+        task: What the outputs are judged by.
+        keep: Is given what the program returns for each sample, in order.
         engine: How to execute host twins.
 
     Raises:
-        LowerdeckError: files are missing or altered, or see `evaluate`.
+        LowerdeckError: files are missing or altered, the outputs do not fit the task, or see `evaluate`.
     """
+    records = RecordsBuilder(task, reference.specs, len(samples))
     try:
         host = open_program()
-
-        def load(index: int) -> tuple[int | None, tuple[torch.Tensor, ...]]:
-            sample = finite_sample(dataset.evaluation, index)
-            return sample.label, sample.inputs
-
-        done = (
-            (label, {"delegated": _class_scores("delegated", outputs[0], dataset.num_classes)})
-            for label, outputs in executed(host, samples, load, engine)
-        )
-        outputs = _collected(done, ["delegated"], samples, dataset)
+        done = executed(host, samples, lambda index: finite_sample(dataset.evaluation, index), engine)
+        for row, (given, outputs) in enumerate(_with_progress(done, len(samples))):
+            sample = _sample_outputs(given, {"delegated": outputs}, dataset, with_inputs=task.needs_inputs)
+            keep(sample)
+            records.add(row, {**rows_of(reference, row), **sample.values}, sample.target, sample.inputs)
     except ProgramError as error:
-        return DelegatedEvaluation(outputs=Outputs(labels=None, logits={}), executed_by="nothing", failure=str(error))
-    return DelegatedEvaluation(outputs=outputs, executed_by=engine.executor(host, samples))
+        records = RecordsBuilder(task, reference.specs, len(samples))
+        for row, sample in enumerate(evaluate({}, samples, dataset, with_inputs=task.needs_inputs)):
+            records.add(row, rows_of(reference, row), sample.target, sample.inputs)
+        return Evaluation(records=records.finish(), executed_by="nothing", failure=str(error))
+    return Evaluation(records=records.finish(), executed_by=engine.executor(host, samples))
 
 
-def _class_scores(name: str, scores: torch.Tensor, num_classes: int | None) -> npt.NDArray[np.float32]:
-    if scores.ndim != 2 or scores.shape[0] != 1:
-        raise LowerdeckError(
-            f"the {name} program returns shape {list(scores.shape)}; class scores [1, classes] are expected"
-        )
-    if num_classes is not None and scores.shape[1] < num_classes:
-        raise LowerdeckError(
-            f"the {name} program has {scores.shape[1]} outputs and the dataset {num_classes} classes; "
-            "choose a dataset that fits the model, or set the model's number of classes"
-        )
-    array: npt.NDArray[np.float32] = scores.to(torch.float32).numpy()
-    return array
+def measure(
+    task: ChosenTask, evaluation: Evaluation, structural: bool, further: Mapping[str, Any] = MappingProxyType({})
+) -> Measured:
+    """All metrics of the outputs.
+
+    Args:
+        task: The task of the evaluation.
+        evaluation: The records of all programs.
+        structural: Whether the samples are random.
+        further: Metrics of modules in `evaluation.metrics`.
+    """
+    measured = task_metrics.measure(task, evaluation.records, STRUCTURAL if structural else "no labels")
+    metrics = {**measured.metrics, **further, "executed_by": evaluation.executed_by}
+    return dataclasses.replace(measured, metrics=metrics)
+
+
+def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> None:
+    """Execute the float program on one evaluation sample, and check that the task can judge its outputs.
+
+    Raises:
+        LowerdeckError: it cannot; nothing has been lowered yet.
+    """
+    if not len(dataset.evaluation):
+        return
+    (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
+    specs = tuple(OutputSpec(name=name) for name in output_names(program))
+    highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
+    RecordsBuilder(task, specs, 1).add(0, sample.values, highest, sample.inputs)
+
+
+def rows_of(outputs: Outputs, row: int) -> dict[str, tuple[Array, ...]]:
+    """What each program returns for sample number `row`."""
+    return {
+        program: tuple(np.asarray(values[spec.name][row]) for spec in outputs.specs)
+        for program, values in outputs.values.items()
+    }
 
 
 def evenly_spaced(samples: Sequence[int], max_samples: int) -> list[int]:
@@ -181,24 +221,8 @@ def evenly_spaced(samples: Sequence[int], max_samples: int) -> list[int]:
     return [samples[position * len(samples) // count] for position in range(count)]
 
 
-def class_metrics(outputs: Outputs) -> list[ClassMetrics]:
-    """How well each program recognizes each class; empty without labels."""
-    if outputs.labels is None:
-        return []
-    correct = {program: logits.argmax(axis=1) == outputs.labels for program, logits in outputs.logits.items()}
-    return [
-        ClassMetrics(
-            label=int(label),
-            num_samples=int((outputs.labels == label).sum()),
-            correct={program: int(hits[outputs.labels == label].sum()) for program, hits in correct.items()},
-        )
-        for label in np.unique(outputs.labels)
-    ]
-
-
 def summarize(
-    outputs: Outputs,
-    metric_functions: Iterable[Metric],
+    measured: Mapping[str, Any],
     plan: DelegationPlan,
     manifest: Mapping[str, Any],
     layers: Sequence[LayerMetrics] = (),
@@ -208,27 +232,14 @@ def summarize(
     """All metrics of a build, with names that end in their unit, except for fractions and counts.
 
     Args:
-        outputs: Outputs of the programs.
-        metric_functions: Metrics of the outputs.
+        measured: Metrics of the outputs.
         plan: The plan, for metrics of coverage.
         manifest: Describes the converted program: sizes, and the compiler's estimates, which become `estimated_*`.
         layers: Metrics of layers, worst first.
         execution_failure: Why this host could not execute the `.pte`; None where it did.
         bundle_failure: Why there is no firmware bundle; None where there is one.
     """
-    metrics: dict[str, Any] = {"num_samples": len(outputs.logits["float"])}
-    for program in ("float", "quantized", "delegated"):
-        measured = program in outputs.logits
-        missing = STRUCTURAL if outputs.structural else "no labels"
-        metrics[f"{program}_accuracy"] = missing if measured else NOT_MEASURED
-    for metric in metric_functions:
-        metrics.update(metric.compute(outputs))
-    for name, before, after in (
-        ("quantization_drop", "float_accuracy", "quantized_accuracy"),
-        ("delegation_drop", "quantized_accuracy", "delegated_accuracy"),
-    ):
-        if isinstance(metrics[before], float) and isinstance(metrics[after], float):
-            metrics[name] = metrics[before] - metrics[after]
+    metrics: dict[str, Any] = dict(measured)
     if layers:
         worst = layers[0]
         metrics |= {

@@ -21,6 +21,7 @@ def export(
     input_shapes: Sequence[Sequence[int]],
     dynamic_dimensions: Sequence[DynamicDimension] = (),
     memory_format: MemoryFormat | None = None,
+    input_dtypes: Sequence[str] = (),
 ) -> ExportedProgram:
     """Export `model` for inputs of these shapes.
 
@@ -28,31 +29,34 @@ def export(
 
     Args:
         model: In eval mode.
-        input_shapes: Shape of every float32 input with its batch dimension.
+        input_shapes: Shape of every input with its batch dimension.
         dynamic_dimensions: Dimensions of varying size; `input_shapes` has one of the possible sizes.
         memory_format: Memory format of inputs with four dimensions, from which that of other tensors follows; None for
             contiguous.
+        input_dtypes: Dtype of every input by name, e.g. `int64`; none where all are float32.
 
     Raises:
         LowerdeckError: torch.export cannot trace the model, the model rejects some sizes, returns other things than
-            tensors, keeps state outside of buffers, or pools in a way that ExecuTorch does not have; the message has
-            the reason, and what to change.
+            tensors in containers, keeps state outside of buffers, or pools in a way that ExecuTorch does not have; the
+            message has the reason, and what to change.
     """
     import torch
 
+    from lowerdeck.graph import outputs
     from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
     from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, written_attributes
     from lowerdeck.graph.state import with_mutation_outputs
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
-    zeros = tuple(torch.zeros(*shape) for shape in shapes_to_trace)
+    dtypes = [getattr(torch, name) for name in input_dtypes] or [torch.float32] * len(shapes_to_trace)
+    zeros = tuple(torch.zeros(*shape, dtype=dtype) for shape, dtype in zip(shapes_to_trace, dtypes, strict=True))
     example_inputs = to_memory_format(zeros, memory_format or "contiguous")
-    generator = torch.Generator().manual_seed(0)
-    sample = [torch.randn(*shape, generator=generator) for shape in shapes_to_trace]
+    sample = _sample(shapes_to_trace, dtypes)
     try:
         with torch.no_grad(), fast_graph_passes():
-            exported = torch.export.export(model.eval(), example_inputs, dynamic_shapes=dynamic_shapes)
+            exported = outputs.traced(model.eval(), example_inputs, dynamic_shapes)
             check_outputs(exported, type(model).__name__)
+            exported = outputs.with_plain_containers(exported)
             fix_adaptive_max_pooling(exported)
             program = with_mutation_outputs(exported)
         check_no_hidden_state(model, written_attributes(model, sample), program, sample)
@@ -62,12 +66,30 @@ def export(
     except Exception as error:  # the user's code, which tracing runs, may raise anything
         found = violations(error, dynamic_dimensions)
         if found is None:
-            raise LowerdeckError(_export_error_message(model, shapes_to_trace, dynamic_dimensions, error)) from error
+            described = [
+                f"{list(shape)}{'' if dtype == torch.float32 else f' {str(dtype).removeprefix(_TORCH)}'}"
+                for shape, dtype in zip(shapes_to_trace, dtypes, strict=True)
+            ]
+            raise LowerdeckError(_export_error_message(model, described, dynamic_dimensions, error)) from error
     if found is not None:
         raise LowerdeckError(f"{type(model).__name__} does not take all sizes of model.dynamic_shapes:\n{found}")
     return program
 
 
+def _sample(shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+    """Random inputs; integers are 0 or 1, which every embedding has."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(*shape, generator=generator).to(dtype)
+        if dtype.is_floating_point
+        else torch.randint(0, 2, tuple(shape), generator=generator).to(dtype)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+
+
+_TORCH = "torch."
 _DATA_DEPENDENT = ("data-dependent", "DataDependent", "Dynamic control flow")
 
 
@@ -80,11 +102,11 @@ def _summary(error: Exception) -> str:
 
 def _export_error_message(
     model: torch.nn.Module,
-    shapes: Sequence[Sequence[int]],
+    inputs: Sequence[str],
     dynamic_dimensions: Sequence[DynamicDimension],
     error: Exception,
 ) -> str:
-    listed = ", ".join(str(list(shape)) for shape in shapes)
+    listed = ", ".join(inputs)
     message = f"{type(model).__name__} cannot be exported with inputs of shape {listed} (model.input_shapes"
     if any(sign in f"{type(error).__name__} {error}" for sign in _DATA_DEPENDENT):
         return (

@@ -11,6 +11,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.contracts.quantization import ObserverState, QuantizedTensor
 from lowerdeck.graph.dynamic_shapes import dynamic_shapes_of
+from lowerdeck.graph.outputs import with_outputs_of
 from lowerdeck.graph.state import with_mutation_outputs
 from lowerdeck.quantization.explicit_state import with_buffers
 from lowerdeck.quantization.pt2e import prepare, restore_observers
@@ -37,7 +38,7 @@ def quantize(
     with torch.no_grad(), fast_graph_passes():
         converted = with_buffers(convert_pt2e(prepared), program)
         quantized = torch.export.export(converted, *program.example_inputs, dynamic_shapes=dynamic_shapes_of(program))
-        quantized = with_mutation_outputs(quantized)
+        quantized = with_outputs_of(with_mutation_outputs(quantized), program)
     # The float weights are unused after conversion, but every later stage would store and read them.
     quantized = remove_unused_parameters_pass(quantized)
     return quantized, quantized_tensors(quantized, ranges, modules)

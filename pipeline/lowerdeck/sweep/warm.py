@@ -75,7 +75,7 @@ LOWERING = WarmProcess(
         *("lowerdeck.formats.pt2", "lowerdeck.steps.export", "lowerdeck.steps.calibrate"),
         *("lowerdeck.steps.quantize", "lowerdeck.steps.partition", "lowerdeck.steps.convert"),
         *("lowerdeck.steps.evaluate", "lowerdeck.evaluation.layerwise_sqnr", "lowerdeck.evaluation.gates"),
-        *("lowerdeck.firmware.vector", "lowerdeck.metrics.sqnr", "lowerdeck.quantization.annotation"),
+        *("lowerdeck.firmware.vector", "lowerdeck.tasks.classification", "lowerdeck.quantization.annotation"),
         *("lowerdeck.runtime.interpreter", "lowerdeck.backends.neutron.twin", "lowerdeck.runtime.tosa_twin"),
         "lowerdeck.runtime.exact.tosa_twin",
         *("lowerdeck.runtime.native", "lowerdeck.runtime.twins", "lowerdeck.backends.xnnpack.partitioner"),

@@ -101,12 +101,14 @@ def _key(dotted: str) -> str:
 
 
 def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
-    converter, delegated = manifest["converter"], measured.get("delegated_accuracy", "not measured")
+    converter = manifest["converter"]
+    delegated = measured.get(f"delegated_{summary.primary_metric(measured)}", "not measured")
     tags = {
         "target": config.target.name,
         "backend": config.target.backend,
         "model": config.model.name,
         "dataset": config.dataset.name,
+        "task": config.task.name,
         "quantization": config.quantization.name,
         "flavor": converter["flavor"],
         "converter": converter["name"],

@@ -138,7 +138,7 @@ def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float],
 
 def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pages: Mapping[str, str]) -> None:
     """Put the files of the build into the run and replace those of the same name."""
-    at_the_top = (paths.CONFIG, paths.PROGRAM, paths.MANIFEST, paths.PLAN, paths.METRICS)
+    at_the_top = (paths.CONFIG, paths.PROGRAM, paths.MANIFEST, paths.PLAN, paths.METRICS, paths.DRAWS)
     tables = (paths.CONFUSION, paths.CLASSES, paths.LAYERS)
     files: list[tuple[Path, str | None]] = [(path, None) for path in at_the_top + tables]
     files += [(paths.QUANTIZATION_REPORT, "quantization"), (paths.FIRMWARE_ZIP, None)]

@@ -33,7 +33,6 @@ from lowerdeck.backends.neutron.reference.kernel_selection import FILE_NAME
 from lowerdeck.backends.neutron.reference.litert import read_graph
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, pack_microcode, unpack_microcode
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError
-from lowerdeck.formats.litert import BUILTIN_OPERATORS
 
 PROJECT_ROOT = Path(reference.__file__).parents[4]
 
@@ -301,7 +300,6 @@ def test_damaged_model_never_gives_another_error(lowered: Lowered) -> None:
         except ValueError:
             refused += 1
     assert refused > 0
-
 
 
 @pytest.mark.parametrize(

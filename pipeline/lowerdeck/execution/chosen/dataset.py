@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from lowerdeck.execution.resolved_config import section
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
 
 
 def chosen_dataset(seed: int) -> Dataset:
-    """The chosen dataset, with samples in the shapes of the chosen model."""
+    """The chosen dataset, with samples in the shapes and dtypes of the chosen model."""
     from lowerdeck import datasets
     from lowerdeck.config.schema import DatasetConfig, ModelConfig
 
-    config = section(DatasetConfig)
+    config, model = section(DatasetConfig), section(ModelConfig)
     source = datasets.source(config.source)
-    return source.load(source.Options(**config.options), section(ModelConfig).input_shapes, seed)
+    dtypes = model.input_dtypes or ["float32"] * len(model.input_shapes)
+    wanted = {"input_dtypes": dtypes} if "input_dtypes" in inspect.signature(source.load).parameters else {}
+    return source.load(source.Options(**config.options), model.input_shapes, seed, **wanted)

@@ -100,7 +100,7 @@ def _legend(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _plots(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
     plots = []
-    for y in resolve_columns("accuracy", comparison.columns):
+    for y in resolve_columns("quality", comparison.columns):
         for x in (column for name in _PLOTTED_AGAINST for column in _varying(name, comparison)):
             have = [build for build in comparison.builds if x.value(build) is not None and y.value(build) is not None]
             if len(have) > 1 and len({x.value(build) for build in have}) > 1:

@@ -74,6 +74,8 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
         )
     values = dict(flat(metrics))
     ends = {name: (name + LOW, name + HIGH) for name in values if {name + LOW, name + HIGH} <= values.keys()}
+    primary = summary.primary_metric(metrics)
+    program_metrics = {f"{program}_{primary}" for program in ("float", "quantized", "delegated")}
     numbers = {name for name, value in values.items() if summary.is_number(value)}
     numbers -= {end for pair in ends.values() for end in pair}
     return Entry(
@@ -86,7 +88,7 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
         metrics={name: _rounded(value) for name, value in values.items() if name in numbers},
         intervals={name: (_rounded(values[low]), _rounded(values[high])) for name, (low, high) in ends.items()},
         not_measured={
-            name: value for name, value in values.items() if name.endswith("_accuracy") and isinstance(value, str)
+            name: value for name, value in values.items() if name in program_metrics and isinstance(value, str)
         },
         hashes={"build_key": lineage["build_key"], **{name: str(link["sha256"]) for name, link in links.items()}},
         versions={**lineage["versions"], str(converter["name"]): str(converter["version"])},

@@ -1,0 +1,203 @@
+"""Images listed in CSV files, one for each split, with what the outputs are compared with in columns.
+
+    image,label            image,mask                 image,x,y
+    cats/001.jpg,cat       street/1.jpg,masks/1.png   faces/1.jpg,0.25,0.5
+
+Paths are relative to the folder of the CSV file. A mask is an image of one channel whose values are class indices.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.datasets import image_folder, preprocessing, splits
+from lowerdeck.fingerprints import data
+from lowerdeck.formats.regular_files import check_regular
+
+NUM_NAMED = 5
+"""Most faults of a file that are listed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(preprocessing.ImageOptions):
+    """Keys of `dataset.options`."""
+
+    calibration: str
+    """Path of the CSV file with calibration images."""
+    evaluation: str
+    """Path of the CSV file with evaluation images."""
+    training: str | None = None
+    """Path of a CSV file with images for quantization-aware training; null to learn from the calibration images."""
+    image: str = "image"
+    """Column with the path of the image."""
+    label: str | None = None
+    """Column with the class: a name, or an index if `classes` is empty."""
+    classes: list[str] = field(default_factory=list)
+    """Names of the classes, in the order of the model's outputs; empty where the column has indices."""
+    mask: str | None = None
+    """Column with the path of the mask."""
+    values: list[str] = field(default_factory=list)
+    """Columns with numbers, e.g. [x, y]: the target is an array of them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        chosen = [name for name in ("label", "mask", "values") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise ValueError(f"{' and '.join(chosen)} are set; name one of label, mask and values, or none")
+        if self.classes and not self.label:
+            raise ValueError("classes is set without label; name the column with the classes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """The rows of a CSV file."""
+
+    images: tuple[Path, ...]
+    labels: tuple[int | None, ...]
+    masks: tuple[Path, ...]
+    values: npt.NDArray[np.float32] | None
+    """[n x columns]."""
+
+
+def check(options: Options, input_shapes: Sequence[Sequence[int]]) -> None:
+    """Raise ConfigurationError unless images prepared with `options` fit a model with these inputs."""
+    preprocessing.check(options, input_shapes)
+
+
+def target_kind(options: Options) -> str | None:
+    """By the column that is named."""
+    return "class" if options.label else "mask" if options.mask else "array" if options.values else None
+
+
+def fingerprint(options: Options) -> str:
+    """SHA-256 over the CSV files, and over every image and mask that they name.
+
+    Raises:
+        LowerdeckError: a file is missing, or a row is wrong; the message lists all faults.
+    """
+    files: dict[str, Path] = {}
+    for split, path in _paths(options).items():
+        table = _table(options, path)
+        files[split] = path
+        for kind, members in (("image", table.images), ("mask", table.masks)):
+            files |= {f"{split}/{kind}/{row}": member for row, member in enumerate(members)}
+    return data.files_digest(files)
+
+
+def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
+    """The images, resized and cropped to the model's input, and their masks alike.
+
+    Args:
+        options: see Options
+        input_shapes: the model's, [[1, 1 or 3, h, w]]
+        seed: fixes the order of the samples
+
+    Raises:
+        ConfigurationError: options that do not fit the model.
+        LowerdeckError: a file is missing, or a row is wrong; the message lists all faults.
+    """
+    prepare, size = splits.image_preparation(options, input_shapes), preprocessing.image_shape(input_shapes)[1:]
+
+    def split(path: Path) -> image_folder.ImageFileSplit:
+        table = _table(options, path)
+
+        def target(row: int) -> Any:
+            if table.values is not None:
+                return table.values[row]
+            mask = preprocessing.decoded_image(table.masks[row])
+            return preprocessing.mask_pixels(mask, size, options.resize)
+
+        has_target = table.values is not None or bool(table.masks)
+        labels = table.labels
+        return image_folder.ImageFileSplit(table.images, labels, prepare, seed, target if has_target else None)
+
+    loaded = {name: split(path) for name, path in _paths(options).items()}
+    labels = _table(options, Path(options.evaluation)).labels if options.label and not options.classes else ()
+    counted = max((label for label in labels if label is not None), default=-1) + 1
+    return splits.LoadedDataset(
+        num_classes=len(options.classes) or counted or None,
+        calibration=loaded["calibration"],
+        evaluation=loaded["evaluation"],
+        training=loaded.get("training"),
+    )
+
+
+def _paths(options: Options) -> dict[str, Path]:
+    named = {name: getattr(options, name) for name in ("calibration", "evaluation", "training")}
+    return {name: Path(path) for name, path in named.items() if path is not None}
+
+
+def _table(options: Options, path: Path) -> _Table:
+    rows = _rows(path, [options.image, *filter(None, (options.label, options.mask)), *options.values])
+    problems: list[str] = []
+
+    def file(row: int, column: str) -> Path:
+        found = path.parent / rows[row][column]
+        if not found.is_file():
+            problems.append(f"row {row + 2}: {column} is {rows[row][column]!r}, and there is no such file")
+        return found
+
+    def number(row: int, column: str) -> float:
+        try:
+            value = float(rows[row][column])
+        except ValueError:
+            value = float("nan")
+        if not np.isfinite(value):
+            problems.append(f"row {row + 2}: {column} is {rows[row][column]!r}; it must be a finite number")
+        return value
+
+    indices = range(len(rows))
+    table = _Table(
+        images=tuple(file(row, options.image) for row in indices),
+        labels=_labels(options, rows, problems),
+        masks=tuple(file(row, options.mask) for row in indices) if options.mask else (),
+        values=np.array([[number(row, name) for name in options.values] for row in indices], dtype=np.float32)
+        if options.values
+        else None,
+    )
+    if problems:
+        more = [f"and {len(problems) - NUM_NAMED} more"] if len(problems) > NUM_NAMED else []
+        raise LowerdeckError(f"{path} has {len(problems)} faults:\n  " + "\n  ".join(problems[:NUM_NAMED] + more))
+    return table
+
+
+def _labels(options: Options, rows: Sequence[Mapping[str, str]], problems: list[str]) -> tuple[int | None, ...]:
+    """The classes of the rows; what is wrong is added to `problems`."""
+    if options.label is None:
+        return (None,) * len(rows)
+    known = f"one of {', '.join(options.classes)}" if options.classes else "a class index"
+    labels: list[int | None] = []
+    for row, fields in enumerate(rows):
+        text = fields[options.label]
+        if options.classes:
+            labels.append(options.classes.index(text) if text in options.classes else None)
+        else:
+            labels.append(int(text) if text.isdecimal() else None)
+        if labels[-1] is None:
+            problems.append(f"row {row + 2}: {options.label} is {text!r}; it must be {known}")
+    return tuple(labels)
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
+    try:
+        with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restval="")
+            rows: list[Mapping[str, str]] = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise LowerdeckError(f"{path} cannot be read as CSV: {error}; correct dataset.options") from error
+    if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+        raise LowerdeckError(
+            f"{path} lacks the columns {', '.join(missing)} (dataset.options); it has: "
+            f"{', '.join(reader.fieldnames or ()) or 'none'}"
+        )
+    if not rows:
+        raise LowerdeckError(f"{path} lists no images")
+    return rows

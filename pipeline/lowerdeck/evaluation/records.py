@@ -1,0 +1,127 @@
+"""Reduces the outputs of programs to records, sample by sample, so that memory does not grow with them.
+
+Per sample and program remain the few numbers of the task's record, and those of evaluation.fidelity for each output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.evaluation import OutputSpec
+from lowerdeck.contracts.tasks import Task
+from lowerdeck.evaluation import fidelity
+
+Array = npt.NDArray[Any]
+Records = Mapping[str, Array]
+"""Name -> the records of all samples, [n x ...]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenTask:
+    """A task with its options."""
+
+    task: Task
+    options: Any
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether the task looks at the inputs, too."""
+        return bool(getattr(self.task, "NEEDS_INPUTS", False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRecords:
+    """What remains of the outputs of all samples."""
+
+    specs: tuple[OutputSpec, ...]
+    num_samples: int
+    programs: tuple[str, ...]
+    """Programs that were executed."""
+    task: Mapping[str, Records]
+    """Program -> records of the task."""
+    has_targets: bool
+    """Whether every sample has the target that the task needs."""
+    fidelity: Mapping[str, Mapping[str, Records]]
+    """Pair of programs (`fidelity.PAIRS`) -> output -> records."""
+
+
+@dataclass
+class RecordsBuilder:
+    """Collects records; arrays are allocated once, when the first sample shows their shapes."""
+
+    chosen: ChosenTask
+    specs: tuple[OutputSpec, ...]
+    num_samples: int
+    _arrays: dict[tuple[str, ...], dict[str, Array]] = field(default_factory=dict)
+    _programs: tuple[str, ...] = ()
+    _lacks_target: bool = False
+
+    def add(self, row: int, values: Mapping[str, Sequence[Array]], target: Any, inputs: Sequence[Array] = ()) -> None:
+        """Reduce the outputs of all programs on one sample.
+
+        Args:
+            row: Position among the samples.
+            values: Program -> its outputs in order, each with its batch dimension.
+            target: What they are compared with; None for none.
+            inputs: The inputs of the sample, where the task needs them.
+
+        Raises:
+            LowerdeckError: the outputs or the target do not fit the task, or programs return different shapes.
+        """
+        self._programs = tuple(values)
+        for name, (program, other) in fidelity.PAIRS.items():
+            if program in values and other in values:
+                for spec, one, reference in zip(self.specs, values[program], values[other], strict=True):
+                    if one.shape != reference.shape:
+                        raise LowerdeckError(
+                            f"the output {spec.name} of the {program} program has shape {list(one.shape)}, and that of "
+                            f"the {other} program {list(reference.shape)}"
+                        )
+                    self._put(("fidelity", name, spec.name), row, fidelity.record(one, reference, spec.lsb))
+        self._lacks_target |= target is None and bool(self.chosen.task.TARGETS)
+        if self._lacks_target and not hasattr(self.chosen.task, "agreement"):
+            return
+        for program, outputs in values.items():
+            named = {spec.name: value for spec, value in zip(self.specs, outputs, strict=True)}
+            try:
+                found = self.chosen.task.record(self.chosen.options, named, target, inputs)
+            except LowerdeckError as error:
+                raise LowerdeckError(f"the {program} program: {error}") from error
+            self._put(("task", program), row, found)
+
+    def finish(self) -> EvaluationRecords:
+        """The records of all samples."""
+        pairs: dict[str, dict[str, Records]] = {}
+        tasks: dict[str, Records] = {}
+        for key, arrays in self._arrays.items():
+            if key[0] == "task":
+                tasks[key[1]] = arrays
+            else:
+                pairs.setdefault(key[1], {})[key[2]] = arrays
+        return EvaluationRecords(
+            specs=self.specs,
+            num_samples=self.num_samples,
+            programs=self._programs,
+            task=tasks,
+            has_targets=not self._lacks_target,
+            fidelity=pairs,
+        )
+
+    def _put(self, key: tuple[str, ...], row: int, found: Mapping[str, Array]) -> None:
+        arrays = self._arrays.setdefault(key, {})
+        for name, value in found.items():
+            value = np.asarray(value)
+            if name not in arrays:
+                arrays[name] = np.zeros((self.num_samples, *value.shape), value.dtype)
+            elif arrays[name].shape[1:] != value.shape:
+                raise LowerdeckError(
+                    f"the record {name} of sample {row} has shape {list(value.shape)}, and that of earlier samples "
+                    f"{list(arrays[name].shape[1:])}; a task gives every sample the same shape"
+                )
+            arrays[name][row] = value

@@ -1,0 +1,128 @@
+"""The outputs of a program: their names, and the containers in which a model returns them.
+
+A `.pt2` names the class of a container, which another process may lack. So mappings, dataclasses (such as Hugging
+Face's ModelOutput) and named tuples become plain dicts here; their keys are the names of the outputs in every record.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+SINGLE = "output"
+"""Name of the output of a model that returns one tensor."""
+
+
+def output_names(program: ExportedProgram) -> list[str]:
+    """The outputs' paths in what the model returns, in order, e.g. `logits` or `hidden_states.0`; all different.
+
+    Those of a tuple are `output_0`, `output_1` ..., because a number alone names nothing.
+    """
+    names: list[str] = []
+    for path in _paths(_structure(program)):
+        name = ".".join(path) or SINGLE
+        name = f"{SINGLE}_{name}" if name[0].isdigit() else name
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def has_single_output(program: ExportedProgram) -> bool:
+    """Whether the model returns a tensor, or a tuple or list of one."""
+    return len(list(_paths(_structure(program)))) == 1
+
+
+def with_plain_containers(program: ExportedProgram) -> ExportedProgram:
+    """`program` with dicts in place of other mappings, dataclasses and named tuples; it is modified."""
+    return _with_output_structure(program, _plain(_structure(program)))
+
+
+def with_outputs_of(program: ExportedProgram, source: ExportedProgram) -> ExportedProgram:
+    """`program`, traced again from what `source` became, with the containers of `source`; it is modified."""
+    return _with_output_structure(program, _structure(source))
+
+
+def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic_shapes: Any = None) -> ExportedProgram:
+    """torch.export's program of `model`, which may return dataclasses that torch.export does not know.
+
+    Raises:
+        Exception: whatever torch.export, or the model's own code, raises.
+    """
+    try:
+        return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes)
+    except Exception:  # the user's code, which tracing runs, may raise anything
+        try:
+            returned = copy.deepcopy(model)(*inputs)  # a copy, because a call may change buffers
+        except Exception:  # the error of tracing says more
+            returned = None
+        if not register_dataclasses(returned):
+            raise
+    return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes)
+
+
+def register_dataclasses(value: Any) -> bool:
+    """Make torch.export accept the dataclasses in what a model returned; False where there was nothing to do."""
+    is_known = type(value) in pytree.SUPPORTED_NODES or not dataclasses.is_dataclass(value) or isinstance(value, type)
+    if not is_known:
+        torch.export.register_dataclass(type(value))
+    items = (_named_items(value) or {}).values() or (value if isinstance(value, (tuple, list)) else ())
+    return sum(map(register_dataclasses, items)) > 0 or not is_known
+
+
+def _structure(program: ExportedProgram) -> Any:
+    """What the model returns, with the position of each output in place of it."""
+    spec = program.call_spec.out_spec
+    assert spec is not None
+    # Tensors, because a dataclass may look at its fields when it is made.
+    return pytree.tree_unflatten([torch.tensor(index) for index in range(spec.num_leaves)], spec)
+
+
+def _with_output_structure(program: ExportedProgram, structure: Any) -> ExportedProgram:
+    spec = pytree.tree_structure(structure)
+    signature = program.module_call_graph[0].signature
+    assert signature is not None
+    if spec != signature.out_spec:
+        assert spec.num_leaves == signature.out_spec.num_leaves, "containers do not change the number of outputs"
+        signature.out_spec = spec
+    return program
+
+
+def _plain(value: Any) -> Any:
+    """`value` with dicts for everything that has names."""
+    if (items := _named_items(value)) is not None:
+        return {name: _plain(item) for name, item in items.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_plain(item) for item in value)
+    return value
+
+
+def _paths(value: Any, path: Sequence[str] = ()) -> Iterator[Sequence[str]]:
+    items = _named_items(value)
+    if items is None and isinstance(value, (tuple, list)):
+        items = {str(index): item for index, item in enumerate(value)}
+    if items is None:
+        yield path
+        return
+    for name, item in items.items():
+        yield from _paths(item, (*path, name))
+
+
+def _named_items(value: Any) -> dict[str, Any] | None:
+    """The parts of a container by name, in the order of the outputs; None where they have no names."""
+    if isinstance(value, Mapping):
+        return {str(name): item for name, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: item for name, item in fields.items() if item is not None}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    return None

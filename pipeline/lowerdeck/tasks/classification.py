@@ -1,0 +1,118 @@
+"""One class for each sample: the model returns a row of scores, the target is a class index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts.tasks import TaskMetric
+from lowerdeck.tasks import outputs as output_choice
+
+TARGETS = ("class",)
+NUM_BINS = 15
+"""Bins of the calibration error: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 5."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Fields of `task.options`."""
+
+    output: str | None = None
+    """Name of the output with the scores [1, classes]; null for the first one."""
+    top_k: list[int] = field(default_factory=lambda: [5])
+    """For each k, the share of samples whose class is among the k highest scores, as `topK_accuracy`."""
+    scores: Literal["logits", "probabilities"] = "logits"
+    """What the output holds; the calibration error takes the softmax of logits."""
+
+    def __post_init__(self) -> None:
+        if not all(k > 1 for k in self.top_k) or len(set(self.top_k)) < len(self.top_k):
+            raise ValueError(f"top_k is {self.top_k}; it must be a list of different numbers above 1, e.g. [3, 5]")
+
+
+def metrics(options: Options) -> Sequence[TaskMetric]:
+    """Accuracy, top-k accuracies, F1 (the mean over classes) and the expected calibration error."""
+    return (
+        TaskMetric(name="accuracy", hits="hit"),
+        *(TaskMetric(name=f"top{k}_accuracy", hits=f"hit_{k}") for k in options.top_k),
+        TaskMetric(name="f1"),
+        TaskMetric(name="calibration_error", better="min"),
+    )
+
+
+def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
+    """Whether the sample is recognized, its class, the predicted one, and the confidence.
+
+    A class as good as the target's counts before it where its index is lower, as in `argmax`.
+    """
+    scores = output_choice.scores(outputs, options.output, "classification")
+    found: dict[str, Any] = {"predicted": np.int64(scores.argmax()), "num_scores": np.int64(len(scores))}
+    found["confidence"] = np.float64(_probabilities(options, scores)[found["predicted"]])
+    if target is None:
+        return {name: np.asarray(value) for name, value in found.items()}
+    label = output_choice.class_index(target, len(scores), "classification")
+    rank = int((scores > scores[label]).sum() + (scores[:label] == scores[label]).sum())
+    found |= {"label": np.int64(label), "hit": np.bool_(rank == 0)}
+    found |= {f"hit_{k}": np.bool_(rank < k) for k in options.top_k}
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
+    """See `metrics`; top-k accuracies only where the model has more than k classes."""
+    total = weights.sum(axis=1)
+    found = {"accuracy": (weights @ records["hit"]) / total}
+    for k in options.top_k:
+        if records["num_scores"][0] > k:
+            found[f"top{k}_accuracy"] = (weights @ records[f"hit_{k}"]) / total
+    return found | {"f1": _f1(records, weights), "calibration_error": _calibration_error(records, weights)}
+
+
+def agreement(options: Options, records: Mapping[str, Any], other: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+    """On which samples two programs have the same top-1 class, bool [n]."""
+    same: npt.NDArray[np.bool_] = records["predicted"] == other["predicted"]
+    return same
+
+
+def confusion(options: Options, records: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """The actual and the predicted class of every sample, int64 [n x 2]."""
+    pairs: npt.NDArray[np.int64] = np.stack([records["label"], records["predicted"]], axis=1)
+    return pairs
+
+
+def _probabilities(options: Options, scores: Floats) -> Floats:
+    if options.scores == "probabilities":
+        return scores
+    if not np.isfinite(scores).all():  # its prediction counts, and has no confidence
+        return np.zeros_like(scores)
+    exponents = np.exp(scores - scores.max())
+    probabilities: Floats = exponents / exponents.sum()
+    return probabilities
+
+
+def _f1(records: Mapping[str, Any], weights: Floats) -> Floats:
+    """The unweighted mean over the classes that occur, as sklearn.metrics.f1_score(average="macro")."""
+    classes, codes = np.unique(np.stack([records["label"], records["predicted"]]), return_inverse=True)
+    actual, predicted = codes.reshape(2, -1)
+    hits = actual == predicted
+
+    def counts(members: npt.NDArray[np.int64], chosen: Any = 1.0) -> Floats:
+        return np.stack([np.bincount(members, row * chosen, len(classes)) for row in weights])
+
+    both, either = 2 * counts(actual, hits), counts(actual) + counts(predicted)
+    scores = output_choice.ratio(both, either)
+    means: Floats = np.nanmean(scores, axis=1)
+    return means
+
+
+def _calibration_error(records: Mapping[str, Any], weights: Floats) -> Floats:
+    """The mean of |accuracy - confidence| over bins of equal width, weighted by their samples."""
+    bins = np.clip(np.ceil(records["confidence"] * NUM_BINS).astype(int) - 1, 0, NUM_BINS - 1)
+    members = np.eye(NUM_BINS)[bins]
+    gap = (records["hit"].astype(np.float64) - records["confidence"])[:, None] * members
+    error: Floats = np.abs(weights @ gap).sum(axis=1) / weights.sum(axis=1)
+    return error

@@ -1,0 +1,85 @@
+"""A class for every pixel: the model returns scores of the classes, the target is a mask of class indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.tasks import TaskMetric
+from lowerdeck.tasks import outputs as output_choice
+
+TARGETS = ("mask", "array")
+MAX_DETAILED = 256
+"""Most classes whose IoU is recorded one by one."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Fields of `task.options`."""
+
+    output: str | None = None
+    """Name of the output with scores [1, classes, h, w]; null for the first. One channel is the logit of class 1."""
+    ignore: int | None = 255
+    """Value of the mask that marks pixels without a class; null for none."""
+
+
+def metrics(options: Options) -> Sequence[TaskMetric]:
+    """Mean intersection over union, the share of pixels that are right, and the mean Dice coefficient (F1)."""
+    return (TaskMetric(name="miou"), TaskMetric(name="pixel_accuracy"), TaskMetric(name="dice"))
+
+
+def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
+    """Numbers of pixels of each class: `both`, `actual` and `predicted`, int64 [classes]."""
+    scores = output_choice.chosen(outputs, options.output)
+    if scores.ndim != 3:
+        raise LowerdeckError(
+            f"the model returns {[1, *scores.shape]} where segmentation needs [1, classes, height, width]; choose the "
+            f"output with task.options.output (there are: {', '.join(outputs)}), or another task"
+        )
+    num_classes = max(2, len(scores))
+    mask = output_choice.array_target(target, "segmentation")
+    mask = mask[0] if mask.ndim == 3 and len(mask) == 1 else mask
+    if mask.shape != scores.shape[1:] or not np.issubdtype(mask.dtype, np.integer):
+        raise LowerdeckError(
+            f"the model returns {list(scores.shape[1:])} pixels and the mask is {mask.dtype} {list(mask.shape)}; store "
+            "masks of integers at the size of the output, or let the model resize its scores"
+        )
+    predicted = (scores[0] > 0).astype(np.int64) if len(scores) == 1 else scores.argmax(axis=0)
+    valid = np.ones(mask.shape, dtype=bool) if options.ignore is None else mask != options.ignore
+    actual, predicted = mask[valid].astype(np.int64), predicted[valid]
+    if len(actual) and not 0 <= actual.min() <= actual.max() < num_classes:
+        raise LowerdeckError(
+            f"a mask has the classes {int(actual.min())} ... {int(actual.max())} and the model {num_classes}; correct "
+            "the masks, or name the value of pixels without a class as task.options.ignore"
+        )
+    return {
+        "both": np.bincount(actual[actual == predicted], minlength=num_classes),
+        "actual": np.bincount(actual, minlength=num_classes),
+        "predicted": np.bincount(predicted, minlength=num_classes),
+    }
+
+
+def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
+    """See `metrics`; means are over the classes that occur in a mask or a prediction."""
+    both, actual, predicted = (weights @ records[name] for name in ("both", "actual", "predicted"))
+    iou = output_choice.ratio(both, actual + predicted - both)
+    dice = output_choice.ratio(2 * both, actual + predicted)
+    return {
+        "miou": np.nanmean(iou, axis=1),
+        "pixel_accuracy": output_choice.ratio(both.sum(axis=1), actual.sum(axis=1)),
+        "dice": np.nanmean(dice, axis=1),
+    }
+
+
+def details(options: Options, records: Mapping[str, Any]) -> Mapping[str, float]:
+    """The intersection over union of each class that occurs, as `classes.N.iou`."""
+    both, actual, predicted = (records[name].sum(axis=0) for name in ("both", "actual", "predicted"))
+    iou = output_choice.ratio(both, actual + predicted - both)
+    return {f"classes.{label}.iou": float(value) for label, value in enumerate(iou[:MAX_DETAILED])}

@@ -1,0 +1,118 @@
+"""Fidelity of outputs of any number, shape and dtype, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lowerdeck import tasks
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.contracts.evaluation import OutputSpec
+from lowerdeck.evaluation import fidelity
+from lowerdeck.evaluation.records import ChosenTask, RecordsBuilder
+from lowerdeck.evaluation.task_metrics import Measured, measure
+
+TASK = tasks.source("fidelity")
+SPECS = (
+    OutputSpec(name="logits", lsb=0.5),
+    OutputSpec(name="hidden.0"),
+    OutputSpec(name="best", lsb=1, is_integer=True),
+)
+
+
+def compared(*samples: dict[str, list[np.ndarray]], specs: tuple[OutputSpec, ...] = SPECS) -> Measured:  # type: ignore[type-arg]
+    chosen = ChosenTask(task=TASK, options=TASK.Options())
+    builder = RecordsBuilder(chosen, specs, len(samples))
+    for row, values in enumerate(samples):
+        builder.add(row, values, None)
+    return measure(chosen, builder.finish(), "no labels")
+
+
+def outputs(*logits: float, hidden: float = 1.0, best: int = 0) -> list[np.ndarray]:  # type: ignore[type-arg]
+    return [np.array([logits]), np.full((1, 2, 2), hidden), np.array([best])]
+
+
+FOUND = compared(
+    {"float": outputs(3, 4), "quantized": outputs(3, 3, best=1), "delegated": outputs(3, 3.5, best=1)},
+    {"float": outputs(0, 0), "quantized": outputs(0, 0), "delegated": outputs(0, 0, hidden=1.5)},
+).metrics
+
+
+def test_every_output_has_its_own_metrics_under_its_path() -> None:
+    assert FOUND["outputs.logits.quantized_sqnr_db"] == pytest.approx(10 * math.log10(25 / 1))
+    assert FOUND["outputs.logits.delegated_sqnr_db"] == pytest.approx(10 * math.log10(25 / 0.25))
+    assert FOUND["outputs.logits.delegated_against_quantized_sqnr_db"] == pytest.approx(10 * math.log10(18 / 0.25))
+    assert FOUND["outputs.logits.delegated_error_max_lsb"] == 1.0
+    assert FOUND["outputs.logits.delegated_error_mean_lsb"] == 0.25
+    assert FOUND["outputs.logits.delegated_exact_share"] == 0.75
+    assert FOUND["outputs.logits.output_lsb"] == 0.5
+    assert FOUND["outputs.logits.quantized_cosine"] == pytest.approx((21 / (5 * math.sqrt(18)) + 1) / 2)
+    assert FOUND["outputs.hidden.0.delegated_error_max"] == 0.5, "in units of the output, as it is not quantized"
+    assert "outputs.hidden.0.delegated_error_max_lsb" not in FOUND
+
+
+def test_without_a_path_stands_the_worst_output_and_integers_have_no_sqnr() -> None:
+    assert FOUND["delegated_sqnr_db"] == FOUND["outputs.hidden.0.delegated_sqnr_db"]
+    assert FOUND["quantized_sqnr_db"] == FOUND["outputs.logits.quantized_sqnr_db"]
+    assert FOUND["outputs.best.quantized_error_max_lsb"] == 1.0
+    assert FOUND["delegated_exact_share"] == min(FOUND[f"outputs.{spec.name}.delegated_exact_share"] for spec in SPECS)
+
+
+def test_drops_are_those_of_the_cosine() -> None:
+    assert FOUND["quantization_drop"] == pytest.approx(1 - FOUND["quantized_cosine"])
+    assert FOUND["delegation_drop"] == pytest.approx(FOUND["quantized_cosine"] - FOUND["delegated_cosine"])
+
+
+def test_one_output_needs_no_path() -> None:
+    found = compared({"float": [np.ones((1, 2))], "quantized": [np.ones((1, 2))]}, specs=SPECS[:1]).metrics
+    assert found["quantized_sqnr_db"] == 200.0
+    assert found["output_lsb"] == 0.5
+    assert not any(name.startswith("outputs.") for name in found)
+    assert not any(name.endswith("_low") for name in found), "one sample says nothing about others"
+
+
+def test_infinities_that_agree_are_no_error_and_others_an_infinite_one() -> None:
+    masked = np.array([[1.0, -np.inf, np.nan]])
+    same = compared({"float": [masked], "quantized": [masked.copy()]}, specs=SPECS[1:2]).metrics
+    assert (same["quantized_sqnr_db"], same["quantized_exact_share"]) == (200.0, 1.0)
+    lost = compared({"float": [masked], "quantized": [np.ones((1, 3))]}, specs=SPECS[1:2]).metrics
+    assert (lost["quantized_sqnr_db"], lost["quantized_error_max"]) == (-200.0, "infinite")
+
+
+def test_metrics_of_many_samples_are_those_of_their_concatenation() -> None:
+    generator = np.random.default_rng(0)
+    reference = generator.normal(size=(50, 1, 7)).astype(np.float32)
+    values = (reference + generator.normal(size=reference.shape) * 0.1).astype(np.float32)
+    found = compared(
+        *({"float": [one], "quantized": [other]} for one, other in zip(reference, values, strict=True)), specs=SPECS[:1]
+    ).metrics
+    noise = np.square(values.astype(float) - reference).sum()
+    assert found["quantized_sqnr_db"] == pytest.approx(
+        10 * math.log10(np.square(reference.astype(float)).sum() / noise)
+    )
+    assert found["quantized_sqnr_db_low"] < found["quantized_sqnr_db"] < found["quantized_sqnr_db_high"]
+
+
+def test_outputs_of_different_shapes_are_refused() -> None:
+    with pytest.raises(LowerdeckError, match=r"output logits of the quantized program has shape \[1, 3\]"):
+        compared({"float": [np.ones((1, 2))], "quantized": [np.ones((1, 3))]}, specs=SPECS[:1])
+
+
+def test_an_output_without_elements_is_exact() -> None:
+    found = fidelity.record(np.zeros((1, 0)), np.zeros((1, 0)), None)
+    assert (found["cosine"], found["error_max"], found["count"]) == (1.0, 0.0, 0.0)
+
+
+def test_tasks_are_found_by_place_and_those_of_plugins_by_permission() -> None:
+    assert {"classification", "fidelity", "segmentation"} <= set(tasks.available())
+    assert "outputs" not in tasks.available()
+    assert "ranking" not in tasks.available()
+    with pytest.raises(ConfigurationError, match=r"allowed are anomaly, .*Did you mean segmentation"):
+        tasks.check_permitted("segmentaton", ())
+    with pytest.raises(ConfigurationError, match=r"let params.yaml say `plugins: \[mine\]`"):
+        tasks.check_permitted("mine.task", ())
+    tasks.check_permitted("mine.task", ("mine",))
+    with pytest.raises(ConfigurationError, match="lacks Options, metrics, record, measure"):
+        tasks.source("lowerdeck.contracts.tasks")

@@ -1,0 +1,52 @@
+"""Regression: the metrics are scikit-learn's on the same arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn import metrics as library
+
+from lowerdeck.contracts.errors import LowerdeckError
+from tests.tasks.judge import judged
+
+GENERATOR = np.random.default_rng(0)
+TARGETS = 1000 + GENERATOR.normal(size=(50, 4, 2)) * np.array([1.0, 20.0])
+VALUES = TARGETS + GENERATOR.normal(size=TARGETS.shape) * 0.3
+
+
+def test_columns_are_those_of_the_library() -> None:
+    wanted, values = TARGETS.reshape(50, 8), VALUES.reshape(50, 8)
+    found = judged("regression", VALUES, list(TARGETS)).metrics
+    assert found["float_mae"] == pytest.approx(library.mean_absolute_error(wanted, values), abs=1e-9)
+    assert found["float_rmse"] == pytest.approx(library.root_mean_squared_error(wanted, values), abs=1e-9)
+    assert found["float_r2"] == pytest.approx(library.r2_score(wanted, values), abs=1e-9)
+
+
+def test_flattened_values_are_one_column() -> None:
+    found = judged("regression", VALUES, list(TARGETS), flatten=True).metrics
+    assert found["float_r2"] == pytest.approx(library.r2_score(TARGETS.ravel(), VALUES.ravel()), abs=1e-9)
+    assert found["float_rmse"] == pytest.approx(
+        library.root_mean_squared_error(TARGETS.ravel(), VALUES.ravel()), abs=1e-9
+    )
+
+
+def test_a_drop_is_what_becomes_worse() -> None:
+    found = judged("regression", VALUES, list(TARGETS), quantized=VALUES + 1).metrics
+    assert found["quantization_drop"] > 0
+    assert found["quantization_drop_mae"] == pytest.approx(found["quantized_mae"] - found["float_mae"])
+    assert found["quantization_drop_mae_low"] > 0
+
+
+def test_a_constant_target_is_as_in_the_library() -> None:
+    constant = np.full((5, 1), 3.0)
+    assert judged("regression", constant, list(constant)).metrics["float_r2"] == 1.0
+    assert judged("regression", constant + 1, list(constant)).metrics["float_r2"] == 0.0
+
+
+def test_other_shapes_are_refused() -> None:
+    with pytest.raises(LowerdeckError, match=r"returns \[4, 2\] for a sample and its target has shape \[8\]"):
+        judged("regression", VALUES, list(TARGETS.reshape(50, 8)))
+    with pytest.raises(LowerdeckError, match=r"keeps 4,096 columns at most; set task.options.flatten"):
+        judged("regression", np.zeros((1, 5000)), [np.zeros(5000)])
+    with pytest.raises(LowerdeckError, match="needs an array as target, and the dataset has int"):
+        judged("regression", VALUES, [1] * 50)

@@ -1,0 +1,45 @@
+"""Segmentation: the metrics are scikit-learn's on the pixels of all masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn import metrics as library
+
+from lowerdeck.contracts.errors import LowerdeckError
+from tests.tasks.judge import judged
+
+GENERATOR = np.random.default_rng(0)
+MASKS = GENERATOR.integers(0, 3, (20, 8, 8))
+SCORES = GENERATOR.normal(size=(20, 4, 8, 8)) + 2 * np.moveaxis(np.eye(4)[MASKS], -1, 1)
+MASKS[:, 0] = 255
+
+
+def test_metrics_are_the_librarys_and_pixels_without_a_class_do_not_count() -> None:
+    valid = MASKS != 255
+    actual, predicted = MASKS[valid], SCORES.argmax(1)[valid]
+    found = judged("segmentation", SCORES, list(MASKS)).metrics
+    assert found["float_pixel_accuracy"] == pytest.approx(library.accuracy_score(actual, predicted), abs=1e-9)
+    assert found["float_miou"] == pytest.approx(library.jaccard_score(actual, predicted, average="macro"), abs=1e-9)
+    assert found["float_dice"] == pytest.approx(library.f1_score(actual, predicted, average="macro"), abs=1e-9)
+    each = library.jaccard_score(actual, predicted, average=None)
+    assert [found[f"classes.{label}.float_iou"] for label in range(4)] == pytest.approx(each, abs=1e-9)
+
+
+def test_one_channel_is_the_logit_of_class_1() -> None:
+    logits, masks = np.array([[[[1.0, -1.0]]], [[[2.0, 3.0]]]]), np.array([[[1, 0]], [[1, 0]]])
+    assert judged("segmentation", logits, list(masks)).metrics["float_pixel_accuracy"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("scores", "mask", "message"),
+    [
+        (np.zeros((4, 8)), np.zeros((8, 8), int), r"returns \[1, 4, 8\] where segmentation needs"),
+        (np.zeros((4, 4, 4)), np.zeros((8, 8), int), r"returns \[4, 4\] pixels and the mask is int64 \[8, 8\]"),
+        (np.zeros((4, 8, 8)), np.zeros((8, 8)), "store masks of integers"),
+        (np.zeros((4, 8, 8)), np.full((8, 8), 4), "a mask has the classes 4 ... 4 and the model 4"),
+    ],
+)
+def test_what_does_not_fit_is_refused(scores: np.ndarray, mask: np.ndarray, message: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(LowerdeckError, match=message):
+        judged("segmentation", [scores], [mask])
