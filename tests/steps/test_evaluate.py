@@ -326,13 +326,3 @@ class TestEvaluateDelegated:
 def test_rows_are_what_a_program_returns_for_a_sample() -> None:
     (row,) = rows_of(reference([2, 1]), 1)["float"]
     assert row.tolist() == [[0.0, 1.0, 0.0]]
-
-
-def test_several_processes_give_the_outputs_of_one() -> None:
-    data = Data(Labels([0, 1, 2, 1, 0, 2, 2]))
-    programs = {"float": answering([0, 1, 2, 1, 0, 2, 2]), "delegated": answering([0, 1, 2, 0, 0, 2, 1])}
-    one, three = (list(evaluate(programs, [6, 0, 3, 5], data, num_processes=number)) for number in (1, 3))
-    assert [sample.target for sample in one] == [sample.target for sample in three] == [2, 0, 1, 2]
-    for mine, theirs in zip(one, three, strict=True):
-        for name in programs:
-            assert np.array_equal(mine.values[name], theirs.values[name])

@@ -402,6 +402,7 @@ class Config(Strict):
 
 
 GROUPS = (
-    "model", "dataset", "task", "quantization", "target", "flavor", "evaluation", "gates", "firmware", "device", "tracking"
-)  # fmt: skip
+    *("model", "dataset", "task", "quantization", "target", "flavor"),
+    *("evaluation", "gates", "firmware", "device", "tracking"),
+)
 """Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""

@@ -164,7 +164,12 @@ def evaluate_delegated(
     records = RecordsBuilder(task, reference.specs, len(samples))
     try:
         host = open_program()
-        done = executed(host, samples, lambda index: finite_sample(dataset.evaluation, index), engine)
+
+        def load(index: int) -> tuple[Sample, tuple[torch.Tensor, ...]]:
+            sample = finite_sample(dataset.evaluation, index)
+            return sample, sample.inputs
+
+        done = executed(host, samples, load, engine)
         for row, (given, outputs) in enumerate(_with_progress(done, len(samples))):
             sample = _sample_outputs(given, {"delegated": outputs}, dataset, with_inputs=task.needs_inputs)
             keep(sample)
