@@ -46,34 +46,32 @@ class Engine:
         checked = f"; {count} of {len(samples)} samples cross-checked with the reference" if count else ""
         return f"{program.program.batch_executor()}{checked}"
 
+    def executed(
+        self, program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Inputs]]
+    ) -> Iterator[tuple[Label, Inputs]]:
+        """The program's float32 outputs for every sample, in order; at most one batch per process is in memory.
 
-def executed(
-    program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Inputs]], engine: Engine
-) -> Iterator[tuple[Label, Inputs]]:
-    """The program's float32 outputs for every sample, in order; at most one batch per process is in memory.
+        Args:
+            program: The program, which starts from its initial state for every sample.
+            samples: Numbers of the samples.
+            load: Returns what belongs to a sample, and its inputs. It may run in a forked process.
 
-    Args:
-        program: The program, which starts from its initial state for every sample.
-        samples: Numbers of the samples.
-        load: Returns what belongs to a sample, and its inputs. It may run in a forked process.
-        engine: How to execute host twins.
+        Raises:
+            LowerdeckError: an operator failed, or the reference computes something else than the exact executor.
+        """
+        checked = self.cross_checked(program, samples)
+        size = self.batch_size if self.name == "exact" else 1
+        # Whole batches for all processes: a single batch would leave the other processors idle.
+        size = max(1, min(size, -(-len(samples) // program.num_processes)))
+        batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
-    Raises:
-        LowerdeckError: an operator failed, or the reference computes something else than the exact executor.
-    """
-    checked = engine.cross_checked(program, samples)
-    size = engine.batch_size if engine.name == "exact" else 1
-    # Whole batches for all processes: a single batch would leave the other processors idle.
-    size = max(1, min(size, -(-len(samples) // program.num_processes)))
-    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
+        def execute(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
+            loaded = [load(index) for index in batch]
+            labels, inputs = [label for label, _ in loaded], [values for _, values in loaded]
+            if self.name == "reference":
+                return [(label, program.first_call(*values)) for label, values in zip(labels, inputs, strict=True)]
+            rows = [row for row, index in enumerate(batch) if index in checked]
+            return list(zip(labels, program.calls(inputs, cross_check=rows), strict=True))
 
-    def execute(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
-        loaded = [load(index) for index in batch]
-        labels, inputs = [label for label, _ in loaded], [values for _, values in loaded]
-        if engine.name == "reference":
-            return [(label, program.first_call(*values)) for label, values in zip(labels, inputs, strict=True)]
-        rows = [row for row, index in enumerate(batch) if index in checked]
-        return list(zip(labels, program.calls(inputs, cross_check=rows), strict=True))
-
-    for results in in_order(execute, batches, program.num_processes):
-        yield from results
+        for results in in_order(execute, batches, program.num_processes):
+            yield from results

@@ -20,12 +20,12 @@ from lowerdeck.delegation.coverage import compiled_transposes, coverage
 from lowerdeck.evaluation.defects import defect_metrics
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.state import initial_state
-from lowerdeck.runtime.batches import Engine, executed
 from lowerdeck.runtime.parallel_map import in_order
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from lowerdeck.runtime.batches import Engine
     from lowerdeck.runtime.floats import FloatProgram
 
 Program = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
@@ -153,7 +153,7 @@ def evaluate_delegated(
 
         done = (
             (label, {"delegated": _class_scores("delegated", outputs[0], dataset.num_classes)})
-            for label, outputs in executed(host, samples, load, engine)
+            for label, outputs in engine.executed(host, samples, load)
         )
         outputs = _collected(done, ["delegated"], samples, dataset)
     except ProgramError as error:
