@@ -8,7 +8,7 @@ import torch
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.formats.pte import DelegateCall
-from lowerdeck.runtime.batches import Engine, executed
+from lowerdeck.runtime.batches import Engine
 from lowerdeck.runtime.floats import FloatProgram
 from tests.runtime.test_batched_method import Doubling, program
 from tests.runtime.test_interpreter_by_hand import spec
@@ -27,11 +27,11 @@ def load(index: int) -> tuple[str, tuple[torch.Tensor, ...]]:
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_results_are_in_order(name: str, batch_size: int) -> None:
     engine = Engine(name=name, batch_size=batch_size, num_cross_checked=2)  # type: ignore[arg-type]
-    found = list(executed(opened(Doubling()), range(11), load, engine))
+    found = list(engine.executed(opened(Doubling()), range(11), load))
     assert [(label, output.tolist()) for label, (output,) in found] == [
         (f"sample {index}", [2.0 * index] * 3) for index in range(11)
     ]
-    assert list(executed(opened(Doubling()), [], load, engine)) == []
+    assert list(engine.executed(opened(Doubling()), [], load)) == []
 
 
 def test_the_seed_draws_the_samples_that_are_checked() -> None:
@@ -47,8 +47,8 @@ def test_the_seed_draws_the_samples_that_are_checked() -> None:
 
 def test_a_difference_fails_only_where_it_is_looked_for() -> None:
     with pytest.raises(LowerdeckError, match="differ"):
-        list(executed(opened(Doubling(wrong=True)), range(6), load, Engine(num_cross_checked=1)))
-    assert len(list(executed(opened(Doubling(wrong=True)), range(6), load, Engine(num_cross_checked=0)))) == 6
+        list(Engine(num_cross_checked=1).executed(opened(Doubling(wrong=True)), range(6), load))
+    assert len(list(Engine(num_cross_checked=0).executed(opened(Doubling(wrong=True)), range(6), load))) == 6
 
 
 def test_the_executor_says_how_many_samples_were_checked() -> None:

@@ -27,12 +27,12 @@ from lowerdeck.evaluation.task_metrics import Measured
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.outputs import output_names
 from lowerdeck.graph.state import initial_state
-from lowerdeck.runtime.batches import Engine, executed
 from lowerdeck.runtime.parallel_map import in_order
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from lowerdeck.runtime.batches import Engine
     from lowerdeck.runtime.floats import FloatProgram
 
 Program = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
@@ -169,7 +169,7 @@ def evaluate_delegated(
             sample = finite_sample(dataset.evaluation, index)
             return sample, sample.inputs
 
-        done = executed(host, samples, load, engine)
+        done = engine.executed(host, samples, load)
         for row, (given, outputs) in enumerate(_with_progress(done, len(samples))):
             sample = _sample_outputs(given, {"delegated": outputs}, dataset, with_inputs=task.needs_inputs)
             keep(sample)
