@@ -52,27 +52,27 @@ def test_gathering_and_scattering(constant: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "offset", "border"),
+    ("scale", "offset", "edges"),
     [
         ((4, 2, 4, 2), (0, 0), (0, 0)),
         ((4, 2, 4, 2), (-1, -1), (1, 1)),
-        ((2, 4, 2, 4), (0, 0), (2, 2)),
+        ((2, 4, 2, 4), (0, 0), (-2, -2)),
         ((16, 5, 7, 3), (0, 0), (0, 2)),
     ],
 )
 @pytest.mark.parametrize(("mode", "source", "result"), [("NEAREST", "int8", "int8"), ("BILINEAR", "int8", "int32")])
 def test_resizing(
-    scale: tuple[int, ...], offset: tuple[int, int], border: tuple[int, int], mode: str, source: str, result: str
+    scale: tuple[int, ...], offset: tuple[int, int], edges: tuple[int, int], mode: str, source: str, result: str
 ) -> None:
     graph, (height, width) = Graph(), (6, 8)
     rows, columns = (
         ((size - 1) * up - shift + edge) // down + 1
-        for size, up, down, shift, edge in zip((height, width), scale[::2], scale[1::2], offset, border, strict=True)
+        for size, up, down, shift, edge in zip((height, width), scale[::2], scale[1::2], offset, edges, strict=True)
     )
     inputs = [
         graph.input((1, height, width, 3), source),
         graph.sizes(*scale),
         graph.sizes(*offset),
-        graph.sizes(*border),
+        graph.sizes(*edges),
     ]
     check(graph.finished(graph.add("RESIZE", "Resize", inputs, (1, rows, columns, 3), result, graph.resizing(mode))))

@@ -42,10 +42,10 @@ def test_equal_integers_pass_the_cross_check() -> None:
     assert torch.equal(made.cross_check([samples() * 0], [0, 2], "partition 0")[0], made([samples() * 0])[0])
 
 
-def test_a_spoiled_rescale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rescale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     intact = rescaling._float64
 
-    def spoiled(*arguments: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    def altered(*arguments: Any) -> Callable[[torch.Tensor], torch.Tensor]:
         compute = intact(*arguments)
 
         def off_by_one(values: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ def test_a_spoiled_rescale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return off_by_one
 
-    monkeypatch.setattr(rescaling, "_float64", spoiled)
+    monkeypatch.setattr(rescaling, "_float64", altered)
     with pytest.raises(
         LowerdeckError,
         match=r"partition 0: .* first in tensor 'rescale_\d+' of operator RESCALE: 1 of 648 elements, .*",
