@@ -257,3 +257,29 @@ def test_another_plan_is_noticed(
 ) -> None:
     with pytest.raises(LowerdeckError, match="partitioned the program differently"):
         converted(mixed[1], backend_for(operators_not_to_delegate=["aten::gelu"]), tmp_path, monkeypatch)
+
+
+def test_an_activation_without_a_kernel_for_integers_computes_in_float(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CortexMPassManager leaves a hard swish on integers unless it follows a layer; no kernel computes it so."""
+
+    class Activations(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = nn.functional.hardswish(torch.tanh(self.layer(x)))
+            found: torch.Tensor = nn.functional.hardsigmoid(x.abs())
+            return found
+
+    backend = backend_for()
+    program = quantized(Activations, backend)
+    made = partition(program, backend)
+    result = converted(made, backend, tmp_path, monkeypatch)
+    assert "cortex_m::quantized_conv2d.out" in result.operators
+    assert not any("hards" in name for name in result.operators)
+    host = FloatProgram(open_made_program(result.program, {}), result.inputs, result.outputs)
+    for sample in samples():
+        assert torch.allclose(host(*sample)[0], program.module(check_guards=False)(*sample), atol=0.02)
