@@ -116,7 +116,7 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
                 self._refuse(failed, Reason(code=ReasonCode.NOT_COMPILED, message=message))
                 continue
             replaced: ExportedProgram = tried.exported_program
-            wrong = set(not_on_integers(replaced.graph)) - self._refused.keys()
+            wrong = set(not_on_integers(replaced.graph, program.graph)) - self._refused.keys()
             if not wrong:
                 return replaced
             for node in [node for node in program.graph.nodes if node.name in wrong]:

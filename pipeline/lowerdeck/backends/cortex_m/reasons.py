@@ -58,14 +58,21 @@ def refusals(program: ExportedProgram) -> dict[str, Reason]:
     return found
 
 
-def not_on_integers(graph: Graph) -> list[str]:
-    """Origins of the nodes of a replaced graph that would compute on integers as if they were floats."""
+def not_on_integers(replaced: Graph, graph: Graph) -> list[str]:
+    """Names of the nodes of `graph` that would compute on integers in `replaced` as if these were floats."""
+    before = {node.name: node for node in graph.nodes}
     return [
-        node.meta[ORIGIN]
-        for node in graph.nodes
-        if ORIGIN in node.meta and is_annotated(node) and is_compute(node) and not is_replaced(node)
-        if _short(node) not in _ON_INTEGERS and _has_integers(node)
+        origin
+        for node in replaced.nodes
+        if (origin := node.meta.get(ORIGIN)) in before and is_annotated(node) and is_compute(node)
+        if not is_replaced(node) and _has_integers(node)
+        if _short(node) not in _ON_INTEGERS or _keeps_float_bounds(node, before[origin])
     ]
+
+
+def _keeps_float_bounds(node: Node, before: Node) -> bool:
+    """Whether `node` is a clamp that the passes did not give bounds in integers, as behind a tanh."""
+    return _short(node) == _short(before) == "clamp" and node.args[1:] == before.args[1:]
 
 
 def left_in_float(node: Node) -> Reason:
