@@ -96,7 +96,7 @@ def errors_in_lsb(program: Any, made: Converted) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def read_mixed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
-    """Reads the quantized network anew, because passes modify a program; the options do not change it."""
+    """Reads the quantized network at each call, because passes modify a program; the options do not change it."""
     path = tmp_path_factory.mktemp("mixed") / "program.pt2"
     write_program(path, quantized(Mixed, backend_for()))
     return lambda: read_program(path)
