@@ -72,6 +72,8 @@ def test_every_figure_of_a_plan() -> None:
         "total_macs": 24,
         "undelegated_macs": 8,
         "delegated_macs_share": pytest.approx(2 / 3),
+        "accelerated_share": 2 / 5,
+        "accelerated_macs_share": 2 / 3,
         "total_parameters": 18,  # without the four scales
         "undelegated_parameters": 2,
         "delegated_parameter_share": pytest.approx(16 / 18),

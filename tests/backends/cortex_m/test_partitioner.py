@@ -96,7 +96,7 @@ def errors_in_lsb(program: Any, made: Converted) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def read_mixed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
-    """Reads the quantized network anew, because passes modify a program; the options do not change it."""
+    """Reads the quantized network at each call, because passes modify a program; the options do not change it."""
     path = tmp_path_factory.mktemp("mixed") / "program.pt2"
     write_program(path, quantized(Mixed, backend_for()))
     return lambda: read_program(path)
@@ -257,3 +257,29 @@ def test_another_plan_is_noticed(
 ) -> None:
     with pytest.raises(LowerdeckError, match="partitioned the program differently"):
         converted(mixed[1], backend_for(operators_not_to_delegate=["aten::gelu"]), tmp_path, monkeypatch)
+
+
+def test_an_activation_without_a_kernel_for_integers_computes_in_float(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CortexMPassManager leaves a hard swish on integers unless it follows a layer; no kernel computes it so."""
+
+    class Activations(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = nn.functional.hardswish(torch.tanh(self.layer(x)))
+            found: torch.Tensor = nn.functional.hardsigmoid(x.abs())
+            return found
+
+    backend = backend_for()
+    program = quantized(Activations, backend)
+    made = partition(program, backend)
+    result = converted(made, backend, tmp_path, monkeypatch)
+    assert "cortex_m::quantized_conv2d.out" in result.operators
+    assert not any("hards" in name for name in result.operators)
+    host = FloatProgram(open_made_program(result.program, {}), result.inputs, result.outputs)
+    for sample in samples():
+        assert torch.allclose(host(*sample)[0], program.module(check_guards=False)(*sample), atol=0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,12 +20,12 @@ from lowerdeck.backends.cortex_m.passes import (
     is_annotated,
     is_replaced,
 )
-from lowerdeck.backends.cortex_m.reasons import Reasons, refusals, unit_of
+from lowerdeck.backends.cortex_m.reasons import Reasons, left_in_float, not_on_integers, refusals, unit_of
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
-from lowerdeck.delegation.exclusion import Exclusion, matches_aten_node
+from lowerdeck.delegation.exclusion import Exclusion, excluded_by, matches_aten_node, missing_kernel_error
 from lowerdeck.graph import library_errors
-from lowerdeck.graph.nodes import DEQUANTIZE, KERNEL_LIBRARY, operator_name
+from lowerdeck.graph.nodes import DEQUANTIZE, KERNEL_LIBRARY, QUANTIZE, operator_name
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 
 _PRESERVED = tuple(op for op in EDGE_CONFIG.preserve_ops if not op._schema.is_mutable)
 """Operators that the passes replace as a whole. An exported program has none that works in place."""
+
+
+_BEHIND_A_LAYER = ("aten.hardsigmoid.default", "aten.hardswish.default")
+"""Operators that the passes replace only behind a convolution or linear layer that nothing else reads."""
+_LAYERS = ("aten.conv2d", "aten.convolution", "aten.linear", "aten.conv1d")
+_NO_PORTABLE_KERNEL = (*_BEHIND_A_LAYER, "aten.silu.default")
 
 
 class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is untyped
@@ -54,6 +61,9 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
         replaced = self._tried(exported_program)
         self._assigned = _assigned(graph, replaced.graph)
         for node in graph.nodes:
+            if node.name in self._refused and operator_name(node) in _NO_PORTABLE_KERNEL:
+                raise missing_kernel_error(node, excluded_by(node))
+        for node in graph.nodes:
             if node.name in self._assigned:
                 node.meta[KERNEL_LIBRARY] = CMSIS_NN
         self._reasons = Reasons(exported_program, self._device, self._refused)
@@ -66,7 +76,16 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
         """Preserve quantized operators that the passes replace; others are decomposed, because kernels lack some."""
-        return list(_PRESERVED), lambda node: is_annotated(node) and not matches_aten_node(node, self._options)
+        return list(_PRESERVED), lambda node: is_annotated(node) and self._is_replaceable(node)
+
+    def _is_replaceable(self, node: torch.fx.Node) -> bool:
+        """Whether the passes replace `node`, and with it the layer that they compute it together with, if any."""
+        if matches_aten_node(node, self._options):
+            return False
+        if operator_name(node) not in _BEHIND_A_LAYER:
+            return True
+        layer = _layer_before(node)
+        return layer is not None and is_annotated(layer) and not matches_aten_node(layer, self._options)
 
     def replace_kernels(self, manager: EdgeProgramManager) -> EdgeProgramManager:
         """Replace the nodes that `partition` marked.
@@ -94,16 +113,31 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
             except PassFailedError as error:
                 failed = next(node for node in program.graph.nodes if node.name == error.origin)
                 message = f"CortexMPassManager fails on it: {library_errors.described(error.cause)}"
-                self._refused = {
-                    **self._refused,
-                    **{
-                        node.name: Reason(code=ReasonCode.NOT_COMPILED, message=message, node=failed.name)
-                        for node in unit_of(failed)
-                    },
-                }
-            else:
-                replaced: ExportedProgram = tried.exported_program
+                self._refuse(failed, Reason(code=ReasonCode.NOT_COMPILED, message=message))
+                continue
+            replaced: ExportedProgram = tried.exported_program
+            wrong = set(not_on_integers(replaced.graph, program.graph)) - self._refused.keys()
+            if not wrong:
                 return replaced
+            for node in [node for node in program.graph.nodes if node.name in wrong]:
+                self._refuse(node, left_in_float(node))
+
+    def _refuse(self, node: torch.fx.Node, reason: Reason) -> None:
+        """Leave `node`, and what passes floats to or from it, as it is."""
+        self._refused = {**self._refused, **{member.name: replace(reason, node=node.name) for member in unit_of(node)}}
+
+
+def _layer_before(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The convolution or linear layer that `node` reads, through conversions and a clamp, if nothing else does."""
+    current = node.all_input_nodes[0]
+    while len(current.users) == 1 and current.all_input_nodes:
+        name = operator_name(current)
+        if name.startswith(_LAYERS):
+            return current
+        if not name.startswith((*QUANTIZE, *DEQUANTIZE, "aten.clamp.")):
+            return None
+        current = current.all_input_nodes[0]
+    return None
 
 
 def _copy_without_values(program: ExportedProgram) -> ExportedProgram:

@@ -10,15 +10,27 @@ from executorch.backends.cortex_m.passes.passes_utils import is_channels_last, s
 from executorch.backends.cortex_m.quantizer import quantizer_support
 
 from lowerdeck.backends.cortex_m.options import Device
-from lowerdeck.backends.cortex_m.passes import is_annotated
+from lowerdeck.backends.cortex_m.passes import ORIGIN, is_annotated, is_replaced
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import is_excluded
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, is_compute, operator_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-    from torch.fx import Node
+    from torch.fx import Graph, Node
 
+_FUSING = ("convolution", "linear", "add", "sub", "max_pool2d_with_indices")
+_FUSED = ("relu", "hardtanh", "hardsigmoid", "clamp")
+"""Operators of ATen whose results the passes clamp, and the activations that become such a clamp."""
+_ON_INTEGERS = (
+    "alias_copy", "amax", "amin", "as_strided_copy", "cat", "clamp", "clone", "expand_copy", "flip", "full",
+    "full_like", "gather", "index", "index_put", "index_select", "max", "max_pool2d", "max_pool2d_with_indices",
+    "maximum", "min", "minimum", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "repeat", "select_copy",
+    "slice_copy", "slice_scatter", "split_copy", "split_with_sizes_copy", "squeeze_copy", "stack", "t_copy",
+    "transpose_copy", "unbind_copy", "unfold_copy", "unsqueeze_copy", "upsample_nearest2d", "view_copy", "where",
+    "_clone_dim_order", "_to_dim_order_copy",
+)  # fmt: skip
+"""Operators that give the same on integers of one scale as on what these stand for: they move or compare values."""
 _WITH_WEIGHTS = ("aten.convolution.default", "aten.linear.default")
 """Operators whose second argument the passes store in another form."""
 _CONVOLUTIONS = ("aten.conv1d.default", "aten.conv2d.default", "aten.conv_transpose2d.input")
@@ -46,6 +58,45 @@ def refusals(program: ExportedProgram) -> dict[str, Reason]:
     return found
 
 
+def not_on_integers(replaced: Graph, graph: Graph) -> list[str]:
+    """Names of the nodes of `graph` that would compute on integers in `replaced` as if these were floats."""
+    before = {node.name: node for node in graph.nodes}
+    return [
+        origin
+        for node in replaced.nodes
+        if (origin := node.meta.get(ORIGIN)) in before and is_annotated(node) and is_compute(node)
+        if not is_replaced(node) and _has_integers(node)
+        if _short(node) not in _ON_INTEGERS or _keeps_float_bounds(node, before[origin])
+    ]
+
+
+def _keeps_float_bounds(node: Node, before: Node) -> bool:
+    """Whether `node` is a clamp that the passes did not give bounds in integers, as behind a tanh."""
+    return _short(node) == _short(before) == "clamp" and node.args[1:] == before.args[1:]
+
+
+def left_in_float(node: Node) -> Reason:
+    """The reason of a quantized node that has no kernel for integers."""
+    message = f"neither CMSIS-NN nor portable kernels compute {_short(node)} on integers as it is here"
+    return Reason(code=ReasonCode.NO_CONVERTER, message=message, check="AtenToCortexMPass")
+
+
+def _has_integers(node: Node) -> bool:
+    values = (other.meta.get("val") for other in (node, *node.all_input_nodes))
+    return any(isinstance(value, torch.Tensor) and value.dtype in (torch.int8, torch.int16) for value in values)
+
+
+def _short(node: Node) -> str:
+    """E.g. `convolution`."""
+    return operator_name(node).split(".")[1] if "." in operator_name(node) else operator_name(node)
+
+
+def _is_decomposed(computing: list[Node]) -> bool:
+    """Whether operators that pass floats to each other are more than one with its activation."""
+    names = [_short(node) for node in computing]
+    return len(names) > 1 and not (len(names) == 2 and names[0] in _FUSING and names[1] in _FUSED)
+
+
 def unit_of(node: Node) -> list[Node]:
     """`node` and the computing nodes that pass floats to or from it, directly or through others."""
     unit, waiting = dict.fromkeys([node]), [node]
@@ -64,7 +115,11 @@ def _passes_floats(node: Node) -> bool:
 
 def _refusal(node: Node, constants: frozenset[str]) -> tuple[Node, Reason] | None:
     """The first node of the unit of `node` that keeps it in float, and why."""
-    for member in unit_of(node):
+    unit = unit_of(node)
+    members = set(unit)
+    unit = [member for member in node.graph.nodes if member in members]
+    computing = [member for member in unit if is_compute(member) and not operator_name(member).startswith("aten.full")]
+    for member in unit:
         if is_excluded(member):
             return member, Reason(code=ReasonCode.EXCLUDED, message="kept in float")  # the plan knows by what
         if is_compute(member) and not is_annotated(member) and not operator_name(member).startswith("aten.full"):
@@ -77,6 +132,9 @@ def _refusal(node: Node, constants: frozenset[str]) -> tuple[Node, Reason] | Non
         if isinstance(weight, torch.fx.Node) and not _is_constant(weight, constants):
             message = f"its weight {weight.name} is computed, and CMSIS-NN's operators need a constant"
             return member, Reason(code=ReasonCode.NOT_CONSTANT, message=message)
+    if _is_decomposed(computing):
+        message = f"CMSIS-NN has no such operator here, and it was decomposed into {len(computing)}"
+        return computing[0], Reason(code=ReasonCode.NO_CONVERTER, message=message, check=_QUANTIZER)
     return None
 
 
