@@ -24,6 +24,8 @@ KINDS = {
     Kind.COUNTED: ("program_bytes", "delegated_share", "dropped", "partitions"),
     Kind.ESTIMATED: ("estimated_total_cycles", "estimated_accuracy"),
     Kind.SIMULATED: ("simulated_inference_time_ms",),
+    Kind.ON_DEVICE: ("measured_latency_ms", "device_error_lsb", "device_accuracy"),
+    Kind.EMULATED: ("emulated_method_allocator_bytes",),
 }  # fmt: skip
 DIRECTIONS = {
     "max": (
