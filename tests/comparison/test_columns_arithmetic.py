@@ -64,8 +64,8 @@ def test_shares_are_fractions(metric: str, is_fraction: bool) -> None:
 
 
 def test_who_a_metric_is_from() -> None:
-    one = build("a", compiler="vela 5", samples="digits")
-    assert [source_of(one, kind) for kind in Kind] == ["digits", "", "vela 5", "vela 5"]
+    one = build("a", compiler="vela 5", samples="digits", device="m55")
+    assert [source_of(one, kind) for kind in Kind] == ["digits", "", "vela 5", "vela 5", "m55", "m55"]
 
 
 class TestValues:
