@@ -113,7 +113,8 @@ class Network(torch.nn.Module):
         self.convolution, self.linear = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.nn.Linear(512, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(torch.relu(self.convolution(x)).flatten(1))
+        logits: torch.Tensor = self.linear(torch.relu(self.convolution(x)).flatten(1))
+        return logits
 
 
 @needs_emulator
