@@ -24,6 +24,8 @@ KINDS = {
     Kind.COUNTED: ("program_bytes", "delegated_share", "dropped", "partitions"),
     Kind.ESTIMATED: ("estimated_total_cycles", "estimated_accuracy"),
     Kind.SIMULATED: ("simulated_inference_time_ms",),
+    Kind.ON_DEVICE: ("measured_latency_ms", "device_error_lsb", "device_accuracy"),
+    Kind.EMULATED: ("emulated_method_allocator_bytes",),
 }  # fmt: skip
 DIRECTIONS = {
     "max": (
@@ -62,8 +64,8 @@ def test_shares_are_fractions(metric: str, is_fraction: bool) -> None:
 
 
 def test_who_a_metric_is_from() -> None:
-    one = build("a", compiler="vela 5", samples="digits")
-    assert [source_of(one, kind) for kind in Kind] == ["digits", "", "vela 5", "vela 5"]
+    one = build("a", compiler="vela 5", samples="digits", device="m55")
+    assert [source_of(one, kind) for kind in Kind] == ["digits", "", "vela 5", "vela 5", "m55", "m55"]
 
 
 class TestValues:

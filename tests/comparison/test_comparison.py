@@ -203,6 +203,8 @@ class TestEffects:
 def test_kinds_of_metrics() -> None:
     assert {kind_of("estimated_total_cycles"), kind_of("estimated_x_accuracy")} == {Kind.ESTIMATED}
     assert kind_of("simulated_inference_time_ms") is Kind.SIMULATED
+    assert kind_of("measured_latency_ms") is kind_of("device_error_lsb") is Kind.ON_DEVICE
+    assert kind_of("emulated_method_allocator_bytes") is Kind.EMULATED
     assert kind_of("delegated_accuracy") is kind_of("delegated_error_max_lsb") is Kind.MEASURED
     assert kind_of("undelegated_macs") is kind_of("program_bytes") is Kind.COUNTED
 

@@ -12,11 +12,14 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
+from lowerdeck import devices
 from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.devices import emulated_cortex_m55 as device
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.elf import symbol_addresses
+from lowerdeck.steps.measure import Place, Settings, measure
 from tests.devices.programs import firsts, needs_emulator, self_test_job
 
 
@@ -100,3 +103,34 @@ def test_symbols_of_the_firmware(tmp_path: Path) -> None:
     assert found == {"arm_ethosu_npu_init": 0x8494}, "the bit of Thumb code is cleared"
     with pytest.raises(ValueError, match="it refers to"):
         symbol_addresses(image.read_bytes()[:100_000], ["main"])
+
+
+class Network(torch.nn.Module):
+    """A convolution and a linear layer, for portable kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.linear = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.nn.Linear(512, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.linear(torch.relu(self.convolution(x)).flatten(1))
+        return logits
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_a_float_network_and_the_estimate_of_its_memory(tmp_path: Path) -> None:
+    from executorch.exir import to_edge
+
+    torch.manual_seed(0)
+    network, samples = Network().eval(), [(torch.randn(1, 3, 16, 16),) for _ in range(3)]
+    program = tmp_path / "network.pte"
+    program.write_bytes(to_edge(torch.export.export(network, samples[0])).to_executorch().buffer)
+    place = Place(name="m55", module=devices.source("emulated_cortex_m55"), options=device.Options())
+    found = measure(program, samples, place, Settings(timeout_s=60))
+    with torch.no_grad():
+        for outputs, sample in zip(found.outputs, samples, strict=True):
+            assert (outputs[0] - network(*sample)).abs().max() < 1e-6
+    (estimated,) = found.estimates
+    (counted,) = (metric for metric in found.metrics if metric.name == estimated.name)
+    assert 1.0 <= estimated.value / counted.value <= 1.05

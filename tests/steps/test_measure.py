@@ -60,6 +60,9 @@ def test_outputs_and_metrics_carry_their_provenance() -> None:
     latency = found.metrics[0]
     assert (latency.key, latency.value, latency.low, latency.high) == ("measured_latency_ms", 5.0, 2.0, 8.0)
     assert found.metrics[1].key == "measured_method_allocator_bytes"
+    assert [(metric.key, metric.provenance.by(metric.source)) for metric in found.estimates] == [
+        ("estimated_method_allocator_bytes", "estimated by lowerdeck")
+    ]
     assert found.operators == (), "the device gives no profile, so that none is asked for"
     emulated = measured(provenance=Provenance.EMULATED, gives=("memory",))
     assert [metric.key for metric in emulated.metrics] == ["emulated_method_allocator_bytes"]

@@ -52,6 +52,7 @@ def described(measurement: Measurement) -> dict[str, Any]:
         "program_sha256": measurement.program_sha256,
         "runtime": None if image is None else {"name": image.name, "version": image.version, "sha256": image.sha256},
         "metrics": [dataclasses.asdict(metric) for metric in measurement.metrics],
+        "estimates": [dataclasses.asdict(metric) for metric in measurement.estimates],
         "latencies_ms": list(measurement.latencies_ms),
         "operators": [dataclasses.asdict(operator) for operator in measurement.operators],
         "notes": list(measurement.notes),

@@ -90,7 +90,7 @@ def report(measurement: Measurement) -> list[str]:
         digest = f", SHA-256 {image.sha256[:12]}" if image.sha256 else ""
         lines.append(f"runtime: {image.name} {image.version}{digest}")
     lines.append(f"program: SHA-256 {measurement.program_sha256[:12]}")
-    for metric in measurement.metrics:
+    for metric in (*measurement.metrics, *measurement.estimates):
         low, high = metric.low, metric.high
         interval = f" (95 %: {low:,.3f} to {high:,.3f})" if low is not None and high is not None else ""
         value = f"{metric.value:,.0f}" if metric.value.is_integer() else f"{metric.value:,.3f}"

@@ -103,7 +103,7 @@ def _compiler(flavor: str, converter: str) -> str:
 
 
 def _device(texts: Mapping[str, Any]) -> str:
-    """The device of a build by its texts, with the start of its runtime's SHA-256: others are not comparable."""
+    """The device of a build by its texts, with the start of its runtime's SHA-256: no other runtime is comparable."""
     if "device" not in texts:
         return ""
     digest = str(texts.get("device_runtime_sha256", "unknown"))

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck.firmware import memory
 from lowerdeck.firmware.header import Placement
 from lowerdeck.firmware.vector import TestVector
+from lowerdeck.formats import method_memory as memory
 from lowerdeck.formats.pte import Method, read_pte
 from lowerdeck.formats.pte_requirements import requirements
 

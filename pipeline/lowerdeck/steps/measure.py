@@ -28,6 +28,7 @@ from lowerdeck.devices.tensors import from_device, output_specs, to_device
 from lowerdeck.evaluation.intervals import median_interval
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.etdump import read_etdump
+from lowerdeck.formats.method_memory import method_allocator_bytes
 from lowerdeck.formats.pte import DelegateCall, KernelCall, Method, read_pte
 from lowerdeck.formats.pte_requirements import requirements
 from lowerdeck.runtime.program import MethodInfo, method_info
@@ -83,6 +84,8 @@ class Measurement:
     outputs: Sequence[tuple[torch.Tensor, ...]] = ()
     """Outputs of every sample, with the program's own element types."""
     metrics: Sequence[DeviceMetric] = ()
+    estimates: Sequence[DeviceMetric] = ()
+    """What was estimated without the device of the metrics that it reported, to compare the two."""
     operators: Sequence[OperatorTime] = ()
     """In order of execution; empty without a profile."""
     latencies_ms: Sequence[float] = ()
@@ -139,7 +142,8 @@ def measure(program: Path, samples: Sequence[Sequence[torch.Tensor]], place: Pla
     return Measurement(
         **about,
         outputs=[from_device(outputs, info.outputs) for outputs in executed.outputs],
-        metrics=list(_metrics_of(executed, place.name, described.provenance)),
+        metrics=_metrics_of(executed, place.name, described.provenance),
+        estimates=_estimates(executed, method),
         operators=operator_times(executed.etdump, method) if executed.etdump else (),
         latencies_ms=executed.latencies_ms,
         notes=executed.notes,
@@ -193,6 +197,14 @@ def _metrics_of(executed: Execution, device: str, provenance: Provenance) -> lis
     for name, value in sorted(executed.metrics.items()):
         metrics.append(DeviceMetric(name=name, value=value, provenance=provenance, source=device))
     return metrics
+
+
+def _estimates(executed: Execution, method: Method) -> list[DeviceMetric]:
+    """The bundle's estimate of the method allocator, where a device with 32-bit pointers counted it."""
+    if (name := "method_allocator_bytes") not in executed.metrics:
+        return []
+    estimated = float(method_allocator_bytes(method, pointer_bytes=4))
+    return [DeviceMetric(name=name, value=estimated, provenance=Provenance.ESTIMATED, source="lowerdeck")]
 
 
 def operator_times(etdump: bytes, method: Method) -> list[OperatorTime]:

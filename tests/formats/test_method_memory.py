@@ -1,4 +1,4 @@
-"""lowerdeck.firmware.memory: the estimate of the method allocator against ExecuTorch's own runtime."""
+"""lowerdeck.formats.method_memory: the estimate of the method allocator against ExecuTorch's own runtime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from executorch.exir import to_edge
 from torch import nn
 
-from lowerdeck.firmware.memory import method_allocator_bytes, planned_bytes
+from lowerdeck.formats.method_memory import method_allocator_bytes, planned_bytes
 from lowerdeck.formats.pte import read_pte
 from tests.conftest import Lowered, small_network
 from tests.firmware.compiling import compiled
