@@ -82,7 +82,7 @@ def test_it_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
         )
         assert page.name == "404.html" or (own and (page.parent / own[1]).is_file()), page
     assert "lowerdeck sensitivity" in (tmp_path / "site" / "commands.html").read_text(encoding="utf-8")
-    assert "class DatasetSource" in re.sub("<[^>]*>", "", (tmp_path / "site" / "interfaces.html").read_text("utf-8"))
+    assert "chosen by <code>dataset.source: NAME</code>" in (tmp_path / "site" / "interfaces.html").read_text("utf-8")
 
 
 @NEEDS_MKDOCS
