@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = "repository"
 ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 """Pages of the repository that the navigation names."""
+SHIM = re.compile(r"<script src=\"https://unpkg\.com/iframe-worker/shim\"></script>")
+"""What lets the theme search from disk."""
 DECISIONS = "Decisions"
 """Their heading in mkdocs.yml."""
 LINK = re.compile(
@@ -68,6 +70,17 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return match["before"] + os.path.relpath(target, Path(place).parent.as_posix())
 
     return LINK.sub(rewritten, markdown)
+
+
+def on_post_page(output: str, *, page: Any, **_: Any) -> str:
+    """The page with our own script in place of the one that the theme loads from elsewhere."""
+    script = os.path.relpath("search_from_disk.js", Path(page.file.dest_uri).parent.as_posix())
+    return SHIM.sub(f'<script src="{script}"></script>', output)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Pages that have no source, such as 404.html, without that script: only a server shows them."""
+    return SHIM.sub("", output_content)
 
 
 def site_name(name: str) -> str:
