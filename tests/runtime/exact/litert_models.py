@@ -13,9 +13,10 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from lowerdeck.runtime.exact.litert import LitertProgram
-from lowerdeck.runtime.exact.litert_graph import Numbers
+from lowerdeck.runtime.exact.litert_graph import Kernels, Numbers
 
 Shape = tuple[int, ...]
+_RESOLVERS = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
 _TYPES = {"int8": schema.TensorType.INT8, "int16": schema.TensorType.INT16, "int32": schema.TensorType.INT32}
 
 
@@ -92,10 +93,10 @@ def options(name: str, **values: Any) -> Any:
     return made
 
 
-def reference(content: bytes, inputs: Sequence[Numbers]) -> list[Numbers]:
-    """The outputs of LiteRT's reference kernels for a batch, sample by sample: [b x shape] each."""
+def reference(content: bytes, inputs: Sequence[Numbers], kernels: Kernels = "reference") -> list[Numbers]:
+    """The outputs of LiteRT's kernels for a batch, sample by sample: [b x shape] each."""
     interpreter = Interpreter(
-        model_content=content, num_threads=1, experimental_op_resolver_type=OpResolverType.BUILTIN_REF
+        model_content=content, num_threads=1, experimental_op_resolver_type=OpResolverType[_RESOLVERS[kernels]]
     )
     interpreter.allocate_tensors()
     found = []
@@ -118,11 +119,11 @@ def samples(content: bytes, batch: int = 3, seed: int = 0) -> list[Numbers]:
     return made
 
 
-def check_equal(content: bytes, batch: int = 3, seed: int = 0) -> list[Numbers]:
-    """The outputs, after asserting that the exact program and the reference give the same integers."""
+def check_equal(content: bytes, batch: int = 3, seed: int = 0, *, kernels: Kernels = "reference") -> list[Numbers]:
+    """The outputs, after asserting that the exact program and LiteRT give the same integers."""
     inputs = samples(content, batch, seed)
-    expected = reference(content, inputs)
-    found = LitertProgram(content)([torch.from_numpy(values) for values in inputs])
+    expected = reference(content, inputs, kernels)
+    found = LitertProgram(content, kernels=kernels)([torch.from_numpy(values) for values in inputs])
     for left, right in zip(expected, found, strict=True):
         assert right.dtype == torch.int8
         np.testing.assert_array_equal(left, right.numpy())

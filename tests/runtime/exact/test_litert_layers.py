@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lowerdeck.runtime.exact.litert import LitertProgram
+from lowerdeck.runtime.exact.litert_graph import Kernels
 from lowerdeck.runtime.exact.litert_layers import same_padding
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from tests.runtime.exact.litert_models import Spec, check_equal, constant, model, options
@@ -54,14 +55,14 @@ def test_convolution(
     assert len(np.unique(expected[0])) > (3 if activation == RELU_N1_TO_1 else 10)
 
 
-def test_convolution_in_groups() -> None:
+@pytest.mark.parametrize("kernels", ["reference", "optimized"])
+def test_convolution_in_groups(kernels: Kernels) -> None:
     made = options("Conv2D", padding=SAME, strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1)
     source, result = Spec((1, 6, 5, 8), [INPUT_SCALE], 90), Spec((1, 6, 5, 12), [OUTPUT_SCALE], -128)
-    check_equal(model("CONV_2D", [source, *weights((12, 3, 3, 2), 0)], result, made))
+    check_equal(model("CONV_2D", [source, *weights((12, 3, 3, 2), 0)], result, made), kernels=kernels)
 
 
-@pytest.mark.parametrize("multiplier", [1, 3])
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("multiplier", "stride"), [(1, 1), (1, 2), (3, 1)])
 def test_depthwise_convolution(multiplier: int, stride: int) -> None:
     made = options(
         "DepthwiseConv2D", padding=SAME, strideH=stride, strideW=stride, depthMultiplier=multiplier,
@@ -70,7 +71,10 @@ def test_depthwise_convolution(multiplier: int, stride: int) -> None:
     size = -(-9 // stride)
     result = Spec((1, size, size, 5 * multiplier), [0.11], -5)
     source = Spec((1, 9, 9, 5), [INPUT_SCALE], 127)
-    check_equal(model("DEPTHWISE_CONV_2D", [source, *weights((1, 3, 3, 5 * multiplier), 3)], result, made))
+    content = model("DEPTHWISE_CONV_2D", [source, *weights((1, 3, 3, 5 * multiplier), 3)], result, made)
+    check_equal(content)
+    with pytest.raises(UnsupportedGraphError, match="optimized kernel rounds the last channels differently"):
+        LitertProgram(content, kernels="optimized")
 
 
 @pytest.mark.parametrize(("padding", "size"), [(SAME, (8, 15)), (SAME, (7, 14)), (VALID, (9, 16))])
@@ -80,16 +84,19 @@ def test_transposed_convolution(padding: int, size: tuple[int, int]) -> None:
     values, bias = weights((5, *kernel, 6), 0)
     shape = constant(np.array([1, *size, 5], np.int32))
     source = Spec((1, 4, 5, 6), [INPUT_SCALE], 11)
-    check_equal(model("TRANSPOSE_CONV", [shape, values, source, bias], Spec((1, *size, 5), [0.3], 7), made))
+    content = model("TRANSPOSE_CONV", [shape, values, source, bias], Spec((1, *size, 5), [0.3], 7), made)
+    check_equal(content)
+    check_equal(content, kernels="optimized")
 
 
+@pytest.mark.parametrize("kernels", ["reference", "optimized"])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_fully_connected(per_channel: bool, has_bias: bool) -> None:
+def test_fully_connected(per_channel: bool, has_bias: bool, kernels: Kernels) -> None:
     values, bias = weights((33, 257), 0, per_channel=per_channel)
     source, result = Spec((3, 257), [INPUT_SCALE], -128), Spec((3, 33), [0.9], 12)
     inputs = [source, values, bias if has_bias else None]
-    check_equal(model("FULLY_CONNECTED", inputs, result, options("FullyConnected")))
+    check_equal(model("FULLY_CONNECTED", inputs, result, options("FullyConnected")), kernels=kernels)
 
 
 def test_fully_connected_rounds_halves_away_from_zero() -> None:

@@ -50,6 +50,13 @@ def test_means_between_two_integers_are_rounded_as_the_kernel_does() -> None:
     check_equal(model("MEAN", [source, dims], result, options("Reducer", keepDims=True)), batch=64)
 
 
+@pytest.mark.parametrize("dims", [(1,), (1, 2)])
+def test_sum_equals_the_optimized_kernel(dims: tuple[int, ...]) -> None:
+    source, result = Spec((1, 8, 7), [0.05], -13), Spec((1, 1, 1 if 2 in dims else 7), [0.2], 30)
+    content = model("SUM", [source, constant(np.array(dims, np.int32))], result, options("Reducer", keepDims=True))
+    check_equal(content, batch=20, kernels="optimized")
+
+
 def test_the_wrong_kernel_of_sum_is_not_imitated() -> None:
     source, dims = Spec((1, 8, 4), [0.05]), constant(np.array([1], np.int32))
     content = model("SUM", [source, dims], Spec((1, 1, 4), [0.2]), options("Reducer", keepDims=True))

@@ -15,11 +15,12 @@ from tests.runtime.networks import samples_for
 GetLowered = Callable[..., Lowered]
 
 
+@pytest.mark.parametrize("resolver", ["reference", "optimized"])
 @pytest.mark.parametrize(("network", "channels_last"), [("plain", False), ("torn", False), ("two", True)])
-def test_a_batch_equals_single_calls(lowered: GetLowered, network: str, channels_last: bool) -> None:
-    program = lowered("neutron", network, channels_last).open()
+def test_a_batch_equals_single_calls(lowered: GetLowered, network: str, channels_last: bool, resolver: str) -> None:
+    program = lowered("neutron", network, channels_last).open(resolver=resolver)
     samples = samples_for(network, channels_last)[:5]
-    assert "exact executor of LiteRT graphs" in program.batch_executor()
+    assert f"exact executor of LiteRT graphs ({resolver} kernels)" in program.batch_executor()
     expected = [program(*sample) for sample in samples]
     for found in (program.calls(samples), program.calls(samples, cross_check=[0, 3])):
         for left, right in zip(expected, found, strict=True):
@@ -37,9 +38,8 @@ def test_a_spoilt_rescaling_is_found_and_named(lowered: GetLowered, monkeypatch:
         program.calls(samples, cross_check=[2])
 
 
-@pytest.mark.parametrize("resolver", ["optimized", "xnnpack"])
-def test_kernels_with_other_arithmetic_execute_the_partition_themselves(lowered: GetLowered, resolver: str) -> None:
-    program = lowered("neutron", "plain").open(resolver=resolver)
-    assert f"exact executor lacks this: the arithmetic of LiteRT's {resolver} kernels" in program.batch_executor()
+def test_kernels_with_other_arithmetic_execute_the_partition_themselves(lowered: GetLowered) -> None:
+    program = lowered("neutron", "plain").open(resolver="xnnpack")
+    assert "exact executor lacks this: the arithmetic of LiteRT's xnnpack kernels" in program.batch_executor()
     samples = samples_for("plain", False)[:2]
     assert torch.equal(program.calls(samples)[1][0], program(*samples[1])[0])

@@ -19,7 +19,7 @@ from lowerdeck.backends.neutron.reference.litert import operator_names
 from lowerdeck.backends.neutron.reference.microcode import MAGIC, unpack_microcode
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.formats.pte import TensorSpec
-from lowerdeck.runtime.exact.litert_graph import Port
+from lowerdeck.runtime.exact.litert_graph import Kernels, Port
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 from lowerdeck.runtime.interpreter import StoredTwin, Twin
 from lowerdeck.runtime.tensors import dtype_of
@@ -186,12 +186,13 @@ class NeutronTwin:
         Raises:
             UnsupportedGraphError: it lacks an operator of the graph, or LiteRT's kernels that execute this partition.
         """
-        if self._resolver != "reference":
+        if self._resolver not in ("reference", "optimized"):
             raise UnsupportedGraphError(f"the arithmetic of LiteRT's {self._resolver} kernels")
+        kernels: Kernels = "reference" if self._resolver == "reference" else "optimized"
         from lowerdeck.runtime.exact.litert_twin import ExactLitertTwin
 
         ports = self._inputs, self._outputs
-        return ExactLitertTwin(self._model, ports, self._sizes, self._header.num_arguments, self.tensors)
+        return ExactLitertTwin(self._model, ports, self._sizes, self._header.num_arguments, self.tensors, kernels)
 
     def tensors(self, indices: Sequence[int], inputs: Sequence[_Array]) -> list[_Array]:
         """Tensors of the graph, computed by LiteRT, for the graph's inputs of one sample."""

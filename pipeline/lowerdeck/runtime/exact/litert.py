@@ -14,7 +14,7 @@ from lowerdeck.runtime.exact import litert_layers as layers
 from lowerdeck.runtime.exact import litert_layouts as layouts
 from lowerdeck.runtime.exact import litert_reductions as reductions
 from lowerdeck.runtime.exact.accumulate import exact_kernels
-from lowerdeck.runtime.exact.litert_graph import GraphTensor, LitertGraph, Operator, read_litert_graph
+from lowerdeck.runtime.exact.litert_graph import GraphTensor, Kernels, LitertGraph, Operator, read_litert_graph
 from lowerdeck.runtime.exact.litert_softmax import softmax
 from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 
@@ -40,6 +40,7 @@ PREPARE: Mapping[str, Callable[[Operator, torch.device], Step]] = {
     "SLICE": layouts.slice_,
     "SOFTMAX": softmax,
     "SQUEEZE": layouts.reshape,
+    "SUM": reductions.total,
     "STRIDED_SLICE": layouts.strided_slice,
     "TRANSPOSE": layouts.transpose,
     "TRANSPOSE_CONV": layers.transposed_convolution,
@@ -47,7 +48,7 @@ PREPARE: Mapping[str, Callable[[Operator, torch.device], Step]] = {
 """How to prepare an operator, by name; elementwise operators come in addition."""
 _CONTROL_INPUTS = {
     "EXPAND_DIMS": 1, "MEAN": 1, "PAD": 1, "PADV2": 1, "REDUCE_MAX": 1, "REDUCE_MIN": 1, "RESHAPE": 1,
-    "RESIZE_BILINEAR": 1, "RESIZE_NEAREST_NEIGHBOR": 1, "SLICE": 1, "STRIDED_SLICE": 1, "TRANSPOSE": 1,
+    "RESIZE_BILINEAR": 1, "RESIZE_NEAREST_NEIGHBOR": 1, "SLICE": 1, "STRIDED_SLICE": 1, "SUM": 1, "TRANSPOSE": 1,
 }  # fmt: skip
 """Number of inputs with values; the others are constants that the preparation reads."""
 _WEIGHTED = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 0, "FULLY_CONNECTED": 0, "TRANSPOSE_CONV": 2}
@@ -67,21 +68,22 @@ class _Bound:
 
 
 class LitertProgram:
-    """A LiteRT graph, executed for a batch of samples at once with the integers of LiteRT's reference kernels."""
+    """A LiteRT graph, executed for a batch of samples at once with the integers of LiteRT's kernels."""
 
-    def __init__(self, model: bytes, device: torch.device | None = None) -> None:
+    def __init__(self, model: bytes, device: torch.device | None = None, *, kernels: Kernels = "reference") -> None:
         """Prepare all operators; those that depend on constants only are computed here.
 
         Args:
             model: LiteRT flatbuffer with one subgraph.
             device: Where to execute it; the CPU by default.
+            kernels: Which of LiteRT's kernels to equal.
 
         Raises:
             UnsupportedGraphError: an operator, or a variant of it, is missing; the message names it.
             ValueError: the model is damaged.
             LowerdeckError: LiteRT, whose elementwise kernels are asked for their tables, is not installed.
         """
-        self._graph = read_litert_graph(model)
+        self._graph = read_litert_graph(model, kernels)
         self._device = torch.device("cpu") if device is None else device
         self._tensors = list(self._graph.tensors)
         self._check_ports()

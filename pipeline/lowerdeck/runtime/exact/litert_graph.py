@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
+Kernels = Literal["reference", "optimized"]
+"""Names of LiteRT's sets of kernels, as far as the exact executor has their arithmetic."""
 _DTYPES = {0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 6: "bool", 7: "int16", 9: "int8"}
 """numpy's names of the LiteRT schema's TensorType, as far as numpy has them."""
 _NO_OPTIONS = b"\x0c\0\0\0\0\0\0\0\x04\0\x04\0\x04\0\0\0"
@@ -69,6 +71,8 @@ class Operator:
     """Indices of the outputs among the graph's tensors."""
     options: Table
     """The operator's options, by slot as in the LiteRT schema."""
+    kernels: Kernels
+    """Which of LiteRT's kernels to equal."""
 
     def input(self, position: int) -> GraphTensor:
         """A required input.
@@ -122,8 +126,8 @@ class Port:
     """The graph's order of the argument's dimensions; None where they are equal."""
 
 
-def read_litert_graph(model: bytes) -> LitertGraph:
-    """Read a LiteRT model with one subgraph; every index and size is checked.
+def read_litert_graph(model: bytes, kernels: Kernels = "reference") -> LitertGraph:
+    """Read a LiteRT model with one subgraph, to be executed as by `kernels`; every index and size is checked.
 
     Raises:
         ValueError: it is not a LiteRT flatbuffer, or is damaged.
@@ -131,14 +135,16 @@ def read_litert_graph(model: bytes) -> LitertGraph:
     subgraph, names = only_subgraph(model)
     buffers = list(root(model, IDENTIFIER, "a LiteRT model").tables(4))
     tensors = tuple(_tensor(table, buffers) for table in subgraph.tables(0))
-    operators = tuple(_operators(subgraph, names, tensors))
+    operators = tuple(_operators(subgraph, names, tensors, kernels))
     inputs, outputs = subgraph.numbers(1, "i"), subgraph.numbers(2, "i")
     for index in (*inputs, *outputs):
         entry(tensors, index, "tensor")
     return LitertGraph(tensors=tensors, operators=operators, inputs=inputs, outputs=outputs)
 
 
-def _operators(subgraph: Table, names: tuple[str, ...], tensors: tuple[GraphTensor, ...]) -> Iterator[Operator]:
+def _operators(
+    subgraph: Table, names: tuple[str, ...], tensors: tuple[GraphTensor, ...], kernels: Kernels
+) -> Iterator[Operator]:
     for name, table in zip(names, subgraph.tables(3), strict=True):
         sources, targets = table.numbers(1, "i"), table.numbers(2, "i")
         yield Operator(
@@ -148,6 +154,7 @@ def _operators(subgraph: Table, names: tuple[str, ...], tensors: tuple[GraphTens
             sources=sources,
             targets=targets,
             options=table.table(4) or Table(_NO_OPTIONS, 12),
+            kernels=kernels,
         )
 
 

@@ -1,4 +1,4 @@
-"""Reads the results of LiteRT's own elementwise int8 reference kernels for all operands.
+"""Reads the results of LiteRT's own elementwise int8 kernels for all operands.
 
 There are 256, or 65,536 for two operands. Such a table is exact by construction, also where a kernel computes in
 floating point with the C library's functions.
@@ -6,7 +6,7 @@ floating point with the C library's functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flatbuffers
@@ -14,13 +14,14 @@ import numpy as np
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.litert import BUILTIN_OPERATORS, IDENTIFIER
-from lowerdeck.runtime.exact.litert_graph import GraphTensor, Numbers, Operator
+from lowerdeck.runtime.exact.litert_graph import GraphTensor, Kernels, Numbers, Operator
 
 _SCHEMA_VERSION = 3
 _INT8 = 9
 """TensorType.INT8 of the LiteRT schema."""
 _LAST_8_BIT_CODE = 127
 """Greater operator codes do not fit the old 8-bit field."""
+_RESOLVERS: Mapping[Kernels, str] = {"reference": "BUILTIN_REF", "optimized": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
 _ACTIVATION_OPTIONS = {"ADD": 11, "MUL": 21, "SUB": 28}
 """BuiltinOptions of the LiteRT schema for operators with an activation function in slot 0."""
 _LEAKY_RELU_OPTIONS = 75
@@ -29,7 +30,7 @@ INTEGERS = np.arange(-128, 128, dtype=np.int8)
 
 
 def kernel_table(operator: Operator) -> Numbers:
-    """The results of LiteRT's reference kernel for an elementwise operator on int8 tensors.
+    """The results of LiteRT's kernel for an elementwise operator on int8 tensors.
 
     Args:
         operator: It has one or two inputs, and one output.
@@ -55,8 +56,8 @@ def _executed(model: bytes, operands: Sequence[Numbers], operator: Operator) -> 
     except ImportError as error:
         raise LowerdeckError(f"Neutron's host twins need LiteRT, `pip install ai-edge-litert`: {error}") from error
     try:
-        reference = OpResolverType.BUILTIN_REF
-        interpreter = Interpreter(model_content=model, num_threads=1, experimental_op_resolver_type=reference)
+        kernels = OpResolverType[_RESOLVERS[operator.kernels]]
+        interpreter = Interpreter(model_content=model, num_threads=1, experimental_op_resolver_type=kernels)
         interpreter.allocate_tensors()
         for detail, operand in zip(interpreter.get_input_details(), operands, strict=True):
             interpreter.set_tensor(detail["index"], operand)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lowerdeck.runtime.exact.accumulate import Convolution, Geometry, matmul
-from lowerdeck.runtime.exact.litert_graph import GraphTensor, Operator
+from lowerdeck.runtime.exact.litert_graph import GraphTensor, Numbers, Operator
 from lowerdeck.runtime.exact.litert_rescale import Rescale, Rescaling, from_scales, in_float64
 
 _SAME = 0
@@ -118,6 +118,8 @@ def convolution(operator: Operator, device: torch.device) -> Layer:
 def depthwise_convolution(operator: Operator, device: torch.device) -> Layer:
     """DEPTHWISE_CONV_2D. Slots: padding, stride_w, stride_h, multiplier, activation, dilation_w, dilation_h."""
     source, options = operator.input(0), operator.options
+    if operator.kernels == "optimized":
+        raise operator.unsupported("LiteRT's optimized kernel rounds the last channels differently")
     weights = _weights(operator, channel_axis=3).permute(3, 0, 1, 2)
     geometry = _geometry(operator, (2, 1), (6, 5), weights, source)
     geometry = replace(geometry, groups=source.shape[3])
@@ -166,11 +168,10 @@ class MatrixProduct:
         self._adjoints = operator.options.scalar(0, "B"), operator.options.scalar(1, "B")
         self._largest = largest(left), largest(right)
         depth = left.shape[-2] if self._adjoints[0] else left.shape[-1]
-        # GetQuantizedConvolutionMultipler multiplies the scales as floats.
-        product = np.float64(np.float32(left.scale) * np.float32(right.scale))
         low, high = output_range(operator, _NONE)
         bound = depth * self._largest[0] * self._largest[1]
-        rescaling = from_scales(np.array([product / np.float64(output.scale)]))
+        ties_up = operator.kernels == "optimized"
+        rescaling = from_scales(_product_of_floats(left, right, output), ties_up=ties_up)
         self._rescale = _rescale(operator, rescaling, bound, low, high, device)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
@@ -229,9 +230,25 @@ def _layer(
     real = np.float64(given.scale) * scales / np.float64(output.scale)
     low, high = output_range(operator, activation)
     is_dense = operator.name == "FULLY_CONNECTED"
-    rescaling = in_float64(real) if is_dense else from_scales(np.broadcast_to(real, channels))
+    rescaling = _layer_rescaling(operator, real, is_dense)
     rescale = _rescale(operator, rescaling, summed.bound, low, high, device)
     return Layer(summed, rescale, output.shape, is_image=not is_dense)
+
+
+def _layer_rescaling(operator: Operator, real: Numbers, is_dense: bool) -> Rescaling:
+    """The rescaling by multipliers float64 [1 or o]."""
+    if operator.kernels == "reference":
+        return in_float64(real) if is_dense else from_scales(real)
+    if is_dense and len(real) == 1:
+        real = _product_of_floats(operator.input(0), operator.input(1), operator.outputs[0])
+    # The optimized transposed convolution rescales like the reference kernels.
+    return from_scales(real, ties_up=operator.name != "TRANSPOSE_CONV")
+
+
+def _product_of_floats(left: GraphTensor, right: GraphTensor, output: GraphTensor) -> Numbers:
+    """GetQuantizedConvolutionMultipler of tflite/kernels/kernel_util.cc, which multiplies the scales as floats."""
+    product = np.float64(np.float32(left.scale) * np.float32(right.scale))
+    return np.array([product / np.float64(output.scale)])
 
 
 def _rescale(

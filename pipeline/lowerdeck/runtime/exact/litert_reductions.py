@@ -73,6 +73,34 @@ def mean(operator: Operator, device: torch.device) -> Step:
     return reduce
 
 
+def total(operator: Operator, device: torch.device) -> Step:
+    """SUM as LiteRT's optimized kernel computes it, in float32 (QuantizedMeanOrSum of optimized/reduce.h).
+
+    Raises:
+        UnsupportedGraphError: the reference kernel is to be equalled, which takes int8 for uint8.
+    """
+    check_int8(operator, operator.input(0))
+    source, output, dims = operator.input(0), operator.outputs[0], _dims(operator)
+    if operator.kernels == "reference":
+        raise operator.unsupported("LiteRT's reference kernel is wrong")
+    count = math.prod(source.shape[dim - 1] for dim in dims)
+    if count * 128 > FLOAT32_LIMIT:
+        raise operator.unsupported(f"a sum of {count} elements")
+    scale = np.float32(source.scale) / np.float32(output.scale)
+    bias = float(np.float32(-source.zero_point) * scale * np.float32(count))
+    low, high = output_range(operator, 0)
+
+    def reduce(inputs: Sequence[Tensor]) -> Tensor:
+        stored = inputs[0].sum(dims).add_(count * source.zero_point)
+        products = stored.mul_(float(scale)).add_(bias)
+        # Halves go away from zero, as in C's round().
+        whole = products.trunc()
+        rounded = whole + products.sign() * ((products - whole).abs() >= 0.5)
+        return rounded.clamp_(low, high).view(len(inputs[0]), *output.shape)
+
+    return reduce
+
+
 def extremum(operator: Operator, device: torch.device) -> Step:
     """REDUCE_MAX and REDUCE_MIN of the stored integers."""
     check_int8(operator, operator.input(0))

@@ -39,6 +39,8 @@ class Rescaling:
     """int64 [c x n] -> int64 [c x n], monotone in each element, before zero point and saturation."""
     factors: Sequence[Numbers]
     """float64 [c] each: multiplying by these in turn, rounding after each, approximates `function`."""
+    ties_up: bool = False
+    """Whether the last rounding takes ties up, rather than away from zero."""
 
     @property
     def multiplier(self) -> Numbers:
@@ -66,25 +68,28 @@ def quantize_multiplier(real: Numbers) -> tuple[Numbers, Numbers]:
     return np.where(vanishes, 0, multiplier), np.where(vanishes, 0, shift)
 
 
-def fixed_point(multiplier: Numbers, shift: Numbers) -> Rescaling:
-    """MultiplyByQuantizedMultiplier with two roundings, for multipliers int64 [c] and shifts int64 [c]."""
+def fixed_point(multiplier: Numbers, shift: Numbers, *, ties_up: bool = False) -> Rescaling:
+    """MultiplyByQuantizedMultiplier with two roundings, for multipliers int64 [c] and shifts int64 [c].
+
+    The second rounding takes ties away from zero, or up with `ties_up`, as the kernels of optimized layers do.
+    """
     left, right = np.maximum(shift, 0)[:, None], np.maximum(-shift, 0)[:, None]
 
     def function(accumulators: Numbers) -> Numbers:
         # The doubling high product: ties go up, because the kernel adds 1 - 2^30 to a negative one and truncates.
         high = ((accumulators << left) * multiplier[:, None] + (1 << 30)) >> 31
-        # The rounding shift: ties go away from zero.
         mask = (1 << right) - 1
-        result: Numbers = (high >> right) + ((high & mask) > (mask >> 1) + (high < 0))
+        result: Numbers = (high >> right) + ((high & mask) > (mask >> 1) + (0 if ties_up else high < 0))
         return result
 
     first = multiplier * np.exp2(np.maximum(shift, 0) - 31.0)
-    return Rescaling(function, (first,) if (shift >= 0).all() else (first, np.exp2(np.minimum(shift, 0))))
+    factors = (first,) if (shift >= 0).all() else (first, np.exp2(np.minimum(shift, 0)))
+    return Rescaling(function, factors, ties_up)
 
 
-def from_scales(real: Numbers) -> Rescaling:
-    """The rescaling by real multipliers float64 [c], as convolutions prepare it."""
-    return fixed_point(*quantize_multiplier(real))
+def from_scales(real: Numbers, *, ties_up: bool = False) -> Rescaling:
+    """The rescaling by real multipliers float64 [c], as convolutions prepare it; see `fixed_point`."""
+    return fixed_point(*quantize_multiplier(real), ties_up=ties_up)
 
 
 def in_float64(real: Numbers) -> Rescaling:
@@ -119,9 +124,11 @@ class Rescale:
         self.low, self.high = low, high
         steps = _steps(rescaling, bound, low, high)
         everything = torch.arange(len(steps.accumulators))
-        main, failed = _proven(rescaling, steps, everything, _Arithmetic(torch.float32), device)
+        in_float32 = _Arithmetic(torch.float32, is_floored=rescaling.ties_up)
+        main, failed = _proven(rescaling, steps, everything, in_float32, device)
         if len(failed) > _MAX_EXTRA * len(everything):
-            main, failed = _proven(rescaling, steps, everything, _Arithmetic(torch.float64), device)
+            in_float64 = _Arithmetic(torch.float64, is_floored=rescaling.ties_up)
+            main, failed = _proven(rescaling, steps, everything, in_float64, device)
         self._main, self._extra, self._extra_channels = main, main, failed.to(device)
         for arithmetic in _LAST_RESORTS if len(failed) else ():
             self._extra, remaining = _proven(rescaling, steps, failed, arithmetic, device)
@@ -171,7 +178,8 @@ class _Arithmetic:
 
     dtype: torch.dtype
     is_floored: bool = False
-    """Whether the first product is rounded by adding 1/2 and rounding down, as LiteRT does, which takes longer."""
+    """Whether products are rounded by adding 1/2 and rounding down, which takes longer; the last one only where its
+    ties go up."""
 
 
 _LAST_RESORTS = (_Arithmetic(torch.float64), _Arithmetic(torch.float64, is_floored=True))
@@ -184,6 +192,7 @@ class _Multiplication:
     factors: list[Tensor]
     """[c] each."""
     arithmetic: _Arithmetic
+    ties_up: bool
 
     def apply(self, values: Tensor) -> Tensor:
         """Multiply [n x c] in place."""
@@ -194,7 +203,11 @@ class _Multiplication:
         else:
             values.round_()
         for factor in others:
-            values.mul_(factor).round_()
+            values.mul_(factor)
+            if self.ties_up:
+                values.add_(0.5).floor_()
+            else:
+                values.round_()
         return values
 
 
@@ -242,18 +255,19 @@ def _proven(
     eps = torch.finfo(dtype).eps
     real, *others = (_spread(factor, len(steps.accumulators))[channels] for factor in rescaling.factors)
     # The last rounding takes ties away from zero, and torch's to even, so that its product has to be a little larger.
-    rest = [(factor * (1 + 2 * eps)).to(device, dtype) for factor in others]
+    last = 1 if rescaling.ties_up else 1 + 2 * eps
+    rest = [(factor * last).to(device, dtype) for factor in others]
     chosen = real.to(device, dtype)
     left = torch.arange(len(channels))
     for nudge in _NUDGES if steps.bound <= 1 / eps else ():
         candidate = (real[left] * (1 + nudge * eps / 2)).to(device, dtype)
         factors = [candidate, *(factor[left.to(device)] for factor in rest)]
-        passes = _steps_equal(steps, channels[left], _Multiplication(factors, arithmetic))
+        passes = _steps_equal(steps, channels[left], _Multiplication(factors, arithmetic, rescaling.ties_up))
         chosen[left[passes].to(device)] = candidate[passes.to(device)]
         left = left[~passes]
         if not len(left):
             break
-    return _Multiplication([chosen, *rest], arithmetic), channels[left]
+    return _Multiplication([chosen, *rest], arithmetic, rescaling.ties_up), channels[left]
 
 
 def _spread(factor: Numbers, channels: int) -> Tensor:

@@ -9,20 +9,18 @@ from torch import Tensor
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.runtime.exact.litert import LitertProgram
-from lowerdeck.runtime.exact.litert_graph import Numbers, Port
+from lowerdeck.runtime.exact.litert_graph import Kernels, Numbers, Port
 
 Reference = Callable[[Sequence[int], Sequence[Numbers]], list[Numbers]]
-"""Graph tensors with these indices for the graph inputs of one sample, as LiteRT's reference kernels compute them."""
+"""Graph tensors with these indices for the graph inputs of one sample, as LiteRT's kernels compute them."""
 
 
 class ExactLitertTwin:
     """A LiteRT graph in the dimensions of a delegate call's arguments."""
 
-    description = "exact executor of LiteRT graphs"
-
     def __init__(
         self, model: bytes, ports: Sequence[Sequence[Port]], sizes: Sequence[tuple[int, ...]], num_inputs: int,
-        reference: Reference,
+        reference: Reference, kernels: Kernels,
     ) -> None:  # fmt: skip
         """Prepare the graph.
 
@@ -32,12 +30,15 @@ class ExactLitertTwin:
             sizes: Shapes of all arguments of the delegate call, of which inputs come first.
             num_inputs: Number of inputs among them.
             reference: Computes any tensors of the graph for one sample.
+            kernels: Which of LiteRT's kernels `reference` uses.
 
         Raises:
             UnsupportedGraphError: an operator is missing.
             ValueError: the graph is damaged.
         """
-        self._program = LitertProgram(model)
+        self._program = LitertProgram(model, kernels=kernels)
+        self._kernels = kernels
+        self.description = f"exact executor of LiteRT graphs ({kernels} kernels)"
         self._inputs, self._outputs = ports
         self._sizes = sizes
         self.num_inputs = num_inputs
@@ -48,7 +49,7 @@ class ExactLitertTwin:
         return self._restored(self._program(self._as_in_graph(inputs)))
 
     def cross_check(self, inputs: Sequence[Tensor], rows: Sequence[int], what: str) -> list[Tensor]:
-        """As a call, and compare the outputs of the samples `rows` with those of LiteRT's reference kernels.
+        """As a call, and compare the outputs of the samples `rows` with those of LiteRT's kernels.
 
         Args:
             inputs: See `__call__`.
@@ -81,14 +82,14 @@ class ExactLitertTwin:
                 operator, name = self._program.describe(index)
                 place = tuple(places[0].tolist())
                 return (
-                    f"{what}: the exact executor differs from LiteRT's reference kernels first in tensor {name!r} of "
-                    f"operator {operator}: {len(places)} of {wanted.numel()} elements, of which element {list(place)} "
-                    f"is {values[0][place].item()}, by LiteRT {wanted[place].item()}. Report this as a bug of "
-                    "lowerdeck; `overrides: {evaluation: {engine: reference}}` evaluates with LiteRT alone"
+                    f"{what}: the exact executor differs from LiteRT's {self._kernels} kernels first in tensor "
+                    f"{name!r} of operator {operator}: {len(places)} of {wanted.numel()} elements, of which element "
+                    f"{list(place)} is {values[0][place].item()}, by LiteRT {wanted[place].item()}. Report this as a "
+                    "bug of lowerdeck; `overrides: {evaluation: {engine: reference}}` evaluates with LiteRT alone"
                 )
         return (
-            f"{what}: the exact executor's outputs differ from those of LiteRT's reference kernels, and none of the "
-            "tensors before them does. `overrides: {evaluation: {engine: reference}}` evaluates with LiteRT alone"
+            f"{what}: the exact executor's outputs differ from those of LiteRT's {self._kernels} kernels, and none of "
+            "the tensors before them does. `overrides: {evaluation: {engine: reference}}` evaluates with LiteRT alone"
         )
 
     def _as_in_graph(self, inputs: Sequence[Tensor]) -> list[Tensor]:
