@@ -111,7 +111,11 @@ def test_bad_content(tmp_path: Path, content: dict[str, Any], message: str) -> N
 
 
 def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
-    wrong = {"inputs": np.zeros((5, 3), np.float32), "targets": np.full(4, np.nan, np.float32), "groups": np.zeros(5)}
+    wrong: dict[str, Any] = {
+        "inputs": np.zeros((5, 3), np.float32),
+        "targets": np.full(4, np.nan, np.float32),
+        "groups": np.zeros(5),
+    }
     with pytest.raises(LowerdeckError) as caught:
         load(write(tmp_path, **wrong))
     for part in (
@@ -138,10 +142,10 @@ def test_targets_of_any_shape_and_recordings(tmp_path: Path) -> None:
 
 
 def test_values_get_the_dtype_of_the_input_and_those_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    values = {"inputs": np.array([[0, 1, 2, 300]])}
+    values: dict[str, Any] = {"inputs": np.array([[0, 1, 2, 300]])}
     options = write(tmp_path, calibration=values, **values)
     validated = arrays.Options(**options)
-    (sample,) = arrays.load(validated, [[1, 4]], 0, input_dtypes=["int32"]).evaluation
+    sample = arrays.load(validated, [[1, 4]], 0, input_dtypes=["int32"]).evaluation[0]
     assert sample.inputs[0].dtype == torch.int32
     with pytest.raises(LowerdeckError, match="some values do not fit into the model's uint8"):
         arrays.load(validated, [[1, 4]], 0, input_dtypes=["uint8"])

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.samples import Sample, Split
 from lowerdeck.datasets import image_table
 
 SHAPES = [[1, 3, 8, 8]]
@@ -29,10 +30,14 @@ def table(folder: Path, text: str, **options: Any) -> image_table.Options:
     return image_table.Options(calibration=str(folder / "list.csv"), evaluation=str(folder / "list.csv"), **options)
 
 
+def samples(split: Split) -> list[Sample]:
+    return [split[index] for index in range(len(split))]
+
+
 def test_classes_by_name_and_by_index(tmp_path: Path) -> None:
     named = table(tmp_path, "image,kind\n0.png,cat\n1.png,dog\n", label="kind", classes=["dog", "cat"])
     dataset = image_table.load(named, SHAPES, 0)
-    assert (dataset.num_classes, sorted(sample.expected for sample in dataset.evaluation)) == (2, [0, 1])
+    assert (dataset.num_classes, sorted(sample.expected for sample in samples(dataset.evaluation))) == (2, [0, 1])
     assert image_table.target_kind(named) == "class"
     numbered = table(tmp_path, "image,kind\n0.png,4\n1.png,0\n", label="kind")
     assert image_table.load(numbered, SHAPES, 0).num_classes == 5
@@ -40,7 +45,7 @@ def test_classes_by_name_and_by_index(tmp_path: Path) -> None:
 
 def test_masks_are_cropped_like_their_images(tmp_path: Path) -> None:
     options = table(tmp_path, "image,m\n0.png,mask0.png\n1.png,mask1.png\n", mask="m")
-    for sample in image_table.load(options, SHAPES, 0).evaluation:
+    for sample in samples(image_table.load(options, SHAPES, 0).evaluation):
         (pixels,), mask = sample.inputs, sample.target
         assert mask.shape == (8, 8)
         assert np.array_equal(mask > 0, pixels[0, 0].numpy() > 0)
@@ -50,7 +55,7 @@ def test_masks_are_cropped_like_their_images(tmp_path: Path) -> None:
 
 def test_numbers_and_the_fingerprint_of_all_files(tmp_path: Path) -> None:
     options = table(tmp_path, "image,x,y\n0.png,0.5,1\n1.png,2,-3\n", values=["x", "y"])
-    found = sorted(sample.target.tolist() for sample in image_table.load(options, SHAPES, 0).evaluation)
+    found = sorted(sample.target.tolist() for sample in samples(image_table.load(options, SHAPES, 0).evaluation))
     assert found == [[0.5, 1.0], [2.0, -3.0]]
     before = image_table.fingerprint(options)
     Image.new("RGB", (8, 8)).save(tmp_path / "1.png")

@@ -89,7 +89,8 @@ def test_inputs_of_any_dtype() -> None:
             self.embedding = torch.nn.Embedding(7, 3)
 
         def forward(self, ids: torch.Tensor, keep: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
-            return self.embedding(ids).sum(1) * keep.float() + pixels.float().mean()
+            result: torch.Tensor = self.embedding(ids).sum(1) * keep.float() + pixels.float().mean()
+            return result
 
     program = export(Tokens(), [[1, 4], [1, 1], [1, 2]], input_dtypes=["int64", "bool", "uint8"])
     assert [str(dtype) for dtype in input_dtypes(program)] == ["torch.int64", "torch.bool", "torch.uint8"]

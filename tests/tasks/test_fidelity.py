@@ -102,7 +102,7 @@ def test_outputs_of_different_shapes_are_refused() -> None:
 
 def test_an_output_without_elements_is_exact() -> None:
     found = fidelity.record(np.zeros((1, 0)), np.zeros((1, 0)), None)
-    assert (found["cosine"], found["error_max"], found["count"]) == (1.0, 0.0, 0.0)
+    assert [float(found[name]) for name in ("cosine", "error_max", "count")] == [1.0, 0.0, 0.0]
 
 
 def test_tasks_are_found_by_place_and_those_of_plugins_by_permission() -> None:

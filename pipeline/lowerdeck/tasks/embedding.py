@@ -65,7 +65,7 @@ def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Ma
         for k in options.recall_at
     }
     first, second = _pairs(len(identity), options.max_pairs)
-    similarity = np.einsum("nd,nd->n", records["vector"][first], records["vector"][second])
+    similarity = (records["vector"][first] * records["vector"][second]).sum(axis=1)
     same = identity[first] == identity[second]
     rates = [ranking.equal_error_rate(same, similarity, (row[first] * row[second])[None])[0] for row in weights]
     return found | {"equal_error_rate": np.array(rates)}
