@@ -51,7 +51,7 @@ EXCEPTIONS = {
     "release/promotion/check.py": ("release/promotion/test_workspace.py", "needs runs, their program and a workspace"),
     "report": ("pages/test_report.py", "terminal and page say the same of a build"),
     "runtime/probe_worker.py": ("runtime/test_probe.py", "runs in a process of its own"),
-    "sweep": ("sweep/test_engine.py", "whole sweeps run as commands"),
+    "sweeps": ("sweeps/test_engine.py", "whole sweeps run as commands"),
     "workspace": ("workspace/test_creation.py", "what is generated is seen in a workspace"),
     "tracking/cleaning.py": ("cli/test_clean.py", "old runs are removed by the command alone"),
     "tracking/comparisons.py": ("cli/test_compare.py", "records what the command compared"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.artifacts.files import replace_folder, write_bytes
-from lowerdeck.sweep.folder import Folder
-from lowerdeck.sweep.snapshot import take
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps.folder import Folder
+from lowerdeck.sweeps.snapshot import take
+from lowerdeck.sweeps.store.result_store import ResultStore
 
 
 @pytest.fixture(params=[0o022, 0o027, 0o077, 0o002], ids="{:03o}".format)

@@ -16,9 +16,9 @@ import pytest
 from lowerdeck.cli import clean
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.cleaning import remove_below
-from lowerdeck.sweep import cleaning
-from lowerdeck.sweep.folder import Folder, Sweep
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps import cleaning
+from lowerdeck.sweeps.folder import Folder, Sweep
+from lowerdeck.sweeps.store.result_store import ResultStore
 from lowerdeck.tracking import recorded_build
 from lowerdeck.tracking.cleaning import mark_promoted
 from lowerdeck.tracking.runs import find_runs

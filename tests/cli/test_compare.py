@@ -20,7 +20,7 @@ from lowerdeck.cli.main import main
 from lowerdeck.config.schema import Config
 from lowerdeck.evaluation.intervals import wilson_interval
 from lowerdeck.provenance import lineage
-from lowerdeck.sweep.folder import Folder, PointRecord
+from lowerdeck.sweeps.folder import Folder, PointRecord
 from lowerdeck.tracking.record import record
 from lowerdeck.tracking.runs import KIND_TAG
 from tests.handmade_build import write_build

@@ -233,8 +233,8 @@ CHANGING = [
     "import importlib\nimportlib.import_module('torch').x = 1",
 ]
 HARMLESS = [
-    "from lowerdeck.sweep.state import SweepState\ndef f(shared: SweepState):\n    shared.defer = lambda end: None",
-    "from lowerdeck.sweep.state import SweepState\nshared = SweepState()\nshared.defer = lambda end: None",
+    "from lowerdeck.sweeps.state import SweepState\ndef f(shared: SweepState):\n    shared.defer = lambda end: None",
+    "from lowerdeck.sweeps.state import SweepState\nshared = SweepState()\nshared.defer = lambda end: None",
     "class A:\n    def f(self):\n        self.x = lambda: 1\n        self._y = 2",
     "import os, sys\nos.environ['X'] = '1'\nsys.path[:1] = []\nsys.argv = []",
     "import torch\nx = torch.zeros(1)\nx.grad = None",

@@ -20,7 +20,7 @@ from lowerdeck.compat.replacement import Replacement
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats import pt2
 from lowerdeck.operators.faster_lowering import shared_work
-from lowerdeck.sweep import hydra_multirun
+from lowerdeck.sweeps import hydra_multirun
 from tests.compat.replacements import declared
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
 

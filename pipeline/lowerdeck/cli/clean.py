@@ -78,8 +78,8 @@ def _clean(options: argparse.Namespace) -> None:
 
 def _found(project: Path, before: float, kinds: Sequence[str]) -> Iterator[Removables]:
     from lowerdeck.execution import cleaning
-    from lowerdeck.sweep import cleaning as sweeps
-    from lowerdeck.sweep import engine
+    from lowerdeck.sweeps import cleaning as sweeps
+    from lowerdeck.sweeps import engine
     from lowerdeck.tracking import cleaning as tracking
     from lowerdeck.tracking.recorded_build import tracking_config
 

@@ -133,8 +133,8 @@ def _with_lost_points(
 ) -> list[ComparedBuild]:
     """The builds of `found`, and points of this project's `sweeps` that failed or were skipped and so have no run."""
     from lowerdeck.comparison import sources
-    from lowerdeck.sweep.folder import Folder
-    from lowerdeck.sweep.snapshot import SWEEPS
+    from lowerdeck.sweeps.folder import Folder
+    from lowerdeck.sweeps.snapshot import SWEEPS
     from lowerdeck.tracking import ui
 
     recorded = sources.points_of(found)
@@ -152,8 +152,8 @@ def _unrecorded_sweeps(selector: str) -> list[str]:
 
     Sweeps with a measured point are left out: its run was recorded, so that it is missing for another reason.
     """
-    from lowerdeck.sweep.folder import Folder
-    from lowerdeck.sweep.snapshot import SWEEPS
+    from lowerdeck.sweeps.folder import Folder
+    from lowerdeck.sweeps.snapshot import SWEEPS
 
     if not re.fullmatch(r"[0-9a-f]{4,}", selector):
         return []

@@ -14,8 +14,8 @@ from lowerdeck.contracts.errors import LowerdeckError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lowerdeck.sweep.engine import Prepared
-    from lowerdeck.sweep.folder import PointRecord
+    from lowerdeck.sweeps.engine import Prepared
+    from lowerdeck.sweeps.folder import PointRecord
 
 _EXAMPLES = """examples:
   lowerdeck sweep -m target=neutron_imxrt700,ethos_u55_128,xnnpack_cpu quantization=int8,int8_per_channel
@@ -45,8 +45,8 @@ def add(commands: Any) -> None:
 
 def _sweep(options: argparse.Namespace) -> None:
     from lowerdeck.compat.terminal import terminal_console
-    from lowerdeck.sweep import engine
-    from lowerdeck.sweep.progress import Watcher
+    from lowerdeck.sweeps import engine
+    from lowerdeck.sweeps.progress import Watcher
 
     project, console, session = Path.cwd(), terminal_console(), uuid.uuid4().hex[:8]
     started = time.monotonic()
@@ -75,7 +75,7 @@ def _sweep(options: argparse.Namespace) -> None:
 
 def _print_summary(records: Sequence[PointRecord], console: Console, seconds: float) -> None:
     """Print counts, the reasons of skipped points, and every failure with its log."""
-    from lowerdeck.sweep.progress import duration, first_problem
+    from lowerdeck.sweeps.progress import duration, first_problem
 
     def of(status: str) -> list[PointRecord]:
         return [record for record in records if record.status == status]
@@ -93,7 +93,7 @@ def _print_summary(records: Sequence[PointRecord], console: Console, seconds: fl
 
 def _print_best(prepared: Prepared, console: Console) -> None:
     """Print the best points of a search."""
-    from lowerdeck.sweep import search
+    from lowerdeck.sweeps import search
 
     found = search.best(prepared.folder.hydra, prepared.sweep.objectives)
     for point in found:

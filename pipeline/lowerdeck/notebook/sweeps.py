@@ -50,7 +50,7 @@ def sweep(*overrides: str, workspace: Path | str = ".") -> Sweep:
             recorded (`tracking: none`).
     """
     from lowerdeck.cli.compare import compared
-    from lowerdeck.sweep import engine
+    from lowerdeck.sweeps import engine
 
     with chdir(workspace):
         prepared = engine.prepare(Path.cwd(), overrides, None)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lowerdeck.sweep.hydra_multirun import multirun
+from lowerdeck.sweeps.hydra_multirun import multirun
 from tests.project import Project, tail
 
 QUICK = ["evaluation.max_samples=8", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]

@@ -20,11 +20,11 @@ from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.fingerprints.closures import stage_code
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.fingerprints.keys import output_digests, stage_key, value_at
-from lowerdeck.sweep import snapshot, warm
-from lowerdeck.sweep.declaration import Stage
-from lowerdeck.sweep.edge_programs import STAGE as PARTITION
-from lowerdeck.sweep.folder import PointRecord
-from lowerdeck.sweep.state import StageFailed, SweepState
+from lowerdeck.sweeps import snapshot, warm
+from lowerdeck.sweeps.declaration import Stage
+from lowerdeck.sweeps.edge_programs import STAGE as PARTITION
+from lowerdeck.sweeps.folder import PointRecord
+from lowerdeck.sweeps.state import StageFailed, SweepState
 
 COMPOSE, EVALUATE, MEASURE, TRACK = "compose", "evaluate", "measure", "track"
 _PARAMS = "params.yaml"

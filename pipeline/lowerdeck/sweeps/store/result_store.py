@@ -23,7 +23,7 @@ from pathlib import Path
 from lowerdeck.artifacts.files import beside
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.fingerprints.digests import file_digest
-from lowerdeck.sweep.store.entries import (
+from lowerdeck.sweeps.store.entries import (
     StoredFile,
     entry_content,
     entry_files,
@@ -32,7 +32,7 @@ from lowerdeck.sweep.store.entries import (
     object_name,
     sharded,
 )
-from lowerdeck.sweep.store.object_storage import ObjectStorage
+from lowerdeck.sweeps.store.object_storage import ObjectStorage
 
 LEFTOVER_AGE_S = 24 * 3600.0
 """Age at which files in partial/ are removed as leftovers of killed processes; no write takes this long."""

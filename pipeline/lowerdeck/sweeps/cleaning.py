@@ -17,9 +17,9 @@ from lowerdeck.execution.cleaning import (
     remove_below,
     size_of,
 )
-from lowerdeck.sweep import snapshot
-from lowerdeck.sweep.folder import Folder
-from lowerdeck.sweep.store.entries import entry_files, object_name
+from lowerdeck.sweeps import snapshot
+from lowerdeck.sweeps.folder import Folder
+from lowerdeck.sweeps.store.entries import entry_files, object_name
 
 PINS = "pins"
 """Folder of a store: the results with the keys that its files list, one a line, are never removed."""

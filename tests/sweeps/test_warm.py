@@ -1,4 +1,4 @@
-"""lowerdeck.sweep.warm: warm processes of sweeps with copies of the code of their own, with MLflow as the library."""
+"""lowerdeck.sweeps.warm: warm processes of sweeps with copies of the code of their own, with MLflow as the library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.sweep import warm
+from lowerdeck.sweeps import warm
 from tests.project import REPOSITORY
 
 SHOW = """
@@ -69,5 +69,5 @@ def test_a_server_that_cannot_start_is_not_waited_for(
     folder = tmp_path / ("x" * 100)  # too long for the address of a socket
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setattr("lowerdeck.sweep.warm._STARTED_WITHIN_S", 600.0)
+    monkeypatch.setattr("lowerdeck.sweeps.warm._STARTED_WITHIN_S", 600.0)
     assert shown(workspace, tmp_path / "one")[2] == str(os.getpid())

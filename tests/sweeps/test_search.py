@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.sweep import arguments, search
-from lowerdeck.sweep.folder import PointRecord, Sweep
+from lowerdeck.sweeps import arguments, search
+from lowerdeck.sweeps.folder import PointRecord, Sweep
 from tests.project import Project, tail
 
 QUICK = ["evaluation.max_samples=8", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]

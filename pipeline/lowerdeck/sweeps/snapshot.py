@@ -15,7 +15,7 @@ from pathlib import Path
 from lowerdeck.artifacts.files import beside
 from lowerdeck.config.options import conf_folders
 from lowerdeck.fingerprints.digests import IGNORED
-from lowerdeck.sweep.declaration import Stage
+from lowerdeck.sweeps.declaration import Stage
 
 SWEEPS = Path("sweeps")
 DATA = "data"

@@ -13,7 +13,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.fingerprints.digests import digest
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps.store.result_store import ResultStore
 
 STAGE = "partition"
 _FILES = (paths.EDGE, paths.EDGE_RECEIPT)

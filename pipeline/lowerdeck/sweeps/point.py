@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.sweep import arguments
-from lowerdeck.sweep.building import PointBuild
-from lowerdeck.sweep.folder import Folder, PointRecord
-from lowerdeck.sweep.state import SweepState
+from lowerdeck.sweeps import arguments
+from lowerdeck.sweeps.building import PointBuild
+from lowerdeck.sweeps.folder import Folder, PointRecord
+from lowerdeck.sweeps.state import SweepState
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -19,12 +19,12 @@ from lowerdeck.config.compose import read_params
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints.digests import FILES, digest
 from lowerdeck.fingerprints.versions import tool_versions
-from lowerdeck.sweep import arguments, hydra_multirun, search, snapshot, warm
-from lowerdeck.sweep.building import PointBuild
-from lowerdeck.sweep.declaration import Stage, read_stages
-from lowerdeck.sweep.folder import Folder, PointRecord, Sweep
-from lowerdeck.sweep.point import BROKEN, PointTask, shared_for
-from lowerdeck.sweep.state import SweepState
+from lowerdeck.sweeps import arguments, hydra_multirun, search, snapshot, warm
+from lowerdeck.sweeps.building import PointBuild
+from lowerdeck.sweeps.declaration import Stage, read_stages
+from lowerdeck.sweeps.folder import Folder, PointRecord, Sweep
+from lowerdeck.sweeps.point import BROKEN, PointTask, shared_for
+from lowerdeck.sweeps.state import SweepState
 
 DEFAULT_STORE = snapshot.SWEEPS / "store"
 STORE_VARIABLE = "LOWERDECK_STORE"

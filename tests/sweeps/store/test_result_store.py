@@ -20,8 +20,8 @@ from uuid import uuid4
 import pytest
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.sweep.store.entries import StoredFile, entry_content
-from lowerdeck.sweep.store.result_store import LEFTOVER_AGE_S, ResultStore
+from lowerdeck.sweeps.store.entries import StoredFile, entry_content
+from lowerdeck.sweeps.store.result_store import LEFTOVER_AGE_S, ResultStore
 from tests.project import SOURCES
 
 KEY, OTHER_KEY = hashlib.sha256(b"one").hexdigest(), hashlib.sha256(b"two").hexdigest()
@@ -233,7 +233,7 @@ def test_a_result_that_lacks_a_file_is_not_kept(result: Path, tmp_path: Path) ->
 PUT = """
 import sys
 from pathlib import Path
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps.store.result_store import ResultStore
 store, folder = ResultStore.open(sys.argv[1]), Path(sys.argv[2])
 names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 print("putting", flush=True)
@@ -347,7 +347,7 @@ def test_a_store_that_may_only_be_read_is_read(result: Path) -> None:
 MAKE = """
 import os, sys, time
 from pathlib import Path
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps.store.result_store import ResultStore
 location, folder, key = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 store = ResultStore.open(location)
 folder.mkdir()
@@ -372,7 +372,7 @@ def test_two_processes_make_one_result_once(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps.store.result_store import ResultStore
 with ResultStore.open(sys.argv[1]).lock(sys.argv[2]):
     print("held", flush=True)
     time.sleep(60)

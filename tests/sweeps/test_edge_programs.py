@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.sweep.edge_programs import EdgeProgramCache
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps.edge_programs import EdgeProgramCache
+from lowerdeck.sweeps.store.result_store import ResultStore
 
 CONFIG: dict[str, Any] = {"target": {"backend": "xnnpack", "device": {}}, "flavor": {"name": "reference"}}
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from lowerdeck.sweep.folder import Folder, PointRecord, parse_lines
+from lowerdeck.sweeps.folder import Folder, PointRecord, parse_lines
 
 _POLL_INTERVAL_S = 0.2
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.registry import components
-from lowerdeck.sweep.arguments import OBJECTIVES, to_user_overrides
-from lowerdeck.sweep.folder import PointRecord, Sweep
+from lowerdeck.sweeps.arguments import OBJECTIVES, to_user_overrides
+from lowerdeck.sweeps.folder import PointRecord, Sweep
 
 RESULTS = Path("runs") / "optimization_results.yaml"
 """Results of Optuna's sweeper, relative to the folder of Hydra's configuration."""

@@ -12,7 +12,7 @@ from typing import Any
 from lowerdeck.compat.hydra import VALIDATE_BATCH
 from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.sweep import arguments
+from lowerdeck.sweeps import arguments
 
 _OWN_KEYS = ("hydra", "sweep", "defaults")
 """Keys of a named sweep in addition to those of params.yaml."""

@@ -13,11 +13,11 @@ from lowerdeck.config.compose import Chosen
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints.digests import FILES, digest
-from lowerdeck.sweep import snapshot
-from lowerdeck.sweep.declaration import read_stages
-from lowerdeck.sweep.edge_programs import EdgeProgramCache
-from lowerdeck.sweep.folder import Folder
-from lowerdeck.sweep.store.result_store import ResultStore
+from lowerdeck.sweeps import snapshot
+from lowerdeck.sweeps.declaration import read_stages
+from lowerdeck.sweeps.edge_programs import EdgeProgramCache
+from lowerdeck.sweeps.folder import Folder
+from lowerdeck.sweeps.store.result_store import ResultStore
 from lowerdeck.tracking.store import database_identity
 
 _MIN_FREE_BYTES = 1 << 20

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.sweep import arguments
-from lowerdeck.sweep.declaration import read_stages
+from lowerdeck.sweeps import arguments
+from lowerdeck.sweeps.declaration import read_stages
 from tests.project import REPOSITORY
 
 STAGES = {stage.name: stage for stage in read_stages(REPOSITORY / "dvc.yaml")}

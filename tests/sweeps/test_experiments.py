@@ -12,7 +12,7 @@ import yaml
 from lowerdeck.config.compose import compose_params
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.sweep import arguments, hydra_multirun
+from lowerdeck.sweeps import arguments, hydra_multirun
 from tests.project import REPOSITORY, SELECTION, Project
 
 CONF = REPOSITORY / "conf"
