@@ -434,9 +434,9 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("device.options", "num_threads is 0; it must be 1 to 1024"),
     ),
     "option of tracking": ({"tracking": "lokal"}, ("tracking: ", '"lokal"', "did you mean 'local'?")),
-    "null for an option": ({"target": None}, ("target: ", "null", "allowed: ethos_u55_128")),
-    "list for an option": ({"target": ["xnnpack_cpu"]}, ("target: ", '["xnnpack_cpu"]', "allowed: ethos_u55_128")),
-    "path for an option": ({"target": "../flavor/vela"}, ("target: ", '"../flavor/vela"', "allowed: ethos_u55_128")),
+    "null for an option": ({"target": None}, ("target: ", "null", "allowed: cortex_m0")),
+    "list for an option": ({"target": ["xnnpack_cpu"]}, ("target: ", '["xnnpack_cpu"]', "allowed: cortex_m0")),
+    "path for an option": ({"target": "../flavor/vela"}, ("target: ", '"../flavor/vela"', "allowed: cortex_m0")),
     "quoted number": (
         override("quantization.num_calibration_samples", "64"),
         ("quantization.num_calibration_samples: ", 'received: "64"', "integer"),

@@ -115,6 +115,7 @@ def test_every_argument_of_the_installed_interfaces_is_listed() -> None:
 
     provide_sdk(REFERENCE)
     from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
+    from executorch.backends.cortex_m.target_config import CortexMTargetConfig
     from executorch.backends.nxp.backend.custom_delegation_options import CustomDelegationOptions
     from executorch.backends.nxp.neutron_partitioner import NeutronPartitioner
     from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
@@ -130,6 +131,7 @@ def test_every_argument_of_the_installed_interfaces_is_listed() -> None:
         XnnpackPartitioner,
         EthosUCompileSpec,
         EthosUPartitioner,
+        CortexMTargetConfig,
     )
     installed = {f"{it.__name__}({name})" for it in interfaces for name in arguments(it)}
     assert installed == {option for option in listed if re.fullmatch(r"\w+\(\w+\)", option)} - {

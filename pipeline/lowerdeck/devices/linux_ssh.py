@@ -32,7 +32,7 @@ class Options:
     identity_file: str | None = None
     """Private key; null for those that ssh tries by itself. Passwords are not asked for."""
     python: str = "python3"
-    """Python on the board that has ExecuTorch, e.g. `/home/pi/venv/bin/python`."""
+    """Python on the board that has ExecuTorch, e.g. `venv/bin/python`."""
     num_threads: int = 1
     """Threads of the runtime, which XNNPACK's kernels share."""
     ssh: str = "ssh"

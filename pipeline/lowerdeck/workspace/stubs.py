@@ -11,7 +11,6 @@ from typing import Any
 
 from lowerdeck.artifacts.files import write_text
 from lowerdeck.config.options import option_file, option_names
-from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry.components import did_you_mean
 
@@ -56,10 +55,9 @@ def add(kind: str, name: str, like: str | None = None) -> Added:
     if kind == "target":
         texts |= {f"conf/target/{name}.yaml": _copied_target(name, like)}
     else:
-        metrics = read_mapping(option_file("evaluation", "default", _CONF))["metrics"]
         texts |= {
             f"{PLUGINS}/{name}.py": _render(kind, "plugin.py", values),
-            f"conf/{group}/{name}.yaml": _render(kind, "option.yaml", values | {"metrics": metrics}),
+            f"conf/{group}/{name}.yaml": _render(kind, "option.yaml", values),
         }
     if taken := [path for path in texts if Path(path).exists()]:
         raise LowerdeckError(f"{', '.join(taken)} would be overwritten, and nothing was written; choose another name")

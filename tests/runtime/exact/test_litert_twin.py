@@ -27,7 +27,7 @@ def test_a_batch_equals_single_calls(lowered: GetLowered, network: str, channels
             assert all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
-def test_a_spoilt_rescaling_is_found_and_named(lowered: GetLowered, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_rescaling_is_found_and_named(lowered: GetLowered, monkeypatch: pytest.MonkeyPatch) -> None:
     program = lowered("neutron", "plain").open()
     samples = samples_for("plain", False)[:4]
     exact = Rescale.__call__
