@@ -14,7 +14,7 @@ ISAS: Mapping[str, Sequence[Isa]] = {
     **dict.fromkeys(("m4", "m7", "m33", "m35p"), ("scalar", "dsp")),
     **dict.fromkeys(("m55", "m85"), ("scalar", "dsp", "mve")),
 }
-"""CPU -> instruction sets that it may have, the fastest last; _SUPPORTED_BACKENDS beside ExecuTorch's CortexMTargetConfig."""
+"""CPU -> instruction sets that it may have, the fastest last (beside ExecuTorch's CortexMTargetConfig)."""
 
 
 @dataclass(frozen=True, kw_only=True)
