@@ -1,8 +1,8 @@
 """ExecuTorch's cortex_m operators with the integer arithmetic of CMSIS-NN.
 
 ExecuTorch's Python implementations (executorch.backends.cortex_m.ops.operators) state the arguments. They approximate
-three operators in floats that the device computes in integers: average pooling, softmax, and what these round. Here CMSIS-NN
-decides, for all of its instruction sets alike (scalar, DSP, MVE): docs/cortex_m.md has the comparison.
+three operators in floats that the device computes in integers: average pooling, softmax, and what these round. Here
+CMSIS-NN decides, for all of its instruction sets alike (scalar, DSP, MVE): docs/cortex_m.md has the comparison.
 
 Tensors are [n x c x h x w] in any memory layout; operators whose names end in `_nhwc` take and return [n x h x w x c].
 """
