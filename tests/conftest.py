@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lowerdeck.steps.convert import Converted
 
 TARGETS = ("ethos_u55_128", "ethos_u85_256", "neutron_imxrt700", "xnnpack_cpu")
+ALL_TARGETS = (*TARGETS, "cortex_m55")
 """The options of conf/target with delegates that fixtures lower; others differ in their Vela configuration."""
 
 PRIVATE_TMPDIR = "TESTS_PRIVATE_TMPDIR"

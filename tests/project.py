@@ -38,6 +38,7 @@ SELECTION: dict[str, Any] = {
     "evaluation": "default",
     "gates": "none",
     "firmware": "cortex_m",
+    "device": "none",
     "tracking": "local",
     "plugins": [],
     "overrides": {},

@@ -21,10 +21,9 @@ from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.convert import convert
 from lowerdeck.steps.quantize import quantize
-from tests.conftest import TARGETS, Lowered
+from tests.conftest import ALL_TARGETS, TARGETS, Lowered
 
 NAMES = backends.available()
-ALL_TARGETS = (*TARGETS, "cortex_m55")
 TARGET_OF = {
     "cortex_m": "cortex_m55",
     "ethos_u": "ethos_u55_128",

@@ -18,7 +18,7 @@ from lowerdeck.config.compose import Chosen, compose, render
 from lowerdeck.config.load import read_config
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
-from tests.conftest import TARGETS
+from tests.conftest import ALL_TARGETS
 from tests.project import REPOSITORY, SELECTION, Project
 
 CONF = REPOSITORY / "conf"
@@ -79,8 +79,8 @@ def composed(
 
 def test_every_backend_has_a_target_that_the_tests_lower() -> None:
     backend_of = {path.stem: yaml.safe_load(path.read_text())["backend"] for path in (CONF / "target").glob("*.yaml")}
-    assert set(TARGETS) <= set(backend_of)
-    assert {backend_of[name] for name in TARGETS} == set(backend_of.values())
+    assert set(ALL_TARGETS) <= set(backend_of)
+    assert {backend_of[name] for name in ALL_TARGETS} == set(backend_of.values())
 
 
 def test_every_file_belongs_to_a_group() -> None:
@@ -101,7 +101,7 @@ def test_the_option_composes_for_a_target_that_has_it(
     composed: Callable[..., Config], tmp_path: Path, group: str, option: str
 ) -> None:
     refusals = []
-    for target in [option] if group == "target" else TARGETS:
+    for target in [option] if group == "target" else ALL_TARGETS:
         try:
             config = composed(**FITTING.get(group, {}), **FITTING.get(option, {}), **{"target": target, group: option})
         except ConfigurationError as refusal:
@@ -113,7 +113,7 @@ def test_the_option_composes_for_a_target_that_has_it(
         assert read_config(tmp_path / "config.yaml") == config
         return
     if group == "device" and all("its runtime has no" in refusal for refusal in refusals):
-        return  # none of TARGETS is without a delegate
+        return  # none of ALL_TARGETS is without a delegate
     pytest.fail("\n".join(refusals))
 
 

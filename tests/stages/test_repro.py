@@ -199,7 +199,7 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "dataset": (
         {"overrides": {"dataset": {"options": {"std": [0.5]}}}},
-        {"calibrate", "baseline", "evaluate", "firmware", "measure"},
+        {"export", "calibrate", "baseline", "evaluate", "firmware", "measure"},
     ),
     "firmware": ({"firmware": "any_section"}, {"firmware"}),
     "number of evaluation samples": ({"overrides": {"evaluation": {"max_samples": 50}}}, {"baseline", "evaluate"}),
@@ -260,7 +260,7 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     ("file", "expected"),
     [
         ("stages/export.py", {"export"}),
-        ("pipeline/lowerdeck/datasets/digits.py", {"calibrate", "baseline", "evaluate", "firmware", "measure"}),
+        ("pipeline/lowerdeck/datasets/digits.py", {"export", "calibrate", "baseline", "evaluate", "firmware", "measure"}),
         ("pipeline/lowerdeck/backends/neutron/backend.py", set()),  # the build is for XNNPACK
         ("pipeline/lowerdeck/execution/environment.py", set(STAGES) - {"compose"}),
     ],

@@ -72,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "target": "ethos_u85_256",
             "overrides": {
                 "quantization": {"rules": [{"modules": ["features.0.*"], "scheme": "float32"}]},
-                "evaluation": {"metrics": ["top1"]},
+                "task": {"options": {"top_k": [3]}},
             },
         },
         {
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                         }
                     ]
                 },
-                "evaluation": {"metrics": ["top1"]},
+                "task": {"options": {"top_k": [3]}},
             },
         },
     ),
