@@ -260,7 +260,10 @@ def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     ("file", "expected"),
     [
         ("stages/export.py", {"export"}),
-        ("pipeline/lowerdeck/datasets/digits.py", {"export", "calibrate", "baseline", "evaluate", "firmware", "measure"}),
+        (
+            "pipeline/lowerdeck/datasets/digits.py",
+            {"export", "calibrate", "baseline", "evaluate", "firmware", "measure"},
+        ),
         ("pipeline/lowerdeck/backends/neutron/backend.py", set()),  # the build is for XNNPACK
         ("pipeline/lowerdeck/execution/environment.py", set(STAGES) - {"compose"}),
     ],
