@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         "Without KEY: every group with its options, the chosen one marked. With a group: what its options are for. "
         "With a key such as quantization.scheme: its type, default and value, and where that is set."
     )
-    command.add_argument("key", nargs="?", default="", metavar="KEY")
+    command.add_argument("key", nargs="?", default="", metavar="KEY", help="a group, or a key such as gates.name")
     command.set_defaults(run=_conf)
 
 

@@ -1,4 +1,4 @@
-"""Works with builds that `dvc repro` makes."""
+"""Builds PyTorch models for edge processors, explains, compares and promotes the builds."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ def add(commands: Any) -> None:
         "written."
     )
     init.add_argument("folder", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: the current one")
-    init.add_argument("--from", dest="example", default="digits", metavar="EXAMPLE", help="default: %(default)s")
+    init.add_argument(
+        "--from", dest="example", default="digits", metavar="EXAMPLE", help="what to build first (default: %(default)s)"
+    )
     init.add_argument("--list", action="store_true", help="list the examples instead")
     init.set_defaults(run=_init)
     upgrade = commands.add_parser("upgrade", help="bring a workspace up to date with the installed package")

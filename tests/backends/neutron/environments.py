@@ -14,7 +14,7 @@ import flatbuffers
 import numpy as np
 
 from lowerdeck.backends.neutron import reference
-from lowerdeck.formats import flatbuffer
+from lowerdeck.formats import flatbuffer, litert
 
 REFERENCE = Path(reference.__file__).parent
 # What the copies import; the interpreter of an environment has none of it.
@@ -51,11 +51,15 @@ def make(folder: Path, package: str = "eiq_neutron_sdk", version: str | None = "
     (site,) = (folder / "lib").glob("python*/site-packages")
     (site / "test.pth").write_text("\n".join(map(str, sorted(SITE))))
     installed = site / package
-    installed.mkdir()
-    for source in (*REFERENCE.glob("*.py"), Path(flatbuffer.__file__)):
+    (installed / "formats").mkdir(parents=True)
+    (installed / "formats" / "__init__.py").touch()
+    sources = {installed / source.name: source for source in REFERENCE.glob("*.py")}
+    for module in (flatbuffer, litert):
+        source = Path(str(module.__file__))
+        sources[installed / "formats" / source.name] = source
+    for place, source in sources.items():
         text = source.read_text().replace("lowerdeck.backends.neutron.reference", package)
-        text = text.replace("lowerdeck.formats", package)
-        (installed / source.name).write_text(text)
+        place.write_text(text.replace("lowerdeck.formats", f"{package}.formats"))
     init = installed / "__init__.py"
     init.write_text(init.read_text().replace('__version__ = f"reference-{FORMAT_VERSION}"\n', "").replace(
         '"__version__", ', ""
