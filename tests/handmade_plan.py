@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 
@@ -135,9 +135,11 @@ def network(**changed: NodeFields | None) -> DelegationPlan:
             reason=make_reason("boundary", "dequantizes an output"),
         ),
     ]
-    kept = (
-        dataclasses.replace(each, **fields)
-        for each in nodes
-        if (fields := changed.get(each.name, NodeFields())) is not None
-    )
+    kept = (_replaced(each, fields) for each in nodes if (fields := changed.get(each.name, NodeFields())) is not None)
     return plan(*kept, outputs=["dq_out"])
+
+
+def _replaced(planned: PlannedNode, fields: NodeFields) -> PlannedNode:
+    """`planned` with other fields; who computes it follows from its partition, where that changes."""
+    reset: dict[str, Any] = {"processor": ""} if "partition" in fields else {}
+    return dataclasses.replace(planned, **reset, **fields)

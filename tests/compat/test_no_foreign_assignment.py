@@ -16,8 +16,11 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAG
 PROCESS = {"os.environ", "sys.argv", "sys.path"}
 """State of the process, which is there to be set."""
 SETS_DATA = {
+    ("contracts/plan.py", "__post_init__"): "a field of its own frozen dataclass that follows from another",
+    ("runtime/exact/accumulate.py", "exact_kernels"): "PyTorch's own switches, which are put back",
     ("backends/neutron/convert_worker.py", "set_options"): "the SDK takes its options as attributes",
     ("models/checkpoints.py", "load_into"): "a state dict keeps its version as an attribute, without a public setter",
+    ("models/exported.py", "build"): "an exported module refuses eval(), which callers call on every model",
     ("models/torchvision.py", "build"): "heads that only training needs are set to None",
     ("quantization/pt2e.py", "restore_observers"): "buffers of observers, see there",
     ("quantization/training.py", "_restore"): "buffers of observers and parameters",

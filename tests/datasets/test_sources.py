@@ -50,6 +50,20 @@ def make_arrays(folder: Path) -> dict[str, Any]:
     return {**{split: str(folder / f"{split}.npz") for split in ("calibration", "evaluation")}, "num_classes": 4}
 
 
+def make_image_table(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    lists = {}
+    for split in ("calibration", "evaluation"):
+        rows = ["image,kind"]
+        for index in range(4):
+            name = f"{split}_{index}.png"
+            Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / name)
+            rows.append(f"{name},{index % 2}")
+        (folder / f"{split}.csv").write_text("\n".join(rows) + "\n")
+        lists[split] = str(folder / f"{split}.csv")
+    return {**lists, "label": "kind"}
+
+
 def make_mnist(folder: Path) -> dict[str, Any]:
     """Files in MNIST's IDX format, which torchvision reads without comparing checksums."""
     raw = folder / "MNIST" / "raw"
@@ -72,6 +86,7 @@ MAKERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "arrays": make_arrays,
     "digits": make_digits,
     "image_folder": make_image_folder,
+    "image_table": make_image_table,
     "random_inputs": make_random,
     "torchvision": make_mnist,
 }

@@ -20,6 +20,8 @@ METRICS: dict[str, Any] = {
     "delegated_error_max_lsb": 3.0,
     "delegated_error_mean_lsb": 0.5,
     "delegated_share": 0.75,
+    "accelerated_share": 0.75,
+    "accelerated_macs_share": 0.75,
     "program_bytes": 1000,
     "planned_memory_bytes": 2000,
     "estimated_sram_bytes": 3000,

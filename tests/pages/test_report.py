@@ -142,7 +142,7 @@ class TestTerminal:
         write_build()
         text = printed()
         assert "reference flavor: runs on the host only, not on the NPU" in text
-        for words in ("make ui", "build/report.html", "build/firmware.zip", "dvc metrics diff"):
+        for words in ("lowerdeck ui", "build/report.html", "build/firmware.zip", "dvc metrics diff"):
             assert words in text
 
     def test_defects_are_there(self) -> None:

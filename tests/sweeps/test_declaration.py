@@ -29,7 +29,7 @@ def test_stages_are_those_of_dvc_yaml_in_an_order_that_works() -> None:
 def test_stages_depend_on_their_sections_and_on_the_code_that_they_can_reach() -> None:
     assert STAGES["export"].params == {
         "build/code.json": ("export",),
-        "build/config.yaml": ("build.seed", "build.num_threads", "model"),
+        "build/config.yaml": ("build.seed", "build.num_threads", "model", "dataset", "task"),
     }
     for stage in STAGES.values():
         assert stage.name == "compose" or stage.params["build/code.json"] == (stage.name,)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lowerdeck.config.problems import raise_problems, validate
-from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.runtime_images import RuntimeImage
-from lowerdeck.devices.compatibility import check_runtime
-from lowerdeck.formats.pte_requirements import requirements
-from lowerdeck.formats.regular_files import check_regular
+
+if TYPE_CHECKING:
+    from lowerdeck.contracts.runtime_images import RuntimeImage
 
 
 def add(commands: Any) -> None:
@@ -30,6 +27,10 @@ def read_image(path: Path) -> RuntimeImage:
     Raises:
         ConfigurationError: it cannot be read, or is no such description.
     """
+    from lowerdeck.config.problems import raise_problems, validate
+    from lowerdeck.config.yaml_text import read_mapping
+    from lowerdeck.contracts.runtime_images import RuntimeImage
+
     image, problems = validate(RuntimeImage, read_mapping(path), "")
     raise_problems(problems)
     assert isinstance(image, RuntimeImage)
@@ -37,6 +38,10 @@ def read_image(path: Path) -> RuntimeImage:
 
 
 def _check(options: argparse.Namespace) -> None:
+    from lowerdeck.devices.compatibility import check_runtime
+    from lowerdeck.formats.pte_requirements import requirements
+    from lowerdeck.formats.regular_files import check_regular
+
     image = read_image(options.image)
     try:
         required = requirements(check_regular(options.program).read_bytes())

@@ -7,8 +7,6 @@ import dataclasses
 import json
 from typing import Any
 
-from lowerdeck.cli.on_device import CONF, open_device, read_params_here, report
-from lowerdeck.config.device import device_names
 from lowerdeck.contracts.errors import LowerdeckError
 
 
@@ -53,6 +51,9 @@ def add(commands: Any) -> None:
 
 def statuses() -> list[Status]:
     """The devices by name; a device whose configuration is wrong does not hide the others."""
+    from lowerdeck.cli.on_device import CONF, open_device, read_params_here
+    from lowerdeck.config.device import device_names
+
     chosen = read_params_here().get("device")
     found = []
     for name in device_names(CONF):
@@ -112,6 +113,7 @@ def _check(options: argparse.Namespace) -> None:
 
     import torch
 
+    from lowerdeck.cli.on_device import open_device, report
     from lowerdeck.devices.self_test import expected
     from lowerdeck.steps.measure import Settings, measure
 
@@ -136,6 +138,8 @@ def _check(options: argparse.Namespace) -> None:
 
 def _image(options: argparse.Namespace) -> None:
     import yaml
+
+    from lowerdeck.cli.on_device import open_device
 
     described = open_device(options.name)[0].describe()
     if described.image is None:

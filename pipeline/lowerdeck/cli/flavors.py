@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.contracts.errors import LowerdeckError
-
 if TYPE_CHECKING:
     from lowerdeck.config.flavor_status import Status
 
@@ -37,8 +35,6 @@ def _flavors(options: argparse.Namespace) -> None:
     from lowerdeck.config.yaml_text import read_mapping
 
     found = statuses(CONF, read_mapping(PARAMS) if PARAMS.is_file() else {}, options.timeout)
-    if not found:
-        raise LowerdeckError(f"{CONF / 'flavor'} has no options; run this at the root of the project")
     if options.json:
         print(json.dumps([asdict(status) for status in found], indent=2))
         return

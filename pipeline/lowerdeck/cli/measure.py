@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.cli.on_device import forward_of, open_device, random_inputs, read_params_here, report
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ def add(commands: Any) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts.measurements import described
+    from lowerdeck.cli.on_device import open_device, read_params_here, report
     from lowerdeck.steps.measure import Settings, measure
 
     name = options.on or read_params_here().get("device") or "none"
@@ -65,6 +65,8 @@ def _measure(options: argparse.Namespace) -> None:
 
 def _samples(options: argparse.Namespace) -> tuple[list[tuple[torch.Tensor, ...]], str]:
     """Inputs and where they come from."""
+    from lowerdeck.cli.on_device import forward_of, random_inputs
+
     expected = forward_of(options.program).inputs
     if not options.inputs:
         return [random_inputs(expected)], "random, as none were given"
