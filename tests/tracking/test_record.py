@@ -162,7 +162,8 @@ class TestRun:
         folder = Path(run.info.artifact_uri.removeprefix("file://"))
         assert folder.is_relative_to(Path.cwd() / "mlflow" / "artifacts")
         assert files_below(folder) == [
-            "classes.csv", "config.yaml", "confusion.csv", "data/README.txt", "explain.html", "firmware.zip",
+            "classes.csv", "config.yaml", "confusion.csv", "data/README.txt", "draws.safetensors", "explain.html",
+            "firmware.zip",
             "layers.csv", "lineage.json", "manifest.json", "metrics.json", "model_explorer.json", "plan.json",
             "plots/confusion_matrix.png", "plots/layers.png",
             "program.pte", "quantization/report.json", "reports/README.txt", "twins/partition_0.tflite",

@@ -21,12 +21,14 @@ PARAMS = """\
 # What is built.
 model: resnet8
 dataset: digits
+task: classification
 quantization: int8
 target: xnnpack_cpu
 flavor: default
 evaluation: default
 gates: none
 firmware: cortex_m # the section
+device: none
 tracking: local
 plugins: []
 overrides:              # single values
