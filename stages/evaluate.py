@@ -1,25 +1,21 @@
 """Stage evaluate: the `.pte` on the evaluation set, compared with the baseline -> build/evaluate/."""
 
-from functools import partial
-
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen import dataset, engine, gates, metrics, task
-from lowerdeck.execution.resolved_config import section
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
     build = fix_arithmetic()
-    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_bundle, host_programs, paths, plans
-    from lowerdeck.config.schema import EvaluationConfig
+    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_bundle, paths, plans
     from lowerdeck.evaluation.gates import check_gates
     from lowerdeck.steps.evaluate import evaluate_delegated, measure, summarize
 
-    resolver, data, judge = section(EvaluationConfig).resolver, dataset.chosen_dataset(build.seed), task.chosen_task()
+    data, judge = dataset.chosen_dataset(build.seed), task.chosen_task()
     reference, samples = baseline.read_baseline()
     further = metrics.FurtherMetrics(reference, samples, data)
-    opener, how = partial(host_programs.open_converted_program, resolver), engine.chosen_engine(build.seed)
-    found = evaluate_delegated(opener, samples, data, reference, judge, how, further.keep)
+    how = engine.chosen_engine(build.seed)
+    found = evaluate_delegated(engine.open_program, samples, data, reference, judge, how, further.keep)
     measured = measure(judge, found, data.structural, further.compute(executed=found.failure is None))
     built = plans.read_plan(), files.read_json(paths.MANIFEST), baseline.read_layers(paths.LAYERS)
     values = summarize(measured.metrics, *built, found.failure, firmware_bundle.read_firmware_failure())

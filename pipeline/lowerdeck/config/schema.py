@@ -216,6 +216,8 @@ class EvaluationConfig(Strict):
     engine: Literal["exact", "reference"] = "exact"
     """What executes Ethos-U's partitions in evaluate: `exact` computes the integers of the reference in batches and is
     much faster, `reference` is the TOSA reference model, one sample at a time."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where the engine `exact` executes partitions; `auto` is a GPU where there is one. The integers are the same."""
     batch_size: Annotated[int, Field(gt=0, le=4096)] = 8
     """Most samples that each process of evaluate executes at once; memory for activations grows with it."""
     cross_check_samples: Annotated[int, Field(ge=0, le=1_000_000)] = 16

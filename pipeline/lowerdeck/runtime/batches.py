@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -10,11 +11,15 @@ import numpy as np
 import torch
 
 from lowerdeck.runtime.floats import FloatProgram
-from lowerdeck.runtime.parallel_map import in_order
+from lowerdeck.runtime.parallel_map import in_order, num_processors
 
 EngineName = Literal["exact", "reference"]
 Label = TypeVar("Label")
+Item = TypeVar("Item")
+Loaded = TypeVar("Loaded")
 Inputs = tuple[torch.Tensor, ...]
+_WORTH_FORKING_S = 1.0
+"""Processes that load samples ahead start only where loading would take longer than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +70,30 @@ class Engine:
         size = max(1, min(size, -(-len(samples) // program.num_processes)))
         batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
-        def execute(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
-            loaded = [load(index) for index in batch]
-            labels, inputs = [label for label, _ in loaded], [values for _, values in loaded]
+        def loaded(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
+            return [load(index) for index in batch]
+
+        def execute(batch: Sequence[int], samples: list[tuple[Label, Inputs]]) -> list[tuple[Label, Inputs]]:
+            labels, inputs = [label for label, _ in samples], [values for _, values in samples]
             if self.name == "reference":
                 return [(label, program.first_call(*values)) for label, values in zip(labels, inputs, strict=True)]
             rows = [row for row, index in enumerate(batch) if index in checked]
             return list(zip(labels, program.calls(inputs, cross_check=rows), strict=True))
 
-        for results in in_order(execute, batches, program.num_processes):
-            yield from results
+        if program.num_processes > 1:
+            for results in in_order(lambda batch: execute(batch, loaded(batch)), batches, program.num_processes):
+                yield from results
+            return
+        for batch, each in zip(batches, _ahead(loaded, batches), strict=True):
+            yield from execute(batch, each)
+
+
+def _ahead(load: Callable[[Item], Loaded], items: Sequence[Item]) -> Iterator[Loaded]:
+    """`load(item)` for every item, in order; where that is slow, by processes that are ahead of the caller."""
+    if not items:
+        return
+    started = time.perf_counter()
+    first = load(items[0])
+    slow = (time.perf_counter() - started) * len(items) > _WORTH_FORKING_S
+    yield first
+    yield from in_order(load, items[1:], num_processors() if slow else 1)
