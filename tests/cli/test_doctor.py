@@ -26,6 +26,30 @@ def test_this_repository_lacks_nothing(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert found["flavor vela"]["found"].startswith("ethos-u-vela ")
     assert found["torch"]["found"] == importlib.metadata.version("torch")
     assert found["workspace"]["ok"]
+    assert "converter for the device" not in found
+    assert "ethos-u-vela" in found
+    assert "ethos-u-vela" not in checks(capsys, "--target", "xnnpack_cpu", exit_status=0)
+
+
+def test_what_a_target_lacks_is_installed_by_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    versions = importlib.metadata.version
+
+    def without_vela(name: str) -> str:
+        if name == "ethos-u-vela":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_vela)
+    found = checks(capsys, "--target", "ethos_u55_128", exit_status=1)
+    assert found["ethos-u-vela"] | {"found": ""} == {
+        "what": "ethos-u-vela",
+        "ok": False,
+        "found": "",
+        "fix": "pip install 'lowerdeck[ethos-u]'",
+    }
 
 
 def test_what_is_missing_has_a_command(
@@ -49,6 +73,18 @@ def test_what_is_missing_has_a_command(
     assert "missing   torchao" in captured.out
     assert "-> pip install 'torchao==0.18.0'" in captured.out
     assert "cannot be built yet: torchao, git, workspace" in captured.err
+
+
+def test_the_day_the_sdk_arrives_is_prepared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    found = checks(capsys, "--target", "neutron_imxrt700", exit_status=0)["converter for the device"]
+    assert found["ok"] is None
+    command, _, rest = found["fix"].partition(", ")
+    page = (REPOSITORY / "docs" / "sdk_day.md").read_text(encoding="utf-8")
+    assert command in page
+    assert "docs/sdk_day.md" in rest
 
 
 def test_another_target_is_checked_with_its_own_flavor(

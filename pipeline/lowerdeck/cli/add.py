@@ -1,4 +1,4 @@
-"""`lowerdeck add`: a model, dataset, metric or target of the user's own."""
+"""`lowerdeck add`: a model, dataset, metric, task, target or device of the user's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     from lowerdeck.workspace.stubs import KINDS
 
-    command = commands.add_parser("add", help="add a model, dataset, metric or target of your own")
+    command = commands.add_parser("add", help="add a model, dataset, metric, task, target or device of your own")
     command.description = (
         "Write a new part: its module in plugins/, its option in conf/ and its test in tests/. It builds as it is; "
         "then edit it."

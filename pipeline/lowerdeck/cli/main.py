@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 from lowerdeck.cli import (
     add,
@@ -68,8 +69,22 @@ def _main(arguments: Sequence[str] | None) -> int:
     return 0
 
 
+class _Version(argparse.Action):
+    """Looks for the version only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from lowerdeck.workspace.contents import installed_version
+
+        print(f"lowerdeck {installed_version()}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
+    parser.add_argument("--version", action=_Version, help="print the version of the installed package and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     workspace.add(commands)
     repro.add(commands)
