@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +94,3 @@ def test_another_target_is_checked_with_its_own_flavor(
     assert "flavor xnnpack_serializer" in checks(capsys, "--target", "xnnpack_cpu", exit_status=1)
     assert main.main(["doctor", "--target", "xnnpak_cpu"]) == 1
     assert "did you mean 'xnnpack_cpu'" in capsys.readouterr().err
-
-
-def test_bash_completes_commands_and_their_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["completion", "bash"]) == 0
-    script = tmp_path / "completion.sh"
-    script.write_text(
-        capsys.readouterr().out + 'COMP_WORDS=(lowerdeck doc); COMP_CWORD=1; _shtab_lowerdeck; echo "$COMPREPLY"\n'
-    )
-    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "doctor"

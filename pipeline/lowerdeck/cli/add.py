@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.cli.completion import complete_with
+
 PARAMS = Path("params.yaml")
 
 
@@ -20,7 +22,8 @@ def add(commands: Any) -> None:
     )
     command.add_argument("kind", choices=sorted(KINDS), metavar="KIND", help=", ".join(sorted(KINDS)))
     command.add_argument("name", metavar="NAME", help="of the option and of the module, e.g. my_net")
-    command.add_argument("--like", metavar="OPTION", help="for a target: the option to begin with")
+    like = command.add_argument("--like", metavar="OPTION", help="for a target: the option to begin with")
+    complete_with(like, "conf --names target")
     command.add_argument("--use", action="store_true", help="choose it in params.yaml, too")
     command.set_defaults(run=_add)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.completion import complete_with
 from lowerdeck.contracts.errors import LowerdeckError
 
 if TYPE_CHECKING:
@@ -41,9 +42,10 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "doctor", help="check what a target needs and has; exit with 1 if something is missing"
     )
-    command.add_argument(
+    target = command.add_argument(
         "--target", metavar="OPTION", help="of conf/target (default: the one that params.yaml chooses)"
     )
+    complete_with(target, "conf --names target")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_doctor)
 

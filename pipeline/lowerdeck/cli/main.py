@@ -16,6 +16,7 @@ from lowerdeck.cli import (
     check_runtime,
     clean,
     compare,
+    completion,
     conf,
     devices,
     doctor,
@@ -111,9 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
     ui.set_defaults(run=_ui)
-    completion = commands.add_parser("completion", help="print the completion of this command for a shell")
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    completion.set_defaults(run=_completion)
+    completion.add(commands, _parser)
     template = commands.add_parser("plots-template", help="make `dvc plots show` work without a network in this clone")
     template.set_defaults(run=_plots_template)
     return parser
@@ -132,7 +131,10 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "(arrays are passed unchanged; images are converted to the integers that the manifest describes)",
     )
     run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
-    run.add_argument("--on", metavar="DEVICE", help="execute it on this device (`lowerdeck devices` lists them)")
+    device = run.add_argument(
+        "--on", metavar="DEVICE", help="execute it on this device (`lowerdeck devices` lists them)"
+    )
+    completion.complete_with(device, "conf --names device")
     run.add_argument("--method", default="forward", help="method to execute (default: %(default)s)")
     run.add_argument(
         "--resolver",
@@ -171,12 +173,6 @@ def _run(options: argparse.Namespace) -> None:
         std=options.std,
     )
     print("\n".join(describe(options.program, executed)))
-
-
-def _completion(options: argparse.Namespace) -> None:
-    import shtab
-
-    print(shtab.complete(_parser(), options.shell))
 
 
 def _report(options: argparse.Namespace) -> None:
