@@ -76,7 +76,9 @@ class TosaTwin:
         try:
             import tosa_reference_model
         except ImportError as error:
-            raise LowerdeckError(f"TOSA host twins need tosa-tools, `pip install tosa-tools`: {error}") from error
+            raise LowerdeckError(
+                f"TOSA host twins need tosa-tools, `pip install 'lowerdeck[ethos-u]'`: {error}"
+            ) from error
         self._model = tosa_reference_model
         self._graph = graph
         self._inputs, self._outputs = read_ports(graph)

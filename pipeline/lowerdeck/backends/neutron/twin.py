@@ -252,7 +252,9 @@ def _litert_interpreter(model: bytes, resolver: str, num_threads: int, **options
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError as error:
-        raise LowerdeckError(f"Neutron's host twins need LiteRT, `pip install ai-edge-litert`: {error}") from error
+        raise LowerdeckError(
+            f"Neutron's host twins need LiteRT, `pip install 'lowerdeck[neutron]'`: {error}"
+        ) from error
     try:
         interpreter = Interpreter(
             model_content=model,

@@ -56,7 +56,9 @@ def _executed(model: bytes, operands: Sequence[Numbers], operator: Operator) -> 
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError as error:
-        raise LowerdeckError(f"Neutron's host twins need LiteRT, `pip install ai-edge-litert`: {error}") from error
+        raise LowerdeckError(
+            f"Neutron's host twins need LiteRT, `pip install 'lowerdeck[neutron]'`: {error}"
+        ) from error
     try:
         kernels = OpResolverType[_RESOLVERS[operator.kernels]]
         interpreter = Interpreter(model_content=model, num_threads=1, experimental_op_resolver_type=kernels)
