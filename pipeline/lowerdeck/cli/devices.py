@@ -115,7 +115,8 @@ def _check(options: argparse.Namespace) -> None:
 
     from lowerdeck.cli.on_device import open_device, report
     from lowerdeck.devices.self_test import expected
-    from lowerdeck.steps.measure import Settings, measure
+    from lowerdeck.steps.measure import measure
+    from lowerdeck.steps.measurement import Settings
 
     place, config = open_device(options.name)
     if lacking := place.describe().missing:
