@@ -130,7 +130,7 @@ def test_a_compiled_runner_is_sent_once(board: linux_ssh.Options, runner: Path, 
 def test_a_board_that_is_full_says_so(board: linux_ssh.Options, runner: Path, tmp_path: Path) -> None:
     full = with_options(board, runner=str(runner), ssh=str(tmp_path / "ssh"))
     (tmp_path / "ssh").write_text(
-        '#!/bin/sh\ncase "$*" in *tar*) cat > /dev/null; echo tar: No space left on device >&2; exit 2;; *) exit 97;; esac'
+        '#!/bin/sh\ncase "$*" in *tar*) cat > /dev/null; echo No space left on device >&2; exit 2;; esac; exit 97'
     )
     (tmp_path / "ssh").chmod(0o755)
     with pytest.raises(DeviceError, match=r"(?s)ended with status 2; .*No space left on device"):
@@ -143,8 +143,8 @@ def test_a_cross_compiled_runner_for_aarch64(board: linux_ssh.Options, home: Pat
     wheel, compiler, emulator = os.environ.get("AARCH64_WHEEL"), "aarch64-linux-gnu-g++-12", "qemu-aarch64-static"
     if wheel is None or not shutil.which(compiler) or not shutil.which(emulator):
         pytest.skip(
-            "apt-get install g++-12-aarch64-linux-gnu qemu-user-static; AARCH64_WHEEL=$(pip download -q --no-deps -d /tmp "
-            "--only-binary=:all: --platform manylinux_2_28_aarch64 executorch==1.5.1 && ls /tmp/executorch-1.5.1-*aarch64.whl)"
+            "apt-get install g++-12-aarch64-linux-gnu qemu-user-static; pip download --no-deps --only-binary=:all: "
+            "--platform manylinux_2_28_aarch64 executorch==1.5.1; AARCH64_WHEEL=the file that this makes"
         )
     made = native.build([compiler], Path(wheel), tmp_path / "runner")
     emulated = with_options(board, runner=str(made), launcher=[emulator, "-L", "/usr/aarch64-linux-gnu"], emulated=True)

@@ -99,18 +99,17 @@ def _unpacked(sdk: Path, folder: Path) -> Path:
     if sdk.suffix == ".whl":
         try:
             with zipfile.ZipFile(sdk) as wheel:
-                names = [
-                    name for name in wheel.namelist() if name.startswith(("executorch/include/", "executorch/lib/"))
-                ]
-                wheel.extractall(folder, names)
+                for name in wheel.namelist():
+                    if name.startswith(("executorch/include/", "executorch/lib/")):
+                        wheel.extract(name, folder)
         except (OSError, zipfile.BadZipFile) as error:
             raise LowerdeckError(f"{sdk} is no wheel that can be read: {error}") from error
         sdk = folder / "executorch"
     lacking = [f"lib{name}.so" for name in _LIBRARIES if not (sdk / "lib" / f"lib{name}.so").is_file()]
     if lacking or not (sdk / "include").is_dir():
         raise LowerdeckError(
-            f"{sdk} has no C++ SDK of ExecuTorch 1.5 (lacking: {', '.join(lacking) or 'include'}). Get the wheel for the "
-            "board's processor: pip download --no-deps --only-binary=:all: --platform manylinux_2_28_aarch64 "
+            f"{sdk} has no C++ SDK of ExecuTorch 1.5 (lacking: {', '.join(lacking) or 'include'}). Get the wheel for "
+            "the board's processor: pip download --no-deps --only-binary=:all: --platform manylinux_2_28_aarch64 "
             "executorch==1.5.1"
         )
     return sdk
