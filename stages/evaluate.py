@@ -18,7 +18,7 @@ def main() -> None:
     found = evaluate_delegated(engine.open_program, samples, data, reference, judge, how, further.keep)
     measured = measure(judge, found, data.structural, further.compute(executed=found.failure is None))
     built = plans.read_plan(), files.read_json(paths.MANIFEST), baseline.read_layers(paths.LAYERS)
-    values = summarize(measured.metrics, *built, found.failure, firmware_bundle.read_firmware_failure())
+    values = summarize(measured.metrics, *built, found.failure, *firmware_bundle.read_firmware())
     evaluation_results.write_evaluation(values, measured, [data.evaluation.digest(sample) for sample in samples])
     check_gates(gates.chosen_gates(), values)  # last, so that metrics that miss a gate are written too
 

@@ -83,7 +83,7 @@ def test_estimates_name_their_compiler() -> None:
         build(label, {"estimated_total_cycles": cycles, **share("", 0.9, 0.8, 0.95).metrics})
         for label, cycles in (("a", 2.0), ("b", 1.0))
     ]
-    assert said(builds, "accuracy,cycles")[-1] == "Among these, b has the lowest total cycles (estimate) c, 1."
+    assert said(builds, "accuracy,cycles")[-1] == "Among these, b has the lowest total cycles (estimated by c), 1."
 
 
 def test_what_is_measured_names_no_samples() -> None:

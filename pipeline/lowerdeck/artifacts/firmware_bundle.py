@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping
+from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, replace_folder, write_bytes, write_json
@@ -33,17 +35,19 @@ def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> st
             entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that everybody may read
             archive.writestr(entry, content)
     write_bytes(paths.FIRMWARE_ZIP, buffer.getvalue())
-    write_json(paths.FIRMWARE_STATUS, {"failure": failure})
+    budget = json.loads(files["metadata.json"]).get("memory_budget") if "metadata.json" in files else None
+    write_json(paths.FIRMWARE_STATUS, {"failure": failure, "memory_budget": budget and budget["metrics"]})
     if failure is not None:
         return f"there is no bundle for this program: {failure}"
-    return f"{len(files)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}"
+    made = f"{len(files)} files in {paths.FIRMWARE} and {paths.FIRMWARE_ZIP}"
+    return "\nfirmware: ".join([made, *(budget["lines"] if budget else ())])
 
 
-def read_firmware_failure() -> str | None:
-    """Why the bundle could not be made; None where it was.
+def read_firmware() -> tuple[str | None, dict[str, Any] | None]:
+    """Why the bundle could not be made, None where it was; and the metrics of the memory budget, None without one.
 
     Raises:
         LowerdeckError: the stage firmware has not run.
     """
-    failure: str | None = read_json(paths.FIRMWARE_STATUS)["failure"]
-    return failure
+    status = read_json(paths.FIRMWARE_STATUS)
+    return status["failure"], status.get("memory_budget")

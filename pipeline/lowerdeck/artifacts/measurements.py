@@ -10,7 +10,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from lowerdeck.steps.measure import Measurement
+    from lowerdeck.steps.measurement import Measurement
 
 
 def write_measurement(metrics: Mapping[str, Any], measurement: Measurement | None, digests: list[str]) -> None:
@@ -47,6 +47,7 @@ def described(measurement: Measurement) -> dict[str, Any]:
     image = measurement.image
     return {
         "device": measurement.device,
+        "board": measurement.board,
         "title": measurement.title,
         "provenance": measurement.provenance.by(measurement.device),
         "program_sha256": measurement.program_sha256,

@@ -64,6 +64,7 @@ def execution(answer: bytes, log: str, what: str) -> Execution:
             latencies_ms=[float(nanoseconds) / 1e6 for nanoseconds in head["latencies_ns"]],
             metrics={str(name): float(value) for name, value in head["metrics"].items()},
             etdump=content[place:] or None,
+            program_sha256=str(head["program_sha256"]),
             log=log,
             notes=(f"executed by {head['runtime']}",),
         )

@@ -7,6 +7,7 @@ all samples, then the ETDump. devices/wheel.py writes the one and reads the othe
 The exit code is 0 on success and 1, with a message on standard error, where the runtime reports an error.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -65,6 +66,7 @@ def _execute(described: dict[str, Any], data: bytes, request: BinaryIO, answer: 
         "outputs": [[_described(tensor) for tensor in sample] for sample in outputs],
         "latencies_ns": latencies_ns,
         "metrics": metrics,
+        "program_sha256": hashlib.sha256(data).hexdigest(),
         "runtime": f"executorch {importlib.metadata.version('executorch')}, {platform.machine()}",
         "etdump_bytes": len(etdump),
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowerdeck.firmware.header import Placement, c_header
+from lowerdeck.firmware.memory_budget import memory_budget, parts_of
 from lowerdeck.firmware.metadata import FORMAT, Target, describe
 from lowerdeck.firmware.operators import selected_operators
 from lowerdeck.firmware.readme import failed_readme, readme
@@ -42,6 +44,9 @@ def bundle(
         mismatches: What the program computes otherwise than the quantized model, one line each.
     """
     metadata = describe(program, manifest, vector, target, placement, structural, mismatches)
+    if target.memories:
+        budget = memory_budget(parts_of(metadata), target.memories, banked=target.banked_memory_planning)
+        metadata["memory_budget"] = {"lines": list(budget.lines()), "metrics": budget.metrics()}
     metadata["data_files"] = sorted(data_files or {})
     metadata["kernel_selection"] = KERNEL_SELECTION if kernel_selection is not None else None
     metadata["test_vector"]["bundled_program"] = BUNDLED_PROGRAM
@@ -68,7 +73,7 @@ def failed_bundle(target: Target, failure: str) -> dict[str, bytes]:
         target: The target of the program.
         failure: Why there is no bundle.
     """
-    metadata = {"format": FORMAT, "target": vars(target), "failure": failure}
+    metadata = {"format": FORMAT, "target": dataclasses.asdict(target), "failure": failure}
     return {README: failed_readme(target.name, failure).encode(), METADATA: _json(metadata)}
 
 

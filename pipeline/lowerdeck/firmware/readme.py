@@ -55,6 +55,9 @@ def _paragraphs(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield "## Delegates and operators"
     yield "\n".join(_registration(metadata))
     yield from _memory(metadata["memory"])
+    if "memory_budget" in metadata:
+        yield "In the memories that the target names:"
+        yield "\n".join(f"- {line}" for line in metadata["memory_budget"]["lines"])
     yield from _check(metadata)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL, Provenance
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
@@ -188,8 +189,8 @@ def estimates(metrics: Mapping[str, Any], flavor: str) -> list[tuple[str, str]]:
 
 def estimate(key: str, value: Any, flavor: str) -> tuple[str, str]:
     """One estimate of the compiler, marked as such."""
-    author = flavor.capitalize() if flavor.isalpha() else flavor
-    return _readable_name(key), f"{_quantity(key, value)} ({author}'s estimate)"
+    author = OWN_TOOL if key.startswith(OWN_ESTIMATES) else flavor.capitalize() if flavor.isalpha() else flavor
+    return _readable_name(key), f"{_quantity(key, value)} ({Provenance.ESTIMATED.by(author)})"
 
 
 def _main_estimates(metrics: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
+from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.compilation import naming_failed_partition
@@ -74,6 +75,7 @@ def convert(
     backend: Backend,
     workdir: Path,
     faulty: Mapping[str, Reason] = MappingProxyType({}),
+    banks: Sequence[Memory] = (),
 ) -> Converted:
     """Lower an edge program according to `plan`.
 
@@ -83,6 +85,8 @@ def convert(
         backend: The backend that partition used.
         workdir: Empty folder for the converter's files.
         faulty: Nodes that the delegate computes wrongly or does not compile; `plan` keeps them on the CPU.
+        banks: Memories to plan activations into, one arena each, in order of preference; empty for one arena without a
+            bound.
 
     Raises:
         PartitionCompilationError: a partition was not compiled.
@@ -107,7 +111,7 @@ def convert(
         if lowering.replace_kernels is not None:
             lowered = lowering.replace_kernels(lowered)
         store_initial_state(lowered.exported_program())
-        executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
+        executorch_program = _planned(lowered, lowering.executorch_config or ExecutorchBackendConfig(), banks)
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
         raise ConversionError(
@@ -129,6 +133,34 @@ def convert(
         reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
         replaced=replaced,
     )
+
+
+def _planned(
+    lowered: EdgeProgramManager, config: ExecutorchBackendConfig, banks: Sequence[Memory]
+) -> ExecutorchProgramManager:
+    """The program with its memory planned into `banks`, where there are any.
+
+    Raises:
+        ConversionError: they have no room for it.
+    """
+    if not banks:
+        return lowered.to_executorch(config)
+    from executorch.exir.banked_memory_planning import (
+        Bank,
+        BankPlacementError,
+        TargetMemoryMap,
+        banked_memory_planning_pass,
+    )
+
+    arenas = [Bank(bank.name, bank.room_bytes, mem_id) for mem_id, bank in enumerate(banks, start=1)]
+    planning = banked_memory_planning_pass(TargetMemoryMap(arenas))
+    try:
+        return lowered.to_executorch(replace(config, memory_planning_pass=planning))
+    except BankPlacementError as error:
+        raise ConversionError(
+            f"activations do not fit into target.memories: {error}\nLet another memory hold `planned`, lower its "
+            "reserved_bytes, or build a smaller model"
+        ) from error
 
 
 def _data_files(manager: ExecutorchProgramManager) -> dict[str, bytes]:

@@ -233,6 +233,7 @@ def summarize(
     layers: Sequence[LayerMetrics] = (),
     execution_failure: str | None = None,
     bundle_failure: str | None = None,
+    memory_budget: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All metrics of a build, with names that end in their unit, except for fractions and counts.
 
@@ -243,6 +244,7 @@ def summarize(
         layers: Metrics of layers, worst first.
         execution_failure: Why this host could not execute the `.pte`; None where it did.
         bundle_failure: Why there is no firmware bundle; None where there is one.
+        memory_budget: How the program fills the target's memories; None where they are unknown.
     """
     metrics: dict[str, Any] = dict(measured)
     if layers:
@@ -259,4 +261,5 @@ def summarize(
         "program_bytes": manifest["program"]["bytes"],
         "planned_memory_bytes": manifest["planned_memory_bytes"],
     }
-    return metrics | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}
+    estimates = {**manifest["estimates"], **(memory_budget or {})}
+    return metrics | {f"estimated_{name}": value for name, value in estimates.items()}

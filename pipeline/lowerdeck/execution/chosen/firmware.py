@@ -17,7 +17,14 @@ def firmware_target() -> Target:
     from lowerdeck.firmware.metadata import Target
 
     target = section(TargetConfig)
-    return Target(name=target.name, backend=target.backend, device=target.device, options=target.options)
+    return Target(
+        name=target.name,
+        backend=target.backend,
+        device=target.device,
+        options=target.options,
+        memories=target.memories,
+        banked_memory_planning=target.banked_memory_planning,
+    )
 
 
 def firmware_placement() -> Placement:
