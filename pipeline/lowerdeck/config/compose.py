@@ -313,6 +313,10 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     model_options = options(model_source.Options, config.model.options, "model.options", {})
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options", {})
     task_options = options(task.Options, config.task.options, "task.options", {})
+    if task_options is not None:
+        nested, nested_problems = _nested(task, task_options, config.build.plugins)
+        task_options = dataclasses.replace(task_options, **nested)
+        problems += nested_problems
     advice = backend_class.unsupported_options
     device = options(backend_class.device_type, config.target.device, "target.device", advice)
     target_options = options(backend_class.options_type, config.target.options, "target.options", advice)
@@ -398,6 +402,21 @@ def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], lis
         message = f"its runtime has no {needed}, which programs for {config.target.name} need; it has: "
         problems.append(Problem("device", message + (", ".join(offered) or "no delegates"), device.name))
     return changed, problems
+
+
+def _nested(task: Task, options: Any, plugins: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The complete values of a task's options that are plug points, and what is wrong with them."""
+    values, problems = {}, list[Problem]()
+    for key, package in getattr(task, "NESTED", {}).items():
+        given = dict(getattr(options, key))
+        name, prefix = given.pop("name", None), f"task.options.{key}"
+        if not isinstance(name, str):
+            problems.append(unknown(f"{prefix}.name", "has to be the name of a module", name, package.available()))
+        elif (module := _found(problems, f"{prefix}.name", package, name, plugins)) is not None:
+            chosen, found = validate(module.Options, given, prefix)
+            problems += found
+            values |= {} if chosen is None else {key: {"name": name, **dataclasses.asdict(chosen)}}
+    return values, problems
 
 
 def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 
-TARGET_KINDS = ("class", "array", "mask")
-"""Kinds of targets: a class index, an array of any shape (`array`), or one class index for every pixel (`mask`)."""
+TARGET_KINDS = ("class", "array", "mask", "boxes")
+"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`), or
+contracts.detection.Boxes (`boxes`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,9 @@ class Split(Protocol):
         """Return `self[index].digest` without decoding or preprocessing the sample."""
         ...
 
+    # A split may define `origin(index)`, the file or row of a sample for messages, and `target(index)`, which returns
+    # `self[index].expected` without the inputs: export then checks all targets of the evaluation samples.
+
 
 def finite_sample(split: Split, index: int) -> Sample:
     """Sample `index` of a split.
@@ -79,6 +83,19 @@ class Dataset(Protocol):
     evaluation: Split
     training: Split | None
     """Samples for quantization-aware training; None to use the calibration samples."""
+
+    # A dataset may define `class_names`, the names of the classes in the order of their indices, and `preprocessing`,
+    # what was done to a stored sample before it became the model's input, as plain values for the firmware bundle.
+
+
+def class_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names of a dataset's classes; empty where it has none."""
+    return tuple(getattr(dataset, "class_names", ()))
+
+
+def described_preprocessing(dataset: Dataset) -> Mapping[str, Any] | None:
+    """What was done to a stored sample before it became the model's input; None where the dataset does not say."""
+    return getattr(dataset, "preprocessing", None)
 
 
 class DatasetSource(Protocol):

@@ -82,6 +82,8 @@ class Task(Protocol):
         ...
 
     # A task may define
+    # - `NESTED`: options that are plug points themselves, by name: the package with the modules. Such an option is a
+    #   mapping with the key `name`, a module of the package or one of a plug-in, and the fields of its `Options`;
     # - `agreement(options, records, other)`: on which samples two programs say the same, bool [n]. `record` of such a
     #   task is also called with the target None, and returns what needs no target;
     # - `units(options, records)`: the number of the unit of every sample, int64 [n], from 0. Units are resampled as a
