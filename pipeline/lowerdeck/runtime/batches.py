@@ -47,14 +47,15 @@ class Engine:
         return f"{program.program.batch_executor()}{checked}"
 
     def executed(
-        self, program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Inputs]]
+        self, program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Sequence[Inputs]]]
     ) -> Iterator[tuple[Label, Inputs]]:
         """The program's float32 outputs for every sample, in order; at most one batch per process is in memory.
 
         Args:
             program: The program, which starts from its initial state for every sample.
             samples: Numbers of the samples.
-            load: Returns what belongs to a sample, and its inputs. It may run in a forked process.
+            load: Returns what belongs to a sample, and the inputs of all its calls: several where it is a stream. It
+                may run in a forked process.
 
         Raises:
             LowerdeckError: an operator failed, or the reference computes something else than the exact executor.
@@ -67,11 +68,33 @@ class Engine:
 
         def execute(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
             loaded = [load(index) for index in batch]
-            labels, inputs = [label for label, _ in loaded], [values for _, values in loaded]
-            if self.name == "reference":
-                return [(label, program.first_call(*values)) for label, values in zip(labels, inputs, strict=True)]
+            labels, samples = [label for label, _ in loaded], [calls for _, calls in loaded]
             rows = [row for row, index in enumerate(batch) if index in checked]
-            return list(zip(labels, program.calls(inputs, cross_check=rows), strict=True))
+            if all(len(calls) == 1 for calls in samples) and self.name == "exact":
+                return list(zip(labels, program.calls([calls[0] for calls in samples], cross_check=rows), strict=True))
+            outputs = [
+                self._stream(program, calls, row in rows) if len(calls) > 1 else program.first_call(*calls[0])
+                for row, calls in enumerate(samples)
+            ]
+            return list(zip(labels, outputs, strict=True))
 
         for results in in_order(execute, batches, program.num_processes):
             yield from results
+
+    def _stream(self, program: FloatProgram, calls: Sequence[Inputs], is_checked: bool) -> Inputs:
+        """All calls of one sample, one after the other, or in batches where no call depends on those before it."""
+        program.program.reset()
+        if self.name == "reference" or program.program.has_state:
+            return as_one([program(*inputs) for inputs in calls])
+        outputs: list[Inputs] = []
+        for start in range(0, len(calls), self.batch_size):
+            check = (0,) if is_checked and start == 0 else ()
+            outputs += program.calls(calls[start : start + self.batch_size], cross_check=check)
+        return as_one(outputs)
+
+
+def as_one(calls: Sequence[Inputs]) -> Inputs:
+    """What a program returns for all calls of a sample: [1 x ...] for one call, [1 x calls x ...] for a stream."""
+    if len(calls) == 1:
+        return calls[0]
+    return tuple(torch.stack(outputs, dim=min(1, outputs[0].dim())) for outputs in zip(*calls, strict=True))
