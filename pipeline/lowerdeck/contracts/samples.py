@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 
-TARGET_KINDS = ("class", "array", "mask", "boxes")
-"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`), or
-contracts.detection.Boxes (`boxes`)."""
+TARGET_KINDS = ("class", "array", "mask", "boxes", "events")
+"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`),
+contracts.detection.Boxes (`boxes`), or the times at which something happens in a stream (`events`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,8 @@ class Sample:
     """One example, preprocessed for the model."""
 
     inputs: tuple[torch.Tensor, ...]
-    """The model's inputs in order, each with its batch dimension, e.g. (float32 [1 x c x h x w],)."""
+    """The model's inputs in order, each with its batch dimension, e.g. (float32 [1 x c x h x w],). Of a stream they
+    are those of the first call."""
     label: int | None
     """Class index, or None where the dataset has no labels."""
     digest: str
@@ -30,6 +31,13 @@ class Sample:
     target: Any = None
     """What a task compares the outputs with where it is no class index: a NumPy array of any shape, or a mapping of
     named arrays; None where `label` says all."""
+    following: tuple[tuple[torch.Tensor, ...], ...] = ()
+    """The inputs of the calls after the first one, where the sample is a stream: state lasts from call to call."""
+
+    @property
+    def calls(self) -> tuple[tuple[torch.Tensor, ...], ...]:
+        """The inputs of all calls; one where the sample is no stream."""
+        return (self.inputs, *self.following)
 
     @property
     def expected(self) -> Any:
@@ -61,7 +69,7 @@ def finite_sample(split: Split, index: int) -> Sample:
         LowerdeckError: it has NaN or infinite values, which would make every range and metric meaningless.
     """
     sample = split[index]
-    for number, tensor in enumerate(sample.inputs):
+    for number, tensor in ((number, tensor) for call in sample.calls for number, tensor in enumerate(call)):
         if tensor.is_floating_point() and (count := int((~tensor.isfinite()).sum())):
             origin = getattr(split, "origin", None)
             place = f" ({origin(index)})" if origin is not None else ""
