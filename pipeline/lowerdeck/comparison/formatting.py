@@ -8,9 +8,14 @@ from lowerdeck.comparison.columns import Column, Kind
 
 _SPELLINGS = {
     "macs": "MACs", "sram": "SRAM", "flash": "flash", "dram": "DRAM", "npu": "NPU", "cpu": "CPU", "sqnr": "SQNR",
-    "lsb": "LSB", "shram": "SHRAM",
+    "lsb": "LSB", "shram": "SHRAM", "ram": "RAM",
 }  # fmt: skip
-_TITLES = {"program_bytes": "size", "planned_memory_bytes": "planned memory", "crossing_bytes": "across boundaries"}
+_TITLES = {
+    "program_bytes": "size",
+    "ram_bytes": "RAM",
+    "planned_memory_bytes": "planned memory",
+    "crossing_bytes": "across boundaries",
+}
 _UNITS = {"_bytes": "bytes", "_ms": "ms", "_db": "dB"}
 
 
