@@ -392,6 +392,18 @@ class TrackingConfig(Strict):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareConfig(Strict):
+    """How `lowerdeck compare` chooses; no build depends on it."""
+
+    objective: Annotated[list[Name], Field(min_length=1)] = field(
+        default_factory=lambda: ["quality", "ram", "time", "size"]
+    )
+    """Metrics that decide which build to ship on a target, the most important first: `METRIC[:max|:min[:TOLERANCE]]`.
+    Each leaves out the builds that are worse than the best by more than noise, or by more than the tolerance, and the
+    next one decides among the rest. `quality` is the first metric of the task; docs/compare.md has the other names."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildConfig(Strict):
     """Settings of the whole build."""
 
@@ -420,10 +432,11 @@ class Config(Strict):
     firmware: FirmwareConfig
     device: DeviceConfig = field(default_factory=lambda: DeviceConfig(name="none"))
     tracking: TrackingConfig
+    compare: CompareConfig = field(default_factory=CompareConfig)
 
 
 GROUPS = (
     *("model", "dataset", "task", "quantization", "target", "flavor"),
     *("evaluation", "gates", "firmware", "device", "tracking"),
 )
-"""Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""
+"""Sections that are chosen as an option of conf/GROUP; `build` and `compare` are written in conf/config.yaml itself."""

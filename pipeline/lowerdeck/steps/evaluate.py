@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -281,7 +282,28 @@ def summarize(
     metrics |= compiled_transposes(metrics, [partition["transposes"] for partition in manifest["partitions"]])
     metrics |= {
         "program_bytes": manifest["program"]["bytes"],
+        "program_sha256": _identity(manifest),
         "planned_memory_bytes": manifest["planned_memory_bytes"],
+        **_working_memory(manifest["working_memory"]),
     }
     estimates = {**manifest["estimates"], **(memory_budget or {})}
     return metrics | {f"estimated_{name}": value for name, value in estimates.items()}
+
+
+def _identity(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the program, or over the program and the data files that it reads beside itself."""
+    program, data_files = str(manifest["program"]["sha256"]), manifest["data_files"]
+    if not data_files:
+        return program
+    parts = [program, *(f"{name} {file['sha256']}" for name, file in sorted(data_files.items()))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _working_memory(memory: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All RAM as metrics: what is known, and what is not, in words; nothing where it was not counted."""
+    if memory is None:
+        return {}
+    metrics = {"ram_bytes": memory["known_bytes"], "method_allocator_bytes": memory["method_allocator_bytes"]}
+    if memory["scratch_bytes"] is not None:
+        metrics["scratch_bytes"] = memory["scratch_bytes"]
+    return metrics | ({"ram_unknown": " and ".join(memory["unknown"])} if memory["unknown"] else {})
