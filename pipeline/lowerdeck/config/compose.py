@@ -313,10 +313,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     model_options = options(model_source.Options, config.model.options, "model.options", {})
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options", {})
     task_options = options(task.Options, config.task.options, "task.options", {})
-    if task_options is not None:
-        nested, nested_problems = _nested(task, task_options, config.build.plugins)
-        task_options = dataclasses.replace(task_options, **nested)
-        problems += nested_problems
+    task_options = _with_nested(problems, task, task_options, config.build.plugins)
     advice = backend_class.unsupported_options
     device = options(backend_class.device_type, config.target.device, "target.device", advice)
     target_options = options(backend_class.options_type, config.target.options, "target.options", advice)
@@ -404,10 +401,10 @@ def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], lis
     return changed, problems
 
 
-def _nested(task: Task, options: Any, plugins: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The complete values of a task's options that are plug points, and what is wrong with them."""
-    values, problems = {}, list[Problem]()
-    for key, package in getattr(task, "NESTED", {}).items():
+def _with_nested(problems: list[Problem], task: Task, options: Any, plugins: Sequence[str]) -> Any:
+    """A task's options with those completed that are plug points; what is wrong with them is added to `problems`."""
+    values = {}
+    for key, package in getattr(task, "NESTED", {}).items() if options is not None else ():
         given = dict(getattr(options, key))
         name, prefix = given.pop("name", None), f"task.options.{key}"
         if not isinstance(name, str):
@@ -416,7 +413,7 @@ def _nested(task: Task, options: Any, plugins: Sequence[str]) -> tuple[dict[str,
             chosen, found = validate(module.Options, given, prefix)
             problems += found
             values |= {} if chosen is None else {key: {"name": name, **dataclasses.asdict(chosen)}}
-    return values, problems
+    return dataclasses.replace(options, **values) if values else options
 
 
 def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: Any) -> None:

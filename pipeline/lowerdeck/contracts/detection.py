@@ -39,7 +39,7 @@ class Detections:
 
 
 class Decoder(Protocol):
-    """A module `pipeline/lowerdeck/tasks/decoders/NAME.py`, or one of a plug-in, chosen by `task.options.decoder.name`."""
+    """A module `pipeline/lowerdeck/tasks/decoders/NAME.py`, or one of a plug-in, as `task.options.decoder` names it."""
 
     Options: type
     """Frozen keyword-only dataclass that validates the other keys of `task.options.decoder`."""

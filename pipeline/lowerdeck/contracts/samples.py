@@ -139,3 +139,5 @@ class ModelSource(Protocol):
     def build(self, options: Any, weights: str | None) -> torch.nn.Module:
         """Return the model in eval mode with its weights loaded."""
         ...
+
+    # A source may define `class_names(options, weights)`, the names of the classes that come with the weights.

@@ -1,4 +1,4 @@
-"""Where an image, its mask and its boxes come to lie in the model's input: cropped, stretched or with bars beside it."""
+"""Where an image, its mask and its boxes lie in the model's input: cropped, stretched or with bars beside it."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from lowerdeck.firmware.memory_budget import memory_budget, parts_of
 from lowerdeck.firmware.metadata import FORMAT, Target, describe
 from lowerdeck.firmware.operators import selected_operators
 from lowerdeck.firmware.readme import failed_readme, readme
+from lowerdeck.firmware.sample_format import SampleFormat
 from lowerdeck.firmware.vector import TestVector, bundled_program
 
 METADATA, KERNEL_SELECTION, OPERATORS = "metadata.json", "kernel_selection.c", "selected_operators.yaml"
@@ -29,6 +30,7 @@ def bundle(
     kernel_selection: bytes | None = None,
     structural: bool = False,
     mismatches: Sequence[str] = (),
+    sample_format: SampleFormat | None = None,
 ) -> dict[str, bytes]:
     """The files of the bundle, whose bytes depend on the arguments alone.
 
@@ -42,13 +44,16 @@ def bundle(
         kernel_selection: C source that names the NPU's kernels to link, where the converter wrote one.
         structural: Whether the vector's sample is random.
         mismatches: What the program computes otherwise than the quantized model, one line each.
+        sample_format: The preprocessing of samples and the names of classes.
     """
+    said = {} if sample_format is None else sample_format.files()
     metadata = describe(program, manifest, vector, target, placement, structural, mismatches)
     if target.memories:
         budget = memory_budget(parts_of(metadata), target.memories, banked=target.banked_memory_planning)
         metadata["memory_budget"] = {"lines": list(budget.lines()), "metrics": budget.metrics()}
     metadata["data_files"] = sorted(data_files or {})
     metadata["kernel_selection"] = KERNEL_SELECTION if kernel_selection is not None else None
+    metadata["sample_format"] = sorted(said)
     metadata["test_vector"]["bundled_program"] = BUNDLED_PROGRAM
     files = {
         PROGRAM: program,
@@ -56,6 +61,7 @@ def bundle(
         OPERATORS: selected_operators(program),
         BUNDLED_PROGRAM: bundled_program(program, vector),
         **vector.files(),
+        **said,
         **(data_files or {}),
     }
     if kernel_selection is not None:

@@ -105,6 +105,11 @@ def _tensors(metadata: Mapping[str, Any]) -> Iterator[str]:
     if constants := ", ".join(f"`{name}`" for name in metadata["program"]["constant_methods"]):
         explanation += f"\nThe program answers the same by its methods without inputs: {constants}."
     yield explanation
+    if metadata["sample_format"]:
+        yield (
+            f"{' and '.join(f'`{name}`' for name in metadata['sample_format'])} hold what was done to a stored sample "
+            "before it became the input (size, scale, mean, deviation ...), and the names of the classes by index."
+        )
 
 
 def _registration(metadata: Mapping[str, Any]) -> Iterator[str]:

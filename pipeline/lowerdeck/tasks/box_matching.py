@@ -5,7 +5,8 @@ Source: pycocotools.cocoeval, `evaluateImg` and `accumulate`, for all areas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,17 +71,29 @@ def average_precisions(records: Mapping[str, Any], label: int, weights: Floats) 
         label: The class.
         weights: float64 [b x n], how often each image counts.
     """
+    return _of_class(records, label, weights, _areas, len(IOU_THRESHOLDS))
+
+
+def precisions_50(records: Mapping[str, Any], label: int, weights: Floats) -> Floats:
+    """Precision of one class at RECALLS and an IoU of 0.5, float64 [b x recalls]; NaN without an object."""
+    return _of_class(records, label, weights, functools.partial(_precisions, 0), len(RECALLS))
+
+
+def _of_class(
+    records: Mapping[str, Any], label: int, weights: Floats, read: Callable[..., Floats], width: int
+) -> Floats:
+    """What `read` says of one class, float64 [b x width], for few draws at a time; NaN without an object."""
     images, columns = np.nonzero(records["class"] == label)
     order = np.argsort(-records["score"][images, columns], kind="stable")
     images, columns = images[order], columns[order]
     matched, ignored = records["matched"][images, columns], records["ignored"][images, columns]
     objects = weights @ records["objects"][:, label]
+    found, known = np.full((len(weights), width), np.nan), np.flatnonzero(objects > 0)
     at_a_time = max(1, _VALUES_AT_A_TIME // max(1, len(images)))
-    found = [
-        _areas(matched, ignored, weights[start : start + at_a_time, images], objects[start : start + at_a_time])
-        for start in range(0, len(weights), at_a_time)
-    ]
-    return np.concatenate(found)
+    for start in range(0, len(known), at_a_time):
+        draws = known[start : start + at_a_time]
+        found[draws] = read(matched, ignored, weights[np.ix_(draws, images)], objects[draws])
+    return found
 
 
 def precisions_at_recalls(matched: Flags, ignored: Flags, weights: Floats, objects: Floats) -> Floats:
@@ -102,11 +115,12 @@ def precisions_at_recalls(matched: Flags, ignored: Flags, weights: Floats, objec
     return np.stack([row[np.searchsorted(recall, RECALLS)] for row, recall in zip(highest, reached, strict=True)])
 
 
+def _precisions(threshold: int, matched: Any, ignored: Any, weights: Floats, objects: Floats) -> Floats:
+    right, skipped = ((bits >> threshold & 1).astype(bool) for bits in (matched, ignored))
+    return precisions_at_recalls(right, skipped, weights, objects)
+
+
 def _areas(matched: Any, ignored: Any, weights: Floats, objects: Floats) -> Floats:
-    areas = np.full((len(weights), len(IOU_THRESHOLDS)), np.nan)
-    known = objects > 0
-    for threshold in range(len(IOU_THRESHOLDS) if known.any() else 0):
-        right, skipped = ((bits >> threshold & 1).astype(bool) for bits in (matched, ignored))
-        read = precisions_at_recalls(right, skipped, weights[known], objects[known])
-        areas[known, threshold] = read.mean(axis=1)
-    return areas
+    """Average precision at every IoU threshold, float64 [b x thresholds]."""
+    thresholds = range(len(IOU_THRESHOLDS))
+    return np.stack([_precisions(t, matched, ignored, weights, objects).mean(axis=1) for t in thresholds], axis=1)

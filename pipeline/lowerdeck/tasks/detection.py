@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lowerdeck.contracts.detection import Boxes, Detections
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.pictures import Curve, Overlay
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import box_matching, decoders
 from lowerdeck.tasks.box_matching import IOU_THRESHOLDS
@@ -25,6 +26,8 @@ NEEDS_INPUTS = True
 NESTED = {"decoder": decoders}
 MAX_DETAILED = 256
 """Most classes whose average precision is recorded one by one."""
+SHOWN_SCORE = 0.3
+"""Detections with lower scores are not drawn."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -96,6 +99,36 @@ def details(options: Options, records: Mapping[str, Any]) -> Mapping[str, float]
     }
 
 
+def pictures(options: Options, records: Mapping[str, Any]) -> Sequence[Curve]:
+    """Precision over recall at an IoU of 0.5, the mean of the classes that occur."""
+    once = np.ones((1, len(records["objects"])))
+    found = [box_matching.precisions_50(records, label, once) for label in range(records["objects"].shape[1])]
+    known = [precisions[0] for precisions in found if np.isfinite(precisions).all()]
+    return [Curve(name="precision_recall", x=box_matching.RECALLS, y=np.mean(known, axis=0))] if known else []
+
+
+def loss(options: Options, record: Mapping[str, Any]) -> float:
+    """1 minus F1 of one image at an IoU of 0.5, of detections that would be drawn."""
+    shown = (record["class"] >= 0) & (record["score"] >= SHOWN_SCORE) & (record["ignored"] & 1 == 0)
+    right, objects = int((record["matched"][shown] & 1).sum()), int(record["objects"].sum())
+    return 1.0 - 2 * right / (int(shown.sum()) + objects) if shown.any() or objects else 0.0
+
+
+def overlay(
+    options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any]
+) -> tuple[Overlay, Overlay]:
+    """The objects, and the detections with a score from SHOWN_SCORE on."""
+    found = decoded(options, outputs, inputs)
+    shown = found.scores >= SHOWN_SCORE
+    boxes = Detections(
+        boxes=found.boxes[shown],
+        scores=found.scores[shown],
+        classes=found.classes[shown],
+        num_classes=found.num_classes,
+    )
+    return Overlay(boxes=_boxes(target)), Overlay(boxes=boxes)
+
+
 def decoded(options: Options, outputs: Mapping[str, Any], inputs: Sequence[Any]) -> Detections:
     """The detections of one image, the `max_detections` with the highest scores first."""
     decoder, chosen = _decoder(json.dumps(options.decoder, sort_keys=True))
@@ -142,7 +175,7 @@ def _boxes(target: Any) -> Boxes:
     rows = rows[rows[:, 4] >= 0]
     if not np.isfinite(rows).all() or (rows[:, 4] % 1).any() or (rows[:, 2:4] <= rows[:, :2]).any():
         raise LowerdeckError(
-            "a target has boxes whose right is not beyond their left or whose bottom is not below their top, whose class "
-            "is no integer, or that are not finite; store left, top, right, bottom and class"
+            "a target has boxes whose right is not beyond their left or whose bottom is not below their top, whose "
+            "class is no integer, or that are not finite; store left, top, right, bottom and class"
         )
     return Boxes(boxes=rows[:, :4], classes=rows[:, 4].astype(np.int64), crowd=np.zeros(len(rows), dtype=bool))

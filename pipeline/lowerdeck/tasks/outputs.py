@@ -22,8 +22,7 @@ def chosen(outputs: Mapping[str, Array], name: str | None, key: str = "task.opti
     """
     if name is not None and name not in outputs:
         raise LowerdeckError(
-            f"{key} is {name!r}, and the model returns {', '.join(outputs)}."
-            f"{components.did_you_mean(name, outputs)}"
+            f"{key} is {name!r}, and the model returns {', '.join(outputs)}.{components.did_you_mean(name, outputs)}"
         )
     called = name if name is not None else next(iter(outputs))
     array = outputs[called]

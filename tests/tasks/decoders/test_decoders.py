@@ -52,14 +52,19 @@ def test_heads_of_torchvision_are_decoded_as_its_own_model_does(
     if first == 0:
         return
     with pytest.raises(LowerdeckError, match=r"bbox_regression has shape \[1, 7, 4\]"):
-        torchvision.decode(options, {"cls_logits": np.zeros((1, 7, 5)), "bbox_regression": np.zeros((1, 7, 4))}, (320, 320))
+        torchvision.decode(
+            options, {"cls_logits": np.zeros((1, 7, 5)), "bbox_regression": np.zeros((1, 7, 4))}, (320, 320)
+        )
     with pytest.raises(LowerdeckError, match="needs the outputs bbox_regression, and the model returns cls_logits"):
         torchvision.decode(options, {"cls_logits": np.zeros((1, 7, 5))}, (320, 320))
 
 
 def test_ssd_is_torchvisions_box_coder() -> None:
     options = ssd.Options(
-        grids=[[3, 2], [1, 1]], anchors=[[[0.2, 0.3], [0.4, 0.1]], [[0.5, 0.5]]], iou_threshold=None, score_threshold=0.0
+        grids=[[3, 2], [1, 1]],
+        anchors=[[[0.2, 0.3], [0.4, 0.1]], [[0.5, 0.5]]],
+        iou_threshold=None,
+        score_threshold=0.0,
     )
     offsets, scores = GENERATOR.normal(size=(1, 13, 4)), GENERATOR.normal(size=(1, 13, 3))
     found = ssd.decode(options, {"offsets": offsets, "scores": scores}, SIZE)
@@ -75,7 +80,7 @@ def test_ssd_is_torchvisions_box_coder() -> None:
         ssd.Options(**{**vars(options), "layout": "yxhw"}), {"o": offsets[..., [1, 0, 3, 2]], "s": scores}, SIZE
     )
     assert turned.boxes == pytest.approx(found.boxes)
-    with pytest.raises(LowerdeckError, match="offsets of 12 boxes and scores of 13, .* make 13 anchors"):
+    with pytest.raises(LowerdeckError, match=r"offsets of 12 boxes and scores of 13, .* make 13 anchors"):
         ssd.decode(options, {"offsets": offsets[:, 1:], "scores": scores}, SIZE)
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
+    from lowerdeck.contracts.samples import Dataset
     from lowerdeck.firmware.header import Placement
     from lowerdeck.firmware.metadata import Target
+    from lowerdeck.firmware.sample_format import SampleFormat
 
 
 def firmware_target() -> Target:
@@ -34,3 +36,11 @@ def firmware_placement() -> Placement:
 
     config = section(FirmwareConfig)
     return Placement(array_name=config.array_name, alignment_bytes=config.alignment_bytes, section=config.section)
+
+
+def sample_format(dataset: Dataset, class_names: tuple[str, ...]) -> SampleFormat:
+    """What firmware does before and after the program."""
+    from lowerdeck.contracts.samples import described_preprocessing
+    from lowerdeck.firmware.sample_format import SampleFormat
+
+    return SampleFormat(preprocessing=described_preprocessing(dataset), class_names=class_names)

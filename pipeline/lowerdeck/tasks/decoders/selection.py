@@ -56,7 +56,9 @@ def selected(options: SelectionOptions, boxes: Floats, scores: Floats, size: tup
     clipped = np.clip(boxes[rows[best]].astype(np.float64), 0.0, limits)
     chosen, classes = chosen[best], classes[best].astype(np.int64)
     if options.iou_threshold is not None:
-        tensors = (torch.from_numpy(np.ascontiguousarray(values)) for values in (clipped, chosen.astype(float), classes))
+        tensors = (
+            torch.from_numpy(np.ascontiguousarray(values)) for values in (clipped, chosen.astype(float), classes)
+        )
         kept = batched_nms(*tensors, options.iou_threshold).numpy()
         clipped, chosen, classes = clipped[kept], chosen[kept], classes[kept]
     return Detections(boxes=clipped, scores=chosen, classes=classes, num_classes=scores.shape[1])

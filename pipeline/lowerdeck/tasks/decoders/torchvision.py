@@ -53,7 +53,9 @@ def decode(options: Options, outputs: Mapping[str, Any], size: tuple[int, int]) 
     import torch
 
     model, anchors, cells = _postprocessor(tuple(asdict(options).items()), size)
-    named = {name.rpartition(".")[2]: torch.from_numpy(np.asarray(value, np.float32)) for name, value in outputs.items()}
+    named = {
+        name.rpartition(".")[2]: torch.from_numpy(np.asarray(value, np.float32)) for name, value in outputs.items()
+    }
     if missing := {"cls_logits", "bbox_regression"} - set(named):
         raise LowerdeckError(
             f"the decoder torchvision needs the outputs {' and '.join(sorted(missing))}, and the model returns "
@@ -63,7 +65,8 @@ def decode(options: Options, outputs: Mapping[str, Any], size: tuple[int, int]) 
     if list(named["bbox_regression"].shape) != expected:
         raise LowerdeckError(
             f"bbox_regression has shape {list(named['bbox_regression'].shape)}; {options.architecture} on an input of "
-            f"{size[0]}x{size[1]} pixels has {expected}: correct task.options.decoder.architecture or model.input_shapes"
+            f"{size[0]}x{size[1]} pixels has {expected}: correct task.options.decoder.architecture or "
+            "model.input_shapes"
         )
     with torch.no_grad():
         if options.architecture.startswith("ssd"):

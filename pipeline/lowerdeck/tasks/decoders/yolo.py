@@ -1,10 +1,10 @@
 """Raw heads of YOLO: one output for each feature map, [1, channels, rows, columns].
 
 Formulas, with t the raw outputs, s the sigmoid, c the column or row of a cell and a the extent of an anchor in pixels:
-`v3`: centre (s(t) + c) * stride, extent exp(t) * a (Redmon and Farhadi, "YOLOv3", 2018, section 2.1); `v5`, also of YOLOv4
-scaled and YOLOv7: centre (2 s(t) - 0.5 + c) * stride, extent (2 s(t))^2 * a; `x` (YOLOX): centre (t + c) * stride,
-extent exp(t) * stride; `v8`, also of later ones: distances from the centre of the cell to the four sides, each the mean of
-a distribution over `reg_max` bins (Li et al., "Generalized Focal Loss", 2020, section 3.2), and no objectness.
+`v3`: centre (s(t) + c) * stride, extent exp(t) * a (Redmon and Farhadi, "YOLOv3", 2018, section 2.1); `v5`, also of
+scaled YOLOv4 and YOLOv7: centre (2 s(t) - 0.5 + c) * stride, extent (2 s(t))^2 * a; `x` (YOLOX): centre (t + c) *
+stride, extent exp(t) * stride; `v8`, also of later ones: distances from the centre of the cell to the four sides, each
+the mean of a distribution over `reg_max` bins (Li et al., "Generalized Focal Loss", 2020, section 3.2), no objectness.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _decoded(options: Options, outputs: Mapping[str, Any], name: str, number: in
     if values.ndim != 3 or len(values) % num_anchors or len(values) // num_anchors <= num_numbers:
         raise LowerdeckError(
             f"the head {name} has shape {[1, *values.shape]}; formula {options.formula} needs [1, {num_anchors} x "
-            f"({num_numbers} + classes), rows, columns]: correct task.options.decoder.anchors or .formula, or choose the "
-            "heads with .heads"
+            f"({num_numbers} + classes), rows, columns]: correct task.options.decoder.anchors or .formula, or choose "
+            "the heads with .heads"
         )
     _, rows, columns = values.shape
     # [anchors, numbers, rows, columns] -> [rows, columns, anchors, numbers]
