@@ -17,9 +17,10 @@ def main() -> None:
     extra_files, kernels = conversion.read_data_files(), conversion.read_kernel_selection()
     findings = data.structural, plans.read_plan().mismatches
     try:
-        executed = vector.execute(host_programs.open_converted_program("reference"), sample.inputs, sample.digest)
-        placed = target, firmware.firmware_placement()
-        made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings)
+        opened = host_programs.open_converted_program("reference")
+        executed = vector.execute(opened, sample.inputs, sample.digest, sample.front_end)
+        place = firmware.firmware_placement()
+        made = bundle.bundle(program, manifest, executed, target, place, extra_files, kernels, *findings)
     except Exception as error:  # a finding about the build, which must be evaluated and recorded nevertheless
         failure = lasting_cause(error, "firmware")
         made = bundle.failed_bundle(target, failure)

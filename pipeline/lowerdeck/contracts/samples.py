@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 TARGET_KINDS = ("class", "array", "mask", "events")
 """Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`), or the
 times at which something happens in a stream (`events`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontEndVector:
+    """What a front end computed the inputs of a sample from, so that firmware can check its own."""
+
+    parameters: Mapping[str, Any]
+    """Of the front end, plain values by name."""
+    signal: Any
+    """float32 [n]: the part of the recording that the inputs of the first call depend on."""
+    features: Any
+    """float32 [frames x features], before they are arranged for the model and quantized."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +45,9 @@ class Sample:
     named arrays; None where `label` says all."""
     following: tuple[tuple[torch.Tensor, ...], ...] = ()
     """The inputs of the calls after the first one, where the sample is a stream: state lasts from call to call."""
+
+    front_end: FrontEndVector | None = None
+    """How the inputs came about, where a front end computed them."""
 
     @property
     def calls(self) -> tuple[tuple[torch.Tensor, ...], ...]:
