@@ -17,7 +17,8 @@ def main() -> None:
     extra_files, kernels = conversion.read_data_files(), conversion.read_kernel_selection()
     findings = data.structural, plans.read_plan().mismatches
     try:
-        executed = vector.execute(host_programs.open_converted_program("reference"), sample.inputs, sample.digest)
+        opened = host_programs.open_converted_program("reference")
+        executed = vector.execute(opened, sample.inputs, sample.digest, sample.front_end)
         placed = target, firmware.firmware_placement()
         said = firmware.sample_format(data, class_names.chosen_class_names(data))
         made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings, said)

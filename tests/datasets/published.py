@@ -108,3 +108,13 @@ def make_streams(folder: Path) -> dict[str, Any]:
         (folder / f"{split}.json").write_text(json.dumps([entry]))
         options[split] = str(folder / f"{split}.json")
     return options
+
+
+def make_audio_folder(folder: Path) -> dict[str, Any]:
+    """A user's own folder: `dataset: audio_folder`."""
+    for seed, split in enumerate(("calibration", "evaluation")):
+        for position, name in enumerate(("low", "high")):
+            for index in range(3):
+                path = folder / "sounds" / split / name / f"{index}.wav"
+                write_wav(path, tone(200 + 800 * position, seed=100 * seed + 10 * position + index))
+    return {"root": str(folder / "sounds")}

@@ -23,7 +23,6 @@ from lowerdeck import datasets
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.datasets.overlap import check_disjoint
 from tests.datasets import published
-from tests.datasets.sounds import tone, write_wav
 
 SHAPES = [[1, 3, 32, 32]]
 AUDIO_SHAPES = {
@@ -37,15 +36,6 @@ AUDIO_SHAPES = {
 
 def shapes_of(name: str) -> list[list[int]]:
     return AUDIO_SHAPES.get(name, SHAPES)
-
-
-def make_audio_folder(folder: Path) -> dict[str, Any]:
-    for seed, split in enumerate(("calibration", "evaluation")):
-        for position, name in enumerate(("low", "high")):
-            for index in range(3):
-                path = folder / "sounds" / split / name / f"{index}.wav"
-                write_wav(path, tone(200 + 800 * position, seed=100 * seed + 10 * position + index))
-    return {"root": str(folder / "sounds")}
 
 
 def make_digits(folder: Path) -> dict[str, Any]:
@@ -143,7 +133,7 @@ def make_random(folder: Path) -> dict[str, Any]:
 
 MAKERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "arrays": make_arrays,
-    "audio_folder": make_audio_folder,
+    "audio_folder": published.make_audio_folder,
     "audio_streams": lambda folder: {**published.make_streams(folder), "stream_s": 1.0},
     "cifar10_binary": published.make_cifar10_binary,
     "coco": make_coco,

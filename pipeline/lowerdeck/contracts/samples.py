@@ -18,6 +18,18 @@ contracts.detection.Boxes (`boxes`), or the times at which something happens in 
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrontEndVector:
+    """What a front end computed the inputs of a sample from, so that firmware can check its own."""
+
+    parameters: Mapping[str, Any]
+    """Of the front end, plain values by name."""
+    signal: Any
+    """float32 [n]: the part of the recording that the inputs of the first call depend on."""
+    features: Any
+    """float32 [frames x features], before they are arranged for the model and quantized."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One example, preprocessed for the model."""
 
@@ -33,6 +45,9 @@ class Sample:
     named arrays; None where `label` says all."""
     following: tuple[tuple[torch.Tensor, ...], ...] = ()
     """The inputs of the calls after the first one, where the sample is a stream: state lasts from call to call."""
+
+    front_end: FrontEndVector | None = None
+    """How the inputs came about, where a front end computed them."""
 
     @property
     def calls(self) -> tuple[tuple[torch.Tensor, ...], ...]:

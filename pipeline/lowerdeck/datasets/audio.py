@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.contracts.samples import Sample
+from lowerdeck.contracts.samples import FrontEndVector, Sample
 from lowerdeck.datasets import front_end, preprocessing, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
@@ -95,11 +96,23 @@ def waveform(path: Path, sample_rate_hz: int) -> Floats:
 
 def clip_features(samples: Floats, options: ClipOptions) -> Floats:
     """The features of a clip of the configured length, float32 [frames x features]."""
+    return front_end.compute(clip_of(samples, options), options)
+
+
+def clip_of(samples: Floats, options: ClipOptions) -> Floats:
+    """The beginning of a recording in the configured length and with the configured peak, float32 [clip_samples]."""
     clip = np.zeros(options.clip_samples, dtype=np.float32)
     clip[: len(samples)] = samples[: len(clip)]
     if options.peak is not None and (largest := float(np.abs(clip).max())) > 0:
         clip *= np.float32(options.peak / largest)
-    return front_end.compute(clip, options)
+    return clip
+
+
+def vector(signal: Floats, features: Floats, options: AudioOptions) -> FrontEndVector:
+    """A test vector for firmware's front end."""
+    names = [field.name for field in dataclasses.fields(front_end.FrontEnd)]
+    parameters = {name: getattr(options, name) for name in (*names, "layout")}
+    return FrontEndVector(parameters=parameters, signal=signal, features=features)
 
 
 def arranged(features: Floats, options: AudioOptions, shape: tuple[int, ...]) -> Floats:
@@ -127,11 +140,12 @@ class ClipSplit:
 
     def __getitem__(self, index: int) -> Sample:
         row = splits.row_of(self.order, index)
-        samples = waveform(self.files[row], self.options.sample_rate_hz)[
-            0 if self.starts is None else self.starts[row] :
-        ]
-        inputs = arranged(clip_features(samples, self.options), self.options, self.shape)
-        return splits.sample((inputs,), self.labels[row], self.digest(index))
+        start = 0 if self.starts is None else self.starts[row]
+        clip = clip_of(waveform(self.files[row], self.options.sample_rate_hz)[start:], self.options)
+        features = front_end.compute(clip, self.options)
+        inputs = arranged(features, self.options, self.shape)
+        sample = splits.sample((inputs,), self.labels[row], self.digest(index))
+        return dataclasses.replace(sample, front_end=vector(clip, features, self.options))
 
     def digest(self, index: int) -> str:
         """SHA-256 of the file, and of the place of the clip in it where it has several."""
@@ -173,7 +187,8 @@ class WindowSplit:
 
     def __getitem__(self, index: int) -> Sample:
         row, start = self._window(index)
-        values = self._features(row)[start : start + self._num_frames]
+        samples, features = self._features(row)
+        values = features[start : start + self._num_frames]
         if len(values) < self._num_frames:
             raise LowerdeckError(
                 f"recording {self._files[row]} has {start + len(values)} frames, and a sample begins at frame {start} "
@@ -181,7 +196,13 @@ class WindowSplit:
             )
         inputs = arranged(values, self._options, self._shape)
         target = {"label": self._labels[row], "group": row}
-        return splits.sample((inputs,), self._labels[row], self.digest(index), target)
+        sample = splits.sample((inputs,), self._labels[row], self.digest(index), target)
+        options = dataclasses.replace(self._options, centred=False)  # the signal has what centring adds
+        if options.preemphasis:  # of the first sample it needs the one before
+            return sample
+        first, num_samples = start * options.hop_samples, options.num_samples(self._num_frames)
+        signal = samples[first : first + num_samples]
+        return dataclasses.replace(sample, front_end=vector(signal, values, options))
 
     def digest(self, index: int) -> str:
         """SHA-256 of the file and the place in it."""
@@ -198,8 +219,11 @@ class WindowSplit:
             raise IndexError(f"sample {index} of a split of {len(self._windows)}")
         return self._windows[index]
 
-    def _computed(self, row: int) -> Floats:
-        return front_end.compute(waveform(self._files[row], self._options.sample_rate_hz), self._options)
+    def _computed(self, row: int) -> tuple[Floats, Floats]:
+        """A recording, with what `centred` adds to it, and its features."""
+        samples = waveform(self._files[row], self._options.sample_rate_hz)
+        features = front_end.compute(samples, self._options)
+        return np.pad(samples, self._options.window_samples // 2) if self._options.centred else samples, features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,13 +265,15 @@ class StreamSplit:
         ]
         if not calls:
             raise LowerdeckError(f"{self.origin(index)} has {len(values)} frames, a call takes {self.num_frames}")
-        last_sample = self.options.hop_samples * (self.num_frames - 1) + self.options.window_samples
+        last_sample = self.options.num_samples(self.num_frames)
         target: Mapping[str, Any] = {
             "events_s": np.array(stream.events_s, dtype=np.float64).reshape(-1, 2) - stream.start_s,
             "first_call_s": last_sample / rate,
             "call_s": self.options.hop_samples / rate,
         }
-        return splits.sample(calls[0], None, self.digest(index), target, calls[1:])
+        sample = splits.sample(calls[0], None, self.digest(index), target, calls[1:])
+        first = vector(samples[:last_sample], values[: self.num_frames], self.options)
+        return dataclasses.replace(sample, front_end=first)
 
     def digest(self, index: int) -> str:
         """SHA-256 of the file and the place in it."""

@@ -104,6 +104,10 @@ class FrontEnd:
         """Samples from frame to frame."""
         return round(self.sample_rate_hz * self.hop_ms / 1000)
 
+    def num_samples(self, num_frames: int) -> int:
+        """Samples that `num_frames` frames see, without `centred`."""
+        return self.hop_samples * (num_frames - 1) + self.window_samples
+
     def num_frames(self, num_samples: int) -> int:
         """Number of frames of a recording of `num_samples`."""
         if self.centred:

@@ -163,6 +163,13 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
             "The program keeps state between calls: the expected outputs are those of the first call after it was "
             "loaded. Loading it again returns to the initial state, which is stored in the program."
         )
+    if (front_end := metadata["front_end"]) is not None:
+        listed = ", ".join(f"{name} {value}" for name, value in front_end.items() if value is not None)
+        yield (
+            "The sample came from a front end, which firmware has to compute alike: `front_end_signal` holds the "
+            "float32 samples -1 ... 1 that the inputs of the vector depend on, `front_end_features` their features "
+            f"[frames x features], before they are arranged and quantized as the input. Its parameters: {listed}."
+        )
     yield "On a host, the answer is the same to the byte:"
     # A `.bin` file has no shape: `lowerdeck run` assumes the largest that the program accepts.
     suffixes = {f"input_{index}": "npy" if it["is_dynamic"] else "bin" for index, it in enumerate(metadata["inputs"])}
