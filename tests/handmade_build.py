@@ -210,6 +210,7 @@ class Conversion:
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     output_scales = (0.5,)
     etrecord = None
+    instructions: Mapping[int, Sequence[str]] = MappingProxyType({0: ("conv", "relu"), 1: ("exp",)})
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
     def __init__(self, program: bytes) -> None:
