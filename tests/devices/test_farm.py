@@ -105,7 +105,7 @@ def test_200_measurements_on_boards_that_fail_at_random(tmp_path: Path) -> None:
         assert torch.equal(measured.outputs[0][0], torch.full(expected.SHAPE, float(number * number + number)))
         assert measured.board != "board 3"
     assert {measured.board for _, measured in found} == {f"board {n}" for n in range(NUM_BOARDS)} - {"board 3"}
-    assert sum(len(measured.notes) for _, measured in found) == farm.failures, "each failure is told in a note"
+    assert sum(len(measured.notes) for _, measured in found) == farm.failures, "each failure has a note"
 
 
 def test_when_all_fail_the_logs_of_all_are_kept(tmp_path: Path) -> None:

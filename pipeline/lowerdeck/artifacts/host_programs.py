@@ -27,9 +27,11 @@ def open_converted_program(resolver: Resolver, batch_device: BatchDevice = "cpu"
     )
 
 
-def read_io() -> tuple[tuple[ProgramTensor, ...], tuple[ProgramTensor, ...], list[float | None]]:
-    """Inputs and outputs of the converted program, and the quantization step of each output, None where it has none."""
+def read_io() -> tuple[tuple[ProgramTensor, ...], tuple[ProgramTensor, ...], list[float | None], dict[str, list[str]]]:
+    """Inputs and outputs of the converted program, the quantization step of each output, None where it has none, and
+    nodes of the plan by the index of the instruction that computes them."""
     from lowerdeck.runtime.twins import read_manifest
 
     described = read_manifest(require_file(paths.MANIFEST))
-    return described.inputs, described.outputs, read_json(paths.MANIFEST)["output_scales"]
+    manifest = read_json(paths.MANIFEST)
+    return described.inputs, described.outputs, manifest["output_scales"], manifest.get("instructions", {})

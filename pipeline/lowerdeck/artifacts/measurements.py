@@ -37,6 +37,8 @@ def summary_line(metrics: Mapping[str, Any]) -> str:
         lsb = metrics.get("device_error_lsb")
         off = f"{metrics['device_max_error']:.3g}" if lsb is None else f"{lsb:.4g} LSB"
         parts.append(f"{100 * metrics['device_exact_share']:.2f} % of outputs equal the host's, at most {off} off")
+    if "device_first_difference" in metrics:
+        parts.append(f"they begin to differ at {metrics['device_first_difference']}")
     if "measured_latency_ms" in metrics:
         parts.append(f"median {metrics['measured_latency_ms']:.3f} ms")
     return ", ".join(parts)

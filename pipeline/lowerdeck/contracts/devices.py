@@ -156,7 +156,8 @@ class Execution:
     operator_instructions: Mapping[int, int] = field(default_factory=dict)
     """Index of an instruction of the program -> instructions of the processor that it took."""
     intermediates: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
-    """Index of an instruction -> content of the tensors among its arguments after it, in their order."""
+    """Index of an instruction -> content of the tensors among its arguments after it in their order, or of those alone
+    that it wrote."""
     program_sha256: str | None = None
     """SHA-256 of the program as the device received it, where it says so; another one than was sent is an error."""
     log: str = ""

@@ -15,7 +15,8 @@ from pathlib import Path
 from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.devices.gdb import LINK_REGISTER, GdbStub
 from lowerdeck.formats.elf import symbol_addresses
-from lowerdeck.formats.pte import Boxed, DelegateCall, KernelCall, Method, TensorSpec
+from lowerdeck.formats.pte import DelegateCall, KernelCall, Method
+from lowerdeck.formats.pte_requirements import argument_tensors
 
 NPU_INIT = "arm_ethosu_npu_init"
 _EXIT, _FAULT = "_exit", "HardFault_Handler"
@@ -144,24 +145,13 @@ def _count(stub: GdbStub) -> int:
 
 def _tensors(stub: GdbStub, this: int, method: Method, index: int) -> list[bytes]:
     """Content of the tensors among the arguments of an instruction, as `argument_tensors` lists them."""
-    (values,) = struct.unpack("<I", stub.read(this + _VALUES_POINTER, 4))
-    found = []
-    for value, spec in argument_tensors(method, index):
-        (tensor,) = struct.unpack("<I", stub.read(values + value * _EVALUE_BYTES, 4))
-        (data,) = struct.unpack("<I", stub.read(tensor + _TENSOR_DATA_POINTER, 4))
-        found.append(stub.read(data, spec.size_bytes))
-    return found
-
-
-def argument_tensors(method: Method, index: int) -> list[tuple[int, TensorSpec]]:
-    """Tensors among the arguments of an instruction, those in lists included: (index of the value, what it is)."""
     instruction = method.chains[0][index]
     if not isinstance(instruction, (KernelCall, DelegateCall)):
         return []
+    (values,) = struct.unpack("<I", stub.read(this + _VALUES_POINTER, 4))
     found = []
-    for argument in instruction.args:
-        value = method.values[argument]
-        for item in value.items if isinstance(value, Boxed) else (argument,):
-            if item >= 0 and isinstance(spec := method.values[item], TensorSpec):
-                found.append((item, spec))
+    for value, spec in argument_tensors(method, instruction.args):
+        (tensor,) = struct.unpack("<I", stub.read(values + value * _EVALUE_BYTES, 4))
+        (data,) = struct.unpack("<I", stub.read(tensor + _TENSOR_DATA_POINTER, 4))
+        found.append(stub.read(data, spec.size_bytes))
     return found

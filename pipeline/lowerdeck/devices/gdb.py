@@ -85,7 +85,7 @@ class GdbStub:
         return struct.unpack("<16I", bytes.fromhex(answer[: 8 * 16]))
 
     def monitor(self, command: str) -> str:
-        """What QEMU's monitor answers to `command`."""
+        """The answer of QEMU's monitor."""
         answer, text = self._ask(f"qRcmd,{command.encode().hex()}"), b""
         while answer.startswith("O") and answer != "OK":
             text += bytes.fromhex(answer[1:])

@@ -72,7 +72,11 @@ def describe(options: Options) -> DeviceDescription:
     return DeviceDescription(
         title=f"{what} on {_destination(options)} by ssh",
         provenance=Provenance.EMULATED if options.emulated else Provenance.MEASURED,
-        gives=("memory",) if options.emulated else ("latency", "profile", "memory"),
+        gives=(
+            "memory",
+            *(() if options.emulated else ("latency", "profile")),
+            *(("intermediates",) if options.runner is None else ()),
+        ),
         lock=f"linux_ssh {options.host}:{options.port}",
         missing=tuple(missing),
     )

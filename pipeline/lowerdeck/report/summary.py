@@ -81,6 +81,8 @@ def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         off = f"{lsb:.4g} LSB" if is_number(lsb) else f"{metrics['device_max_error']:.3g}"
         equal = f"{100 * metrics['device_exact_share']:.2f} % equal the host's, at most {off} off"
         table.append(("outputs on the device", f"{equal} ({metrics['num_device_samples']} samples, {where})"))
+    if "device_first_difference" in metrics:
+        table.append(("outputs begin to differ at", str(metrics["device_first_difference"])))
     prefixes = ("measured_", "emulated_", "simulated_")
     for key in sorted(key for key in metrics if key.startswith(prefixes) and not key.endswith((LOW, HIGH))):
         value, low, high = _quantity(key, metrics[key]), metrics.get(key + LOW), metrics.get(key + HIGH)

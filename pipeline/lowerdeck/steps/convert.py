@@ -60,6 +60,8 @@ class Converted:
     """The converter's reports about the whole program, by file name, in addition to those of partitions."""
     replaced: Sequence[Subgraph] = ()
     """What the partitions replace, in the program's order."""
+    instructions: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """Index of an instruction of the program -> nodes of the plan that it computes, as far as they are known."""
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -102,6 +104,10 @@ def convert(
     names = io_boundary.input_and_output_names(manager.exported_program())
     output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
+    nodes_by_handle: dict[int, list[str]] = {}
+    for node in manager.exported_program().graph.nodes:
+        if node.op == "call_function" and (handle := node.meta.get("debug_handle")) is not None:
+            nodes_by_handle.setdefault(handle, []).append(node.name)
     partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan), faulty=faulty)
     with fast_graph_passes():
         with naming_failed_partition(plan), backend.compiling(workdir) as partitions:
@@ -137,7 +143,22 @@ def convert(
         etrecord=None if recorder is None else recorder.finish(executorch_program),
         reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
         replaced=replaced,
+        instructions=_nodes_of_instructions(executorch_program, nodes_by_handle, replaced),
     )
+
+
+def _nodes_of_instructions(
+    manager: ExecutorchProgramManager, nodes_by_handle: Mapping[int, Sequence[str]], replaced: Sequence[Subgraph]
+) -> dict[int, list[str]]:
+    """Nodes of the edge program by instruction, by their debug handles; of a partition, those that it replaces."""
+    found: dict[int, list[str]] = {}
+    partitions = iter(replaced)
+    for instruction, handles in sorted(manager.debug_handle_map.get("forward", {}).items()):
+        if isinstance(handles, int):
+            found[instruction] = list(nodes_by_handle.get(handles, ()))
+        elif (part := next(partitions, None)) is not None:
+            found[instruction] = sorted(part.nodes)
+    return found
 
 
 def _planned(
