@@ -1,4 +1,4 @@
-"""Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/, firmware.zip and firmware.json."""
+"""Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/ and firmware.json."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen import dataset, firmware
@@ -18,8 +18,8 @@ def main() -> None:
     findings = data.structural, plans.read_plan().mismatches
     try:
         executed = vector.execute(host_programs.open_converted_program("reference"), sample.inputs, sample.digest)
-        placed = target, firmware.firmware_placement()
-        made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings)
+        placed, twins = (target, firmware.firmware_placement()), firmware.firmware_twins()
+        made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings, twins=twins)
     except Exception as error:  # a finding about the build, which must be evaluated and recorded nevertheless
         failure = lasting_cause(error, "firmware")
         made = bundle.failed_bundle(target, failure)

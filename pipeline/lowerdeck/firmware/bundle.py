@@ -10,6 +10,7 @@ from typing import Any
 from lowerdeck.firmware.header import Placement, c_header
 from lowerdeck.firmware.metadata import FORMAT, Target, describe
 from lowerdeck.firmware.operators import selected_operators
+from lowerdeck.firmware.project import SampleDescription, project
 from lowerdeck.firmware.readme import failed_readme, readme
 from lowerdeck.firmware.vector import TestVector, bundled_program
 
@@ -27,6 +28,8 @@ def bundle(
     kernel_selection: bytes | None = None,
     structural: bool = False,
     mismatches: Sequence[str] = (),
+    sample: SampleDescription | None = None,
+    twins: Mapping[str, bytes] | None = None,
 ) -> dict[str, bytes]:
     """The files of the bundle, whose bytes depend on the arguments alone.
 
@@ -40,11 +43,15 @@ def bundle(
         kernel_selection: C source that names the NPU's kernels to link, where the converter wrote one.
         structural: Whether the vector's sample is random.
         mismatches: What the program computes otherwise than the quantized model, one line each.
+        sample: What happens to a sample before the program, and what its classes are called.
+        twins: The manifest and the host twins by path, so that the bundle runs with `lowerdeck run`.
     """
     metadata = describe(program, manifest, vector, target, placement, structural, mismatches)
     metadata["data_files"] = sorted(data_files or {})
     metadata["kernel_selection"] = KERNEL_SELECTION if kernel_selection is not None else None
     metadata["test_vector"]["bundled_program"] = BUNDLED_PROGRAM
+    metadata["twins"] = sorted(twins or {})
+    metadata["image_input"] = sample is not None and sample.is_image
     files = {
         PROGRAM: program,
         placement.file_name: c_header(program, placement, _notes(metadata)).encode(),
@@ -52,6 +59,8 @@ def bundle(
         BUNDLED_PROGRAM: bundled_program(program, vector),
         **vector.files(),
         **(data_files or {}),
+        **(twins or {}),
+        **project(metadata, vector, sample or SampleDescription()),
     }
     if kernel_selection is not None:
         files[KERNEL_SELECTION] = kernel_selection

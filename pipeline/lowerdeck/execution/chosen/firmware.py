@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from lowerdeck.firmware.header import Placement
     from lowerdeck.firmware.metadata import Target
 
+MAX_TWIN_BYTES = 10 * 2**20
+"""Size from which `firmware.twins: auto` leaves host twins out of the bundle."""
+
 
 def firmware_target() -> Target:
     """The chosen target as the firmware bundle describes it."""
@@ -27,3 +30,13 @@ def firmware_placement() -> Placement:
 
     config = section(FirmwareConfig)
     return Placement(array_name=config.array_name, alignment_bytes=config.alignment_bytes, section=config.section)
+
+
+def firmware_twins() -> dict[str, bytes]:
+    """The manifest and the host twins for the bundle, by path; none where it goes without them."""
+    from lowerdeck.artifacts.conversion import read_companions
+    from lowerdeck.config.schema import FirmwareConfig
+
+    chosen = section(FirmwareConfig).twins
+    found = {} if chosen == "never" else read_companions()
+    return found if chosen == "always" or sum(map(len, found.values())) < MAX_TWIN_BYTES else {}
