@@ -154,6 +154,17 @@ def _rounded(error: float, unit: ErrorUnit) -> float | None:
     return float(f"{error:.0e}") if error >= 1e-4 else 0.0
 
 
+def read_companions() -> dict[str, bytes]:
+    """The manifest and the host twins that it names, by path, as `lowerdeck run` looks for them beside a program.
+
+    Raises:
+        LowerdeckError: a file is missing.
+    """
+    twins = [partition["twin"] for partition in read_json(paths.MANIFEST)["partitions"] if partition["twin"]]
+    found = {f"{paths.TWINS.name}/{name}": require_file(paths.TWINS / name).read_bytes() for name in twins}
+    return {paths.MANIFEST.name: require_file(paths.MANIFEST).read_bytes(), **found}
+
+
 def read_data_files() -> dict[str, bytes]:
     """The data files that the converted program reads, by name."""
     names = read_json(paths.MANIFEST)["data_files"]

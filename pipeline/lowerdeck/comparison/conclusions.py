@@ -46,7 +46,7 @@ def conclusion(comparison: Comparison, recommendation: Recommendation) -> dict[s
                         "command": ""}  # fmt: skip
     return named | {
         "build": build.label,
-        "configuration": configuration(comparison, build),
+        "configuration": configuration(comparison, build, it.builds),
         "why": [sentence for step in it.steps if (sentence := _why(step, build))],
         "beats": _beats(it),
         "loses": [_loses(loss) for loss in it.losses],
@@ -64,9 +64,11 @@ def command(build: ComparedBuild) -> str:
     return f"git checkout {build.label} -- params.yaml conf"
 
 
-def configuration(comparison: Comparison, build: ComparedBuild) -> str:
-    """The values in which a build differs from others, or its name."""
-    chosen = [f"{key}={value}" for key, value in comparison.configurations[build.label][0].items() if key != "target"]
+def configuration(comparison: Comparison, build: ComparedBuild, others: Sequence[ComparedBuild]) -> str:
+    """The values in which a build differs from `others`, those of its target; its name if they differ in none."""
+    mine = comparison.configurations[build.label][0]
+    every = [one for other in others for one in comparison.configurations[other.label]]
+    chosen = [f"{key}={value}" for key, value in mine.items() if any(one[key] != value for one in every)]
     return " ".join(chosen) or build.name
 
 

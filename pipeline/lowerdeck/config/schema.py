@@ -342,6 +342,9 @@ class FirmwareConfig(Strict):
     section: Annotated[str, AfterValidator(_section_name)] | None = COMMAND_STREAM_SECTION
     """Section of the linker script for the array; null leaves it where the compiler places constants. compose sets
     `network_model_sec` to null for targets without an NPU, which alone needs it."""
+    twins: Literal["auto", "always", "never"] = "auto"
+    """Whether the manifest and the host twins travel in the bundle, so that it runs with `lowerdeck run` wherever it is
+    unzipped; `auto` leaves them out from 10 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
