@@ -212,6 +212,7 @@ class Conversion:
     output_scales = (0.5,)
     etrecord = None
     working_memory = None
+    instructions: Mapping[int, Sequence[str]] = MappingProxyType({0: ("conv", "relu"), 1: ("exp",)})
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
     def __init__(self, program: bytes) -> None:

@@ -324,7 +324,7 @@ def test_numbers() -> None:
     assert formatting.interval(share, (0.5, 0.75), signed=True) == "+50.0 to +75.0"
     cycles = Column(metric="estimated_npu_cycles", kind=Kind.ESTIMATED, source="vela 5")
     assert (formatting.title(cycles), formatting.number(cycles, 1234567.0)) == (
-        "NPU cycles (estimate) vela 5",
+        "NPU cycles (estimated by vela 5)",
         "1,234,567",
     )
 

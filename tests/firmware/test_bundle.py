@@ -21,7 +21,7 @@ import yaml
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
-from lowerdeck.artifacts.firmware_bundle import read_firmware_failure, write_firmware, write_firmware_zip
+from lowerdeck.artifacts.firmware_bundle import read_firmware, write_firmware, write_firmware_zip
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.errors import LowerdeckError
@@ -278,10 +278,10 @@ def test_a_bundle_that_could_not_be_made_says_so(tmp_path: Path) -> None:
     target = Target(name="xnnpack_cpu", backend="xnnpack", device={}, options={})
     with chdir(tmp_path):
         assert write_firmware({"a": b"1"}).startswith("1 files in")
-        assert read_firmware_failure() is None
+        assert read_firmware() == (None, None)
         said = write_firmware(failed_bundle(target, "no such kernel"), "no such kernel")
         assert said == "there is no bundle for this program: no such kernel"
-        assert read_firmware_failure() == "no such kernel"
+        assert read_firmware() == ("no such kernel", None)
         assert read_json(paths.FIRMWARE / "metadata.json")["failure"] == "no such kernel"
         write_firmware_zip(KEY, RESULTS)
         with zipfile.ZipFile(paths.FIRMWARE_ZIP) as archive:

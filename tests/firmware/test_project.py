@@ -22,8 +22,10 @@ from lowerdeck.artifacts.conversion import read_companions
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.datasets.preprocessing import PIXEL_SCALE, normalised
 from lowerdeck.firmware import cmsis
-from lowerdeck.firmware.project import SampleDescription, c_float, c_string, record_header
+from lowerdeck.firmware.c_literals import c_float, c_string
+from lowerdeck.firmware.project import record_header
 from lowerdeck.firmware.record import recorded
+from lowerdeck.firmware.sample_format import SampleFormat
 from lowerdeck.runtime.floats import to_program
 from lowerdeck.runtime.twins import read_manifest
 from tests.conftest import Lowered
@@ -34,7 +36,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werr
 MEAN, STD = [0.485, 0.456, 0.4], [0.229, 0.224, 0.3]
 IMAGE = {"kind": "image", "channels": "RGB", "height": 32, "width": 32, "scale": PIXEL_SCALE, "mean": MEAN, "std": STD,
          "fit": "crop", "resize": None, "interpolation": "bilinear"}  # fmt: skip
-SAMPLE = SampleDescription(preprocessing=IMAGE, class_names=("cat", 'dog "\\?', "großer Vogel"))
+SAMPLE = SampleFormat(preprocessing=IMAGE, class_names=("cat", 'dog "\\?', "großer Vogel"))
 
 
 @pytest.fixture(scope="module")

@@ -97,6 +97,7 @@ def write_converted(converted: Converted, converter: Converter, checked: Convert
         "output_scales": list(converted.output_scales),
         "estimates": converted.estimates,
         "partitions": partitions,
+        "instructions": {str(index): list(nodes) for index, nodes in converted.instructions.items()},
         "versions": lowering_versions(),
         "conformance": None if checked is None else _conformance(checked),
         "planned_sha256": None if checked is None else sha256(paths.PLANNED),

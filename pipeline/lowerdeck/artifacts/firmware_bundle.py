@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, replace_folder, require_file, write_bytes, write_json
@@ -25,10 +27,12 @@ def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> st
     with replace_folder(paths.FIRMWARE) as folder:
         for name, content in files.items():
             write_bytes(folder / name, content)
-    write_json(paths.FIRMWARE_STATUS, {"failure": failure})
+    budget = json.loads(files[METADATA]).get("memory_budget") if METADATA in files else None
+    write_json(paths.FIRMWARE_STATUS, {"failure": failure, "memory_budget": budget and budget["metrics"]})
     if failure is not None:
         return f"there is no bundle for this program: {failure}"
-    return f"{len(files)} files in {paths.FIRMWARE}; track puts them into {paths.FIRMWARE_ZIP}"
+    made = f"{len(files)} files in {paths.FIRMWARE}; track puts them into {paths.FIRMWARE_ZIP}"
+    return "\nfirmware: ".join([made, *(budget["lines"] if budget else ())])
 
 
 def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]]) -> None:
@@ -56,11 +60,11 @@ def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]]) -> No
     write_bytes(paths.FIRMWARE_ZIP, buffer.getvalue())
 
 
-def read_firmware_failure() -> str | None:
-    """Why the bundle could not be made; None where it was.
+def read_firmware() -> tuple[str | None, dict[str, Any] | None]:
+    """Why the bundle could not be made, None where it was; and the metrics of the memory budget, None without one.
 
     Raises:
         LowerdeckError: the stage firmware has not run.
     """
-    failure: str | None = read_json(paths.FIRMWARE_STATUS)["failure"]
-    return failure
+    status = read_json(paths.FIRMWARE_STATUS)
+    return status["failure"], status.get("memory_budget")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_of, source_of
+from lowerdeck.comparison.columns import Column, Kind, columns_of, kind_in, source_of
 from lowerdeck.comparison.effects import Effect, effects
 from lowerdeck.comparison.identical import merge, merged_parameters
 from lowerdeck.comparison.marks import Mark, marks
@@ -198,4 +198,4 @@ def _position(build: ComparedBuild, metric: str, descending: bool) -> tuple[bool
     value = build.metrics.get(metric)
     if value is None:
         return (True, "", 0.0)
-    return (False, source_of(build, kind_of(metric)), -value if descending else value)
+    return (False, source_of(build, kind_in(build, metric), metric), -value if descending else value)

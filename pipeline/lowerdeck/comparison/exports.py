@@ -56,6 +56,7 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
                 "metrics": dict(sorted(build.metrics.items())),
                 "not_measured": dict(sorted(build.texts.items())),
                 "compiler": build.compiler,
+                "device": build.device,
                 "samples": build.samples,
                 "marks": {
                     column.metric: marks[build.label]
@@ -106,7 +107,9 @@ def as_csv(comparison: Comparison) -> str:
         column: any(column.interval(build) is not None for build in comparison.builds) for column in comparison.columns
     }
     for column in comparison.columns:
-        head = f"{column.metric} [{column.source}]" if column.source else column.metric
+        # Names of metrics begin with their provenance, except for outputs on devices.
+        said = f"{column.kind}, {column.source}" if column.metric.startswith("device_") else column.source
+        head = f"{column.metric} [{said}]" if said else column.metric
         heads += [head, head + LOW, head + HIGH] if with_interval[column] else [head]
     writer.writerow(heads)
     for row, build in enumerate(comparison.builds):

@@ -6,15 +6,15 @@ model_config.h, model.c, test_vector.c, model.cmake and Kconfig.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from lowerdeck.firmware import cmsis
+from lowerdeck.firmware.c_literals import c_float, c_string
+from lowerdeck.firmware.sample_format import SampleFormat
 from lowerdeck.firmware.vector import TestVector, raw_bytes
 
 PREPROCESSING = ("src/preprocess.c", "src/preprocess.h")
@@ -35,21 +35,7 @@ _TOLERATED_STEPS = {"XnnpackBackend": 0}
 """Largest difference from the test vector, in steps, for which the application says `passed`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleDescription:
-    """What happens to a sample before the program, and what the classes are called."""
-
-    preprocessing: Mapping[str, Any] | None = None
-    """Of images: `scale`, `mean`, `std`, and how they were resized; None where it is unknown."""
-    class_names: Sequence[str] = ()
-
-    @property
-    def is_image(self) -> bool:
-        """Whether the C function for images applies."""
-        return self.preprocessing is not None and self.preprocessing.get("kind") == "image"
-
-
-def project(metadata: Mapping[str, Any], vector: TestVector, sample: SampleDescription) -> dict[str, bytes]:
+def project(metadata: Mapping[str, Any], vector: TestVector, sample: SampleFormat) -> dict[str, bytes]:
     """The files of the project by path.
 
     Args:
@@ -95,7 +81,7 @@ def _sources() -> dict[str, bytes]:
     return found
 
 
-def _config(metadata: Mapping[str, Any], sample: SampleDescription) -> str:
+def _config(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
     lines = ["/* Constants of this build. Generated. */", "#ifndef LOWERDECK_MODEL_CONFIG_H"]
     lines += ["#define LOWERDECK_MODEL_CONFIG_H", "", "#include <stdint.h>", ""]
     lines += [f"#define {name} {value}" for name, value in _constants(metadata, sample)]
@@ -103,7 +89,7 @@ def _config(metadata: Mapping[str, Any], sample: SampleDescription) -> str:
     return "\n".join([*lines, "", "#endif", ""])
 
 
-def _constants(metadata: Mapping[str, Any], sample: SampleDescription) -> Iterator[tuple[str, str]]:
+def _constants(metadata: Mapping[str, Any], sample: SampleFormat) -> Iterator[tuple[str, str]]:
     program, header = metadata["program"], metadata["program"]["header"]
     yield "LOWERDECK_PROGRAM_SHA256", f'"{program["sha256"]}"'
     yield "LOWERDECK_PROGRAM_HEADER", f'"{header["file"]}"'
@@ -175,7 +161,7 @@ def _aligned(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def _model(metadata: Mapping[str, Any], sample: SampleDescription) -> str:
+def _model(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
     names = "".join(f"\n    {c_string(name)}," for name in sample.class_names)
     parts = ['/* Inputs, outputs and classes of this build. Generated. */\n#include "model.h"\n']
     for kind in ("input", "output"):
@@ -244,7 +230,7 @@ _KERNELS = {
 }
 
 
-def _cmake(metadata: Mapping[str, Any], sample: SampleDescription) -> str:
+def _cmake(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
     """Lists that CMakeLists.txt reads."""
     delegates = list(dict.fromkeys(metadata["delegates"]))
     spaces = list(dict.fromkeys(name.partition("::")[0] for name in metadata["operators"]))
@@ -285,17 +271,3 @@ config LOWERDECK_TEMPORARY_POOL_BYTES
 
 endif
 """
-
-
-def c_string(text: str) -> str:
-    """A C string literal of the text in UTF-8; three octal digits end an escape, whatever follows."""
-    safe = "".join(
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode()
-    )
-    return f'"{safe}"'
-
-
-def c_float(value: float) -> str:
-    """The float32 nearest to `value` as a C literal."""
-    text = np.format_float_scientific(np.float32(value), unique=True)
-    return f"{re.sub(r'[.]e', '.0e', text)}f"

@@ -66,6 +66,9 @@ def _paragraphs(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield "## Delegates and operators"
     yield "\n".join(_registration(metadata))
     yield from _memory(metadata["memory"])
+    if "memory_budget" in metadata:
+        yield "In the memories that the target names:"
+        yield "\n".join(f"- {line}" for line in metadata["memory_budget"]["lines"])
     yield from _check(metadata)
 
 
@@ -141,6 +144,11 @@ def _tensors(metadata: Mapping[str, Any]) -> Iterator[str]:
     if constants := ", ".join(f"`{name}`" for name in metadata["program"]["constant_methods"]):
         explanation += f"\nThe program answers the same by its methods without inputs: {constants}."
     yield explanation
+    if metadata["sample_format"]:
+        yield (
+            f"{' and '.join(f'`{name}`' for name in metadata['sample_format'])} hold what was done to a stored sample "
+            "before it became the input (size, scale, mean, deviation ...), and the names of the classes by index."
+        )
 
 
 def _registration(metadata: Mapping[str, Any]) -> Iterator[str]:
@@ -193,6 +201,13 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "The program keeps state between calls: the expected outputs are those of the first call after it was "
             "loaded. Loading it again returns to the initial state, which is stored in the program."
+        )
+    if (front_end := metadata["front_end"]) is not None:
+        listed = ", ".join(f"{name} {value}" for name, value in front_end.items() if value is not None)
+        yield (
+            "The sample came from a front end, which firmware has to compute alike: `front_end_signal` holds the "
+            "float32 samples -1 ... 1 that the inputs of the vector depend on, `front_end_features` their features "
+            f"[frames x features], before they are arranged and quantized as the input. Its parameters: {listed}."
         )
     yield "On a host, the answer is the same to the byte:"
     # A `.bin` file has no shape: `lowerdeck run` assumes the largest that the program accepts.
