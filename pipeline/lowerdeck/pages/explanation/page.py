@@ -10,17 +10,24 @@ from typing import Any
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.explain.causes import Trial, causes
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, groups, share
 from lowerdeck.explain.hints import hint
-from lowerdeck.explain.terminal import MISMATCH, format_reason, format_tensor, join_names
+from lowerdeck.explain.terminal import MISMATCH, folded, format_reason, format_tensor, join_names, trial_text
 from lowerdeck.explain.views import views
 from lowerdeck.pages import rendering
 from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 
 
-def render(plan: DelegationPlan, title: str) -> str:
-    """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes."""
+def render(plan: DelegationPlan, title: str, tried: Sequence[Trial] = ()) -> str:
+    """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes.
+
+    Args:
+        plan: The plan.
+        title: What it is the plan of.
+        tried: Changes that were tried, with their gain.
+    """
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
     number_of = {tag: number for number, tag in enumerate(plan.places, start=1)}
     return rendering.render(
@@ -32,6 +39,7 @@ def render(plan: DelegationPlan, title: str) -> str:
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
         legend=_legend(plan, index_of, number_of),
+        causes=_causes(graph, tried, index_of),
         reasons=[_reasons(group, index_of, sum(node.macs for node in plan.nodes)) for group in groups(graph)],
         data={"nodes": [_node(graph, node) for node in plan.nodes]},
     )
@@ -78,15 +86,37 @@ def _legend(plan: DelegationPlan, index_of: Mapping[str, int], number_of: Mappin
     ]
 
 
+def _causes(graph: PlanGraph, tried: Sequence[Trial], index_of: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The changes that would free nodes."""
+    gains = {trial.change: trial.gain for trial in tried}
+    total_macs = sum(node.macs for node in graph.plan.nodes)
+    undelegated = sum(node.compute and node.is_portable for node in graph.plan.nodes)
+    return [
+        {
+            "change": cause.change.text,
+            "concerns": f"{cause.num_compute:,} of {undelegated:,} compute nodes on the CPU",
+            "macs": f"{cause.macs:,} MACs, {100 * share(cause.macs, total_macs):.1f} %" if cause.macs else "",
+            "where": join_names(cause.modules),
+            "trial": trial_text(cause, gains),
+            "is_tried": cause.change in gains,
+            "indices": [index_of[node.name] for node in cause.nodes],
+        }
+        for cause in causes(graph)
+    ]
+
+
 def _reasons(group: Group, index_of: Mapping[str, int], total_macs: int) -> dict[str, Any]:
     """The table of one reason code, with MACs if the group has any."""
+    shown, converting = folded(group)
     header: tuple[str, ...] = ("", "operator", "nodes", "where", "why")
     if group.macs:
         header = (*header[:3], "MACs", "share", *header[3:])
     return {
         "title": f"{group.code.value}: {MEANINGS[group.code]}",
         "header": header,
-        "rows": [_reason_row(row, index_of, total_macs if group.macs else 0) for row in group.rows],
+        "rows": [_reason_row(row, index_of, total_macs if group.macs else 0) for row in shown],
+        "converting": converting,
+        "converting_indices": [index_of[node.name] for row in group.rows if row not in shown for node in row.nodes],
     }
 
 
