@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> None:
 def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options: argparse.Namespace) -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
+    from lowerdeck.artifacts.measurements import read_profile
     from lowerdeck.config import load
     from lowerdeck.delegation.coverage import coverage
     from lowerdeck.explain import groups, terminal
@@ -77,7 +78,7 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
     if options.plan is None:
         config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
-        for name, text in export.render(graph.plan, config).items():
+        for name, text in export.render(graph.plan, config, read_profile()).items():
             write_text(paths.BUILD / name, text)
         pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
         console.print(f"\n{pages}", soft_wrap=True)
