@@ -115,6 +115,7 @@ def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried
     """Write the page of the build in build/, or that of the plan that was named."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
+    from lowerdeck.artifacts.measurements import read_profile
     from lowerdeck.config import load
     from lowerdeck.pages.explanation import export, page
 
@@ -124,7 +125,7 @@ def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried
         console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
         return
     config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
-    for file, text in export.render(plan, config, tried).items():
+    for file, text in export.render(plan, config, tried, read_profile()).items():
         write_text(paths.BUILD / file, text)
     pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
     console.print(f"\n{pages}", soft_wrap=True)
