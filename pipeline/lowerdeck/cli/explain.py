@@ -62,16 +62,20 @@ def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options:
     from lowerdeck.artifacts.files import write_text
     from lowerdeck.config import load
     from lowerdeck.delegation.coverage import coverage
-    from lowerdeck.explain import groups, terminal
+    from lowerdeck.explain import groups, portable, terminal
     from lowerdeck.pages.explanation import export
 
     metrics = coverage(graph.plan)
     if options.json:
         listed = groups.as_json(found, int(metrics["total_macs"]))
         mismatches = list(graph.plan.mismatches)
-        _print_json({"backend": graph.plan.backend, "coverage": metrics, "mismatches": mismatches, "groups": listed})
+        changes = portable.as_json(portable.changes(graph))
+        known = {"backend": graph.plan.backend, "fallback": graph.plan.fallback, "coverage": metrics}
+        _print_json(known | {"mismatches": mismatches, "groups": listed, "portable": changes})
         return
     terminal.print_groups(console, graph, found)
+    if options.reason is None:
+        terminal.print_changes(console, portable.changes(graph))
     if options.reason is not None and not found:
         there = ", ".join(sorted(name.removeprefix("reasons.") for name in metrics if name.startswith("reasons.")))
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
@@ -92,7 +96,12 @@ def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> N
         terminal.print_nodes(console, graph, nodes)
         return
     users = {node.name: [user.name for user in graph.users(node)] for node in nodes}
-    listed = [asdict(node) | {"users": users[node.name], "hint": hint(node, graph)} for node in nodes]
+    listed = [
+        asdict(node)
+        | {"users": users[node.name], "hint": hint(node, graph)}
+        | ({} if node.delegate_reason is None else {"delegate_hint": hint(node, graph, node.delegate_reason)})
+        for node in nodes
+    ]
     _print_json({"backend": graph.plan.backend, "nodes": listed})
 
 

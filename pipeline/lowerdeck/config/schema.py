@@ -176,6 +176,11 @@ class TargetConfig(Strict):
     """Properties of the hardware that the quantizer depends on; a change reruns calibrate."""
     options: dict[str, Any] = field(default_factory=dict)
     """Partitioner and compiler options; a change reruns partition."""
+    fallback: Name | None = None
+    """The conf/target option of a Cortex-M, e.g. `cortex_m55`, whose CMSIS-NN computes what an NPU leaves and is
+    quantized; null for portable kernels. A change reruns calibrate."""
+    fallback_target: dict[str, Any] | None = None
+    """Backend and device of the fallback. Written by compose."""
     fingerprint: str | None = None
     """SHA-256 of the files that device and options name, null if they name none. Written by compose."""
 

@@ -15,6 +15,7 @@ from lowerdeck.explain.difference import Pair, PlanDifference
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, share
 from lowerdeck.explain.hints import hint
+from lowerdeck.explain.portable import Change
 
 MISMATCH = "do not ship: the program computes something else than the quantized model"
 _MAX_MODULES = 8
@@ -57,6 +58,20 @@ def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> 
         _print_rows(console, group, total_macs)
 
 
+def print_changes(console: Console, found: Sequence[Change]) -> None:
+    """Print what it would take to leave nothing to portable kernels."""
+    if not found:
+        console.print()
+        _line(console, Text("Nothing is computed by portable kernels."))
+        return
+    _heading(console, "to leave nothing to portable kernels", len(found))
+    for change in found:
+        modules = join_names(list(dict.fromkeys(node.module or node.name for node in change.nodes)))
+        _line(console, Text(f"{len(change.nodes):,} x {change.operator} in {modules}"), 2)
+        for way in change.ways or ("no way is known",):
+            _line(console, Text(way), 6)
+
+
 def _print_rows(console: Console, group: Group, total_macs: int) -> None:
     operators = max(len(row.operator) for row in group.rows)
     counts = max(len(f"{len(row.nodes):,}") for row in group.rows)
@@ -69,6 +84,8 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
         _line(console, Text(numbers), 2)
         _line(console, Text(f"in {join_names(row.modules)}"), 6)
         _line(console, Text(format_reason(row.reason)), 6)
+        if (of_delegate := row.nodes[0].delegate_reason) is not None:
+            _line(console, Text(f"not on the NPU: {format_reason(of_delegate)}"), 6)
         if row.hint:
             _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
 
@@ -102,6 +119,10 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
         if node.reason.node:
             yield "decided by", node.reason.node
         if text := hint(node, graph):
+            yield "hint", text
+    if node.delegate_reason is not None:
+        yield "not on NPU", f"{node.delegate_reason.code.value}: {format_reason(node.delegate_reason)}"
+        if text := hint(node, graph, node.delegate_reason):
             yield "hint", text
 
 
