@@ -53,6 +53,7 @@ def parse_plan(text: str, source: str) -> DelegationPlan:
             backend=stored["backend"],
             nodes=nodes,
             outputs=outputs,
+            fallback=stored.get("fallback"),  # plans of earlier versions have none
             converter=converter,
             mismatches=tuple(stored.get("mismatches", ())),  # plans of earlier versions have none
         )
@@ -67,6 +68,7 @@ def _planned_node(stored: Mapping[str, Any]) -> PlannedNode:
     given = dict(stored)
     for name in ("inputs", "outputs"):
         given[name] = tuple(PlannedTensor(**tensor | {"shape": tuple(tensor["shape"])}) for tensor in given[name])
-    if given["reason"] is not None:
-        given["reason"] = Reason(**given["reason"] | {"code": ReasonCode(given["reason"]["code"])})
+    for name in ("reason", "delegate_reason"):
+        if (reason := given.get(name)) is not None:
+            given[name] = Reason(**reason | {"code": ReasonCode(reason["code"])})
     return PlannedNode(**given)

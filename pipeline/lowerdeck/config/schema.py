@@ -183,6 +183,11 @@ class TargetConfig(Strict):
     banked_memory_planning: bool = False
     """Whether ExecuTorch plans one arena for each memory that holds `planned`, the first one first, and spills to the
     next what does not fit. Firmware must then offer the arenas in this order."""
+    fallback: Name | None = None
+    """The conf/target option of a Cortex-M, e.g. `cortex_m55`, whose CMSIS-NN computes what an NPU leaves and is
+    quantized; null for portable kernels. A change reruns calibrate."""
+    fallback_target: dict[str, Any] | None = None
+    """Backend and device of the fallback. Written by compose."""
     fingerprint: str | None = None
     """SHA-256 of the files that device and options name, null if they name none. Written by compose."""
 

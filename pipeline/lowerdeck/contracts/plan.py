@@ -122,7 +122,10 @@ class PlannedNode:
     """Who computes it: the delegate's processor (Backend.processor: `npu`, `xnnpack`), `cmsis_nn` or `portable`; empty
     for `delegate` or `portable`, by `partition`."""
     reason: Reason | None = None
-    """Why it is left to portable kernels; None exactly where it is not."""
+    """Why it is left to portable kernels; None exactly where it is not. With `target.fallback`, why CMSIS-NN does not
+    compute it either."""
+    delegate_reason: Reason | None = None
+    """With `target.fallback`, why the delegate leaves it to CMSIS-NN or to portable kernels."""
     excluded_by: str | None = None
     """Option and pattern of the configuration that keep it off the delegate, where that is the reason."""
 
@@ -154,6 +157,8 @@ class DelegationPlan:
     nodes: tuple[PlannedNode, ...]
     outputs: tuple[str, ...] = ()
     """Nodes whose results the program returns or writes into its buffers."""
+    fallback: str | None = None
+    """The backend of the kernel library that computes what the delegate leaves; None for portable kernels alone."""
     converter: Converter | None = None
     """The converter build that the plan is made for; None where it was not asked."""
     mismatches: tuple[str, ...] = ()

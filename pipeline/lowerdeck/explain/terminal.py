@@ -17,6 +17,7 @@ from lowerdeck.explain.difference import Pair, PlanDifference
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, share
 from lowerdeck.explain.hints import hint
+from lowerdeck.explain.portable import Remainder
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 MISMATCH = "do not ship: the program computes something else than the quantized model"
@@ -105,6 +106,20 @@ def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> 
         _print_rows(console, group, total_macs)
 
 
+def print_remainders(console: Console, found: Sequence[Remainder]) -> None:
+    """Print what it would take to leave nothing to portable kernels."""
+    if not found:
+        console.print()
+        _line(console, Text("Nothing is computed by portable kernels."))
+        return
+    _heading(console, "to leave nothing to portable kernels", len(found))
+    for remainder in found:
+        modules = join_names(list(dict.fromkeys(node.module or node.name for node in remainder.nodes)))
+        _line(console, Text(f"{len(remainder.nodes):,} x {remainder.operator} in {modules}"), 2)
+        for way in remainder.ways or ("no way is known",):
+            _line(console, Text(way), 6)
+
+
 def _print_rows(console: Console, group: Group, total_macs: int) -> None:
     shown, converting = folded(group)
     operators = max((len(row.operator) for row in shown), default=0)
@@ -118,6 +133,8 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
         _line(console, Text(numbers), 2)
         _line(console, Text(f"in {join_names(row.modules)}"), 6)
         _line(console, Text(format_reason(row.reason)), 6)
+        if (of_delegate := row.nodes[0].delegate_reason) is not None:
+            _line(console, Text(f"not on the NPU: {format_reason(of_delegate)}"), 6)
         if row.hint:
             _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
     if converting:
@@ -167,6 +184,10 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
         if node.reason.node:
             yield "decided by", node.reason.node
         if text := hint(node, graph):
+            yield "hint", text
+    if node.delegate_reason is not None:
+        yield "not on NPU", f"{node.delegate_reason.code.value}: {format_reason(node.delegate_reason)}"
+        if text := hint(node, graph, node.delegate_reason):
             yield "hint", text
 
 

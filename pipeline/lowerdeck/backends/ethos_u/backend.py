@@ -51,6 +51,7 @@ class EthosU(Backend[Device, Options]):
     processor = "npu"
     delegate_id = "EthosUBackend"
     has_command_stream = True
+    accepts_fallback = True
     schemes = {"int8": _GRANULARITIES, "int16x8": _GRANULARITIES}
     mixed_schemes = {"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")}
     trainable = ("int8",)

@@ -55,6 +55,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     processor = "npu"
     delegate_id = "NeutronBackend"
     has_command_stream = True
+    accepts_fallback = True
     # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
     schemes = {"int8": ("backend_default",)}
     trainable = ("int8",)
@@ -156,7 +157,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
                 _check_ir_validity=False, _core_aten_ops_exception_list=list(core_aten_ops_exception_list)
             ),
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
-            finish=lambda manager: _remove_additional_clusters(decompose_remaining(manager, partitioner.preserve_ops)),
+            finish=lambda manager: self._finish(decompose_remaining(manager, partitioner.preserve_ops)),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,
@@ -206,6 +207,10 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         """
         flavor = self._converter_flavor
         return flavors.converter_of(flavor, sdk.describe_cached(flavor, self.device.target))
+
+    def _finish(self, manager: EdgeProgramManager) -> EdgeProgramManager:
+        """NXP's last pass, except above CMSIS-NN, which takes the quantize and dequantize nodes that it removes."""
+        return manager if self.fallback is not None else _remove_additional_clusters(manager)
 
     def _program_reports(self, partitions: Sequence[CompiledPartition], workdir: Path) -> dict[str, bytes]:
         """Return one kernel selection for the program, if the partitions have any."""

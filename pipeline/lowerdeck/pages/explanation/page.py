@@ -159,6 +159,7 @@ def _node(graph: PlanGraph, node: PlannedNode, cost: str) -> dict[str, Any]:
         ("check", "" if reason is None else reason.check),
         ("values", "" if reason is None else ", ".join(f"{name}={value}" for name, value in reason.values.items())),
         ("decided by", "" if reason is None else reason.node),
+        ("not on the NPU", "" if node.delegate_reason is None else str(node.delegate_reason)),
         ("excluded by", node.excluded_by or ""),
         ("module", node.module or "unknown"),
         ("source", node.source or "unknown"),
