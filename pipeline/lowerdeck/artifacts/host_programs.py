@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
@@ -24,6 +26,11 @@ def open_converted_program(resolver: Resolver) -> FloatProgram:
         resolver=resolver,
         is_own_build=True,
     )
+
+
+def opener(resolver: Resolver) -> Callable[[], FloatProgram]:
+    """`open_converted_program` for later: that this host cannot open a program is a finding of evaluate."""
+    return functools.partial(open_converted_program, resolver)
 
 
 def read_io() -> tuple[tuple[ProgramTensor, ...], tuple[ProgramTensor, ...], list[float | None]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from lowerdeck.execution.resolved_config import section
 
 
@@ -10,6 +13,17 @@ def chosen_gates() -> dict[str, float | None]:
     from lowerdeck.evaluation.gates import is_of_device
 
     return {gate: bound for gate, bound in _bounds().items() if not is_of_device(gate)}
+
+
+def check_chosen_gates(metrics: Mapping[str, Any]) -> None:
+    """Check `chosen_gates`.
+
+    Raises:
+        GateError: a gate fails.
+    """
+    from lowerdeck.evaluation.gates import check_gates
+
+    check_gates(chosen_gates(), metrics)
 
 
 def chosen_device_gates() -> dict[str, float | None]:
