@@ -74,10 +74,17 @@ def read_pictures() -> TaskPictures:
     stored = read_json(paths.PICTURES)
     histogram = stored["histogram"]
     return TaskPictures(
-        curves=[CurvesOfPrograms(**curve) for curve in stored["curves"]],
-        histogram=None if histogram is None else HistogramsOfPrograms(**histogram),
+        curves=[CurvesOfPrograms(**{**curve, "y": _in_order(curve["y"])}) for curve in stored["curves"]],
+        histogram=None
+        if histogram is None
+        else HistogramsOfPrograms(**{**histogram, "counts": _in_order(histogram["counts"])}),
         worst=[path.read_bytes() for path in sorted(paths.WORST.glob("*.png"))],
     )
+
+
+def _in_order(of_programs: Mapping[str, Any]) -> dict[str, Any]:
+    """As programs follow from each other: JSON files are sorted by name."""
+    return {program: of_programs[program] for program in ("float", "quantized", "delegated") if program in of_programs}
 
 
 def _curves(pictures: Mapping[str, Sequence[Curve | Histogram]]) -> list[CurvesOfPrograms]:
