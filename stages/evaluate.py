@@ -2,26 +2,23 @@
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
 from lowerdeck.execution.chosen import class_names, dataset, engine, gates, metrics, task
-from lowerdeck.execution.resolved_config import section
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
     build = fix_arithmetic()
-    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_bundle, host_programs, paths, plans
-    from lowerdeck.config.schema import EvaluationConfig
+    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_bundle, paths, plans
     from lowerdeck.evaluation.worst_samples import WorstSamples
     from lowerdeck.steps import evaluate as step
 
-    resolver, data, judge = section(EvaluationConfig).resolver, dataset.chosen_dataset(build.seed), task.chosen_task()
+    data, judge = dataset.chosen_dataset(build.seed), task.chosen_task()
     (reference, samples), how = baseline.read_baseline(), engine.chosen_engine(build.seed)
     further, names = metrics.FurtherMetrics(reference, samples, data), class_names.chosen_class_names(data)
-    opener = host_programs.opener(resolver)
-    worst = WorstSamples(judge, reference.specs, samples, data.evaluation, names)
-    found = step.evaluate_delegated(opener, samples, data, reference, judge, how, (further.keep, worst.add))
+    worst, opened = WorstSamples(judge, reference.specs, samples, data.evaluation, names), engine.open_program
+    found = step.evaluate_delegated(opened, samples, data, reference, judge, how, (further.keep, worst.add))
     measured = step.measure(judge, found, data.structural, further.compute(executed=found.failure is None), names)
     built = plans.read_plan(), files.read_json(paths.MANIFEST), baseline.read_layers(paths.LAYERS)
-    values = step.summarize(measured.metrics, *built, found.failure, firmware_bundle.read_firmware_failure())
+    values = step.summarize(measured.metrics, *built, found.failure, *firmware_bundle.read_firmware())
     evaluation_results.write_evaluation(values, measured, list(map(data.evaluation.digest, samples)), worst.pictures())
     gates.check_chosen_gates(values)  # last, so that metrics that miss a gate are written too
 

@@ -1,4 +1,4 @@
-"""The preprocessing and the names of classes as data: a C compiler and a JSON reader find the same values."""
+"""The preprocessing as data: a C compiler and a JSON reader find the same values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ PROGRAM = """
 int main(void) {
     printf("%d %d %s %.9g %.9g %d\\n", SAMPLE_HEIGHT, SAMPLE_WIDTH, SAMPLE_CHANNELS, SAMPLE_SCALE, SAMPLE_MEAN[2],
            SAMPLE_FILL);
-    for (int i = 0; i < CLASS_NAMES_COUNT; i++) { fwrite(CLASS_NAMES[i], 1, __builtin_strlen(CLASS_NAMES[i]), stdout);
-        putchar(0); }
     return SAMPLE_STD_COUNT;
 }
 """
@@ -39,10 +37,8 @@ def test_a_compiler_reads_what_the_json_says(tmp_path: Path) -> None:
     done = subprocess.run(["gcc", *flags, "main.c", "-o", "main"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     ran = subprocess.run([tmp_path / "main"], capture_output=True)
-    first, _, names = ran.stdout.partition(b"\n")
     assert ran.returncode == 3
-    assert first.decode().split() == ["24", "32", "RGB", "0.00392156886", "0.125", "114"]
-    assert names.split(b"\0")[:-1] == [name.encode() for name in NAMES]
+    assert ran.stdout.decode().split() == ["24", "32", "RGB", "0.00392156886", "0.125", "114"]
     values = json.loads(said[JSON])
     assert values["class_names"] == list(NAMES)
     assert values["preprocessing"]["std"] == [1.0, 2.0, 4.0]
@@ -51,7 +47,7 @@ def test_a_compiler_reads_what_the_json_says(tmp_path: Path) -> None:
 def test_columns_of_tables_have_a_macro_each(tmp_path: Path) -> None:
     described = {"kind": "columns", "inputs": [["a", "b c"]], "mean": {"b c": 1.5}, "std": {}}
     header = SampleFormat(preprocessing=described).files()[HEADER].decode()
-    assert "#define SAMPLE_MEAN_B_C 1.5f" in header
+    assert "#define SAMPLE_MEAN_B_C 1.5e+00f" in header
     assert 'static const char *const SAMPLE_INPUTS_0[SAMPLE_INPUTS_0_COUNT] = {"a", "b c"};' in header
 
 

@@ -12,9 +12,21 @@ if TYPE_CHECKING:
     import torch
 
 
-TARGET_KINDS = ("class", "array", "mask", "boxes")
-"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`), or
-contracts.detection.Boxes (`boxes`)."""
+TARGET_KINDS = ("class", "array", "mask", "boxes", "events")
+"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`),
+contracts.detection.Boxes (`boxes`), or the times at which something happens in a stream (`events`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontEndVector:
+    """What a front end computed the inputs of a sample from, so that firmware can check its own."""
+
+    parameters: Mapping[str, Any]
+    """Of the front end, plain values by name."""
+    signal: Any
+    """float32 [n]: the part of the recording that the inputs of the first call depend on."""
+    features: Any
+    """float32 [frames x features], before they are arranged for the model and quantized."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +34,8 @@ class Sample:
     """One example, preprocessed for the model."""
 
     inputs: tuple[torch.Tensor, ...]
-    """The model's inputs in order, each with its batch dimension, e.g. (float32 [1 x c x h x w],)."""
+    """The model's inputs in order, each with its batch dimension, e.g. (float32 [1 x c x h x w],). Of a stream they
+    are those of the first call."""
     label: int | None
     """Class index, or None where the dataset has no labels."""
     digest: str
@@ -30,6 +43,16 @@ class Sample:
     target: Any = None
     """What a task compares the outputs with where it is no class index: a NumPy array of any shape, or a mapping of
     named arrays; None where `label` says all."""
+    following: tuple[tuple[torch.Tensor, ...], ...] = ()
+    """The inputs of the calls after the first one, where the sample is a stream: state lasts from call to call."""
+
+    front_end: FrontEndVector | None = None
+    """How the inputs came about, where a front end computed them."""
+
+    @property
+    def calls(self) -> tuple[tuple[torch.Tensor, ...], ...]:
+        """The inputs of all calls; one where the sample is no stream."""
+        return (self.inputs, *self.following)
 
     @property
     def expected(self) -> Any:
@@ -61,7 +84,7 @@ def finite_sample(split: Split, index: int) -> Sample:
         LowerdeckError: it has NaN or infinite values, which would make every range and metric meaningless.
     """
     sample = split[index]
-    for number, tensor in enumerate(sample.inputs):
+    for number, tensor in ((number, tensor) for call in sample.calls for number, tensor in enumerate(call)):
         if tensor.is_floating_point() and (count := int((~tensor.isfinite()).sum())):
             origin = getattr(split, "origin", None)
             place = f" ({origin(index)})" if origin is not None else ""

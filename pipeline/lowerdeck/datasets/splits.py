@@ -101,7 +101,9 @@ def image_preparation(options: preprocessing.ImageOptions, input_shapes: Sequenc
     return prepare
 
 
-def sample(inputs: Arrays, label: int | None, digest: str, target: Any = None) -> Sample:
+def sample(
+    inputs: Arrays, label: int | None, digest: str, target: Any = None, following: Sequence[Arrays] = ()
+) -> Sample:
     """A Sample whose tensors own their memory.
 
     Args:
@@ -109,12 +111,12 @@ def sample(inputs: Arrays, label: int | None, digest: str, target: Any = None) -
         label: class index or None
         digest: SHA-256 of the stored sample
         target: what outputs are compared with where it is no class index
+        following: the inputs of further calls of a stream
     """
     import torch  # not at the top of the module: fingerprints must not import it
 
-    return Sample(
-        inputs=tuple(torch.from_numpy(np.array(array)) for array in inputs), label=label, digest=digest, target=target
-    )
+    first, *others = (tuple(torch.from_numpy(np.array(array)) for array in call) for call in (inputs, *following))
+    return Sample(inputs=first, label=label, digest=digest, target=target, following=tuple(others))
 
 
 def row_of(order: Sequence[int], index: int) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lowerdeck.firmware.c_literals import c_float, c_string
+
 HEADER, JSON = "sample_format.h", "sample_format.json"
 
 
@@ -19,6 +21,11 @@ class SampleFormat:
     class_names: Sequence[str] = ()
     """By index; empty where classes have no names."""
 
+    @property
+    def is_image(self) -> bool:
+        """Whether the C function for images applies."""
+        return self.preprocessing is not None and self.preprocessing.get("kind") == "image"
+
     def files(self) -> dict[str, bytes]:
         """A C header and the same as JSON; none where there is nothing to say."""
         if not self.preprocessing and not self.class_names:
@@ -28,15 +35,11 @@ class SampleFormat:
         return {HEADER: ("\n".join(self._header()) + "\n").encode(), JSON: text.encode()}
 
     def _header(self) -> Iterator[str]:
-        yield "/*\n * The preprocessing of a sample, and the names of the classes by index; the same is in"
-        yield f" * {JSON}. Numbers are those of the build's configuration.\n */"
+        yield f"/*\n * The preprocessing of a sample; {JSON} has the same values, and those of the build's"
+        yield " * configuration are these numbers. The names of the classes are in src/model.c.\n */"
         yield "#ifndef SAMPLE_FORMAT_H\n#define SAMPLE_FORMAT_H\n"
         for name, value in (self.preprocessing or {}).items():
             yield from _definition(f"SAMPLE_{_macro(name)}", value)
-        if self.class_names:
-            yield f"\n#define CLASS_NAMES_COUNT {len(self.class_names)}"
-            listed = ",\n  ".join(_string(name) for name in self.class_names)
-            yield f"static const char *const CLASS_NAMES[CLASS_NAMES_COUNT] = {{\n  {listed}\n}};"
         yield "\n#endif /* SAMPLE_FORMAT_H */"
 
 
@@ -48,9 +51,9 @@ def _definition(name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         yield from _array(name, value)
     elif isinstance(value, str):
-        yield f"#define {name} {_string(value)}"
+        yield f"#define {name} {c_string(value)}"
     elif isinstance(value, float):
-        yield f"#define {name} {_float(value)}"
+        yield f"#define {name} {c_float(value)}"
     elif value is not None:
         yield f"#define {name} {int(value)}"
 
@@ -59,26 +62,14 @@ def _array(name: str, values: Sequence[Any]) -> Iterator[str]:
     """Numbers or strings as an array; definitions of their own for others."""
     yield f"#define {name}_COUNT {len(values)}"
     if values and all(isinstance(value, (int, float)) for value in values):
-        numbers = ", ".join(map(_float, values))
+        numbers = ", ".join(map(c_float, values))
         yield f"static const float {name}[{name}_COUNT] = {{{numbers}}};"
     elif values and all(isinstance(value, str) for value in values):
-        yield f"static const char *const {name}[{name}_COUNT] = {{{', '.join(map(_string, values))}}};"
+        yield f"static const char *const {name}[{name}_COUNT] = {{{', '.join(map(c_string, values))}}};"
     else:
         for index, value in enumerate(values):
             yield from _definition(f"{name}_{index}", value)
 
 
-def _float(value: float) -> str:
-    return f"{float(value)!r}f"
-
-
 def _macro(name: str) -> str:
     return "".join(character if character.isascii() and character.isalnum() else "_" for character in name).upper()
-
-
-def _string(text: str) -> str:
-    """A C string of the text in UTF-8; three digits end an escape, whatever follows."""
-    escaped = "".join(
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode()
-    )
-    return f'"{escaped}"'

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from lowerdeck.firmware.metadata import Target
     from lowerdeck.firmware.sample_format import SampleFormat
 
+MAX_TWIN_BYTES = 10 * 2**20
+"""Size from which `firmware.twins: auto` leaves host twins out of the bundle."""
+
 
 def firmware_target() -> Target:
     """The chosen target as the firmware bundle describes it."""
@@ -19,7 +22,14 @@ def firmware_target() -> Target:
     from lowerdeck.firmware.metadata import Target
 
     target = section(TargetConfig)
-    return Target(name=target.name, backend=target.backend, device=target.device, options=target.options)
+    return Target(
+        name=target.name,
+        backend=target.backend,
+        device=target.device,
+        options=target.options,
+        memories=target.memories,
+        banked_memory_planning=target.banked_memory_planning,
+    )
 
 
 def firmware_placement() -> Placement:
@@ -37,3 +47,13 @@ def sample_format(dataset: Dataset, class_names: tuple[str, ...]) -> SampleForma
     from lowerdeck.firmware.sample_format import SampleFormat
 
     return SampleFormat(preprocessing=described_preprocessing(dataset), class_names=class_names)
+
+
+def firmware_twins() -> dict[str, bytes]:
+    """The manifest and the host twins for the bundle, by path; none where it goes without them."""
+    from lowerdeck.artifacts.conversion import read_companions
+    from lowerdeck.config.schema import FirmwareConfig
+
+    chosen = section(FirmwareConfig).twins
+    found = {} if chosen == "never" else read_companions()
+    return found if chosen == "always" or sum(map(len, found.values())) < MAX_TWIN_BYTES else {}
