@@ -303,7 +303,7 @@ class TestEvaluateDelegated:
     def test_outputs_of_the_program_are_reduced_beside_the_reference(self) -> None:
         host = type("Host", (), {"executor": "a host", "num_processes": 1, "first_call": staticmethod(lambda *inputs: answering([1, 1])(inputs))})()  # fmt: skip  # noqa: E501
         kept: list[Any] = []
-        found = evaluate_delegated(lambda: host, [0, 1], Data(Labels([0, 1])), reference([0, 1]), CLASSIFICATION, BY_REFERENCE, kept.append)  # fmt: skip  # noqa: E501
+        found = evaluate_delegated(lambda: host, [0, 1], Data(Labels([0, 1])), reference([0, 1]), CLASSIFICATION, BY_REFERENCE, [kept.append])  # fmt: skip  # noqa: E501
         assert (found.executed_by, found.failure, len(kept)) == ("a host", None, 2)
         values = measure(CLASSIFICATION, found, False).metrics
         assert (values["quantized_accuracy"], values["delegated_accuracy"]) == (1.0, 0.5)
