@@ -11,7 +11,7 @@ from tests.handmade_plan import make_reason, network, node, plan, tensor
 
 def test_every_operator_on_portable_kernels_is_listed_most_macs_first_with_a_way() -> None:
     found = remainders(PlanGraph(network()))
-    assert [found.operator for change in found] == ["aten.convolution.default", "aten.hardswish.default"]
+    assert [each.operator for each in found] == ["aten.convolution.default", "aten.hardswish.default"]
     assert found[0].macs > found[1].macs == 0
     assert found[0].ways == ("pad the 6 output channels to 8",)
     assert as_json(found)[0]["ways"] == ["pad the 6 output channels to 8"]
