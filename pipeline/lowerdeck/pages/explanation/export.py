@@ -23,6 +23,6 @@ def render(plan: DelegationPlan, config: Config | None, tried: Sequence[Trial] =
     """
     title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
     return {
-        paths.EXPLANATION.name: page.render(plan, title, tried),
+        paths.EXPLANATION.name: page.render(plan, title, tried, has_report=True),
         paths.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
     }

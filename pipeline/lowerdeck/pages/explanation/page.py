@@ -20,13 +20,14 @@ from lowerdeck.pages import rendering
 from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 
 
-def render(plan: DelegationPlan, title: str, tried: Sequence[Trial] = ()) -> str:
+def render(plan: DelegationPlan, title: str, tried: Sequence[Trial] = (), *, has_report: bool = False) -> str:
     """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes.
 
     Args:
         plan: The plan.
         title: What it is the plan of.
         tried: Changes that were tried, with their gain.
+        has_report: Whether report.html and firmware.zip of the same build stand beside the page.
     """
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
     number_of = {tag: number for number, tag in enumerate(plan.places, start=1)}
@@ -39,6 +40,7 @@ def render(plan: DelegationPlan, title: str, tried: Sequence[Trial] = ()) -> str
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
         legend=_legend(plan, index_of, number_of),
+        links=[("report", "report.html"), ("bundle for firmware", "firmware.zip")] if has_report else [],
         causes=_causes(graph, tried, index_of),
         reasons=[_reasons(group, index_of, sum(node.macs for node in plan.nodes)) for group in groups(graph)],
         data={"nodes": [_node(graph, node) for node in plan.nodes]},
