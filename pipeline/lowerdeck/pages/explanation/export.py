@@ -27,6 +27,6 @@ def render(
     """
     title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
     return {
-        paths.EXPLANATION.name: page.render(plan, title, tried, profile),
+        paths.EXPLANATION.name: page.render(plan, title, tried, profile, has_report=True),
         paths.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
     }

@@ -22,7 +22,12 @@ from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 
 
 def render(
-    plan: DelegationPlan, title: str, tried: Sequence[Trial] = (), profile: Profile | None = None
+    plan: DelegationPlan,
+    title: str,
+    tried: Sequence[Trial] = (),
+    profile: Profile | None = None,
+    *,
+    has_report: bool = False,
 ) -> str:
     """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes.
 
@@ -31,6 +36,7 @@ def render(
         title: What it is the plan of.
         tried: Changes that were tried, with their gain.
         profile: What boxes cost on a device, by which they can be coloured; None where none measured it.
+        has_report: Whether report.html and firmware.zip of the same build stand beside the page.
     """
     costs = {} if profile is None else profile.of_nodes()
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
@@ -45,6 +51,7 @@ def render(
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
         legend=_legend(plan, index_of, number_of),
+        links=[("report", "report.html"), ("bundle for firmware", "firmware.zip")] if has_report else [],
         causes=_causes(graph, tried, index_of),
         reasons=[_reasons(group, index_of, sum(node.macs for node in plan.nodes)) for group in groups(graph)],
         data={"nodes": [_node(graph, node, _cost(profile, costs.get(node.name))) for node in plan.nodes]},
