@@ -31,7 +31,7 @@ def points(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
 
     def get(name: str, *typed: str) -> list[Config | None]:
         _, experiment = hydra_multirun.read_experiment(CONF, [f"experiment={name}"])
-        base = arguments.merged(SELECTION, {key: experiment[key] for key in experiment if key in arguments.PARAMS})
+        base = hydra_multirun.basis(SELECTION, experiment)
         given = [*hydra_multirun.sweeper_arguments(experiment), *arguments.to_hydra_overrides(typed)]
         found = (
             arguments.sample_points(given) if hydra_multirun.searches(experiment, typed) else arguments.points(given)

@@ -10,11 +10,11 @@ from lowerdeck.artifacts.files import read_json, require_file
 if TYPE_CHECKING:
     from lowerdeck.contracts.lowering import ProgramTensor
     from lowerdeck.runtime.floats import FloatProgram
-    from lowerdeck.runtime.loading import Resolver
+    from lowerdeck.runtime.loading import BatchDevice, Resolver
 
 
-def open_converted_program(resolver: Resolver) -> FloatProgram:
-    """The converted program with its host twins, ready to be executed on float32 samples."""
+def open_converted_program(resolver: Resolver, batch_device: BatchDevice = "cpu") -> FloatProgram:
+    """The converted program with its host twins, ready to be executed on float32 samples; in batches on that device."""
     from lowerdeck.runtime.loading import open_float_program
 
     return open_float_program(
@@ -23,6 +23,7 @@ def open_converted_program(resolver: Resolver) -> FloatProgram:
         twins=paths.TWINS,
         resolver=resolver,
         is_own_build=True,
+        batch_device=batch_device,
     )
 
 

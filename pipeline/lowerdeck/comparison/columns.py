@@ -50,8 +50,9 @@ _LESS_IS_BETTER = re.compile(
 _NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "num_device_samples", "output_lsb"))
 ALIASES = {
     "size": ("program_bytes",),
+    "ram": ("ram_bytes",),
     "memory": ("planned_memory_bytes",),
-    "time": ("estimated_inference_time_ms", "estimated_total_cycles"),
+    "time": ("measured_latency_ms", "estimated_inference_time_ms", "estimated_total_cycles"),
     "cycles": ("estimated_total_cycles", "estimated_npu_cycles"),
     "accuracy": ("delegated_accuracy", "quantized_accuracy", "float_accuracy"),
     "quality": (
@@ -73,6 +74,7 @@ _FIRST = (
     "crossing_bytes",
     "transposes_at_boundary",
     "program_bytes",
+    "ram_bytes",
     "planned_memory_bytes",
     "estimated_inference_time_ms",
     "estimated_total_cycles",

@@ -9,9 +9,14 @@ from lowerdeck.contracts.devices import Provenance
 
 _SPELLINGS = {
     "macs": "MACs", "sram": "SRAM", "flash": "flash", "dram": "DRAM", "npu": "NPU", "cpu": "CPU", "sqnr": "SQNR",
-    "lsb": "LSB", "shram": "SHRAM",
+    "lsb": "LSB", "shram": "SHRAM", "ram": "RAM",
 }  # fmt: skip
-_TITLES = {"program_bytes": "size", "planned_memory_bytes": "planned memory", "crossing_bytes": "across boundaries"}
+_TITLES = {
+    "program_bytes": "size",
+    "ram_bytes": "RAM",
+    "planned_memory_bytes": "planned memory",
+    "crossing_bytes": "across boundaries",
+}
 _PROVENANCE = {
     Kind.ESTIMATED: Provenance.ESTIMATED,
     Kind.SIMULATED: Provenance.SIMULATED,

@@ -313,6 +313,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     model_options = options(model_source.Options, config.model.options, "model.options", {})
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options", {})
     task_options = options(task.Options, config.task.options, "task.options", {})
+    task_options = _with_nested(problems, task, task_options, config.build.plugins)
     advice = backend_class.unsupported_options
     device = options(backend_class.device_type, config.target.device, "target.device", advice)
     target_options = options(backend_class.options_type, config.target.options, "target.options", advice)
@@ -398,6 +399,21 @@ def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], lis
         message = f"its runtime has no {needed}, which programs for {config.target.name} need; it has: "
         problems.append(Problem("device", message + (", ".join(offered) or "no delegates"), device.name))
     return changed, problems
+
+
+def _with_nested(problems: list[Problem], task: Task, options: Any, plugins: Sequence[str]) -> Any:
+    """A task's options with those completed that are plug points; what is wrong with them is added to `problems`."""
+    values = {}
+    for key, package in getattr(task, "NESTED", {}).items() if options is not None else ():
+        given = dict(getattr(options, key))
+        name, prefix = given.pop("name", None), f"task.options.{key}"
+        if not isinstance(name, str):
+            problems.append(unknown(f"{prefix}.name", "has to be the name of a module", name, package.available()))
+        elif (module := _found(problems, f"{prefix}.name", package, name, plugins)) is not None:
+            chosen, found = validate(module.Options, given, prefix)
+            problems += found
+            values |= {} if chosen is None else {key: {"name": name, **dataclasses.asdict(chosen)}}
+    return dataclasses.replace(options, **values) if values else options
 
 
 def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: Any) -> None:

@@ -223,6 +223,8 @@ class EvaluationConfig(Strict):
     engine: Literal["exact", "reference"] = "exact"
     """What executes Ethos-U's partitions in evaluate: `exact` computes the integers of the reference in batches and is
     much faster, `reference` is the TOSA reference model, one sample at a time."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where the engine `exact` executes partitions; `auto` is a GPU where there is one. The integers are the same."""
     batch_size: Annotated[int, Field(gt=0, le=4096)] = 8
     """Most samples that each process of evaluate executes at once; memory for activations grows with it."""
     cross_check_samples: Annotated[int, Field(ge=0, le=1_000_000)] = 16
@@ -340,6 +342,9 @@ class FirmwareConfig(Strict):
     section: Annotated[str, AfterValidator(_section_name)] | None = COMMAND_STREAM_SECTION
     """Section of the linker script for the array; null leaves it where the compiler places constants. compose sets
     `network_model_sec` to null for targets without an NPU, which alone needs it."""
+    twins: Literal["auto", "always", "never"] = "auto"
+    """Whether the manifest and the host twins travel in the bundle, so that it runs with `lowerdeck run` wherever it is
+    unzipped; `auto` leaves them out from 10 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,6 +395,18 @@ class TrackingConfig(Strict):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareConfig(Strict):
+    """How `lowerdeck compare` chooses; no build depends on it."""
+
+    objective: Annotated[list[Name], Field(min_length=1)] = field(
+        default_factory=lambda: ["quality", "ram", "time", "size"]
+    )
+    """Metrics that decide which build to ship on a target, the most important first: `METRIC[:max|:min[:TOLERANCE]]`.
+    Each leaves out the builds that are worse than the best by more than noise, or by more than the tolerance, and the
+    next one decides among the rest. `quality` is the first metric of the task; docs/compare.md has the other names."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildConfig(Strict):
     """Settings of the whole build."""
 
@@ -418,10 +435,11 @@ class Config(Strict):
     firmware: FirmwareConfig
     device: DeviceConfig = field(default_factory=lambda: DeviceConfig(name="none"))
     tracking: TrackingConfig
+    compare: CompareConfig = field(default_factory=CompareConfig)
 
 
 GROUPS = (
     *("model", "dataset", "task", "quantization", "target", "flavor"),
     *("evaluation", "gates", "firmware", "device", "tracking"),
 )
-"""Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""
+"""Sections that are chosen as an option of conf/GROUP; `build` and `compare` are written in conf/config.yaml itself."""

@@ -77,6 +77,7 @@ def describe(
         "memory": _memory(forward, manifest),
         "compiler_estimates": manifest["estimates"],
         "test_vector": _test_vector(vector),
+        "front_end": dict(vector.front_end.parameters) if vector.front_end is not None else None,
     }
 
 

@@ -71,6 +71,16 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
     return table
 
 
+def bundle_record(config: Config, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the firmware bundle says of its build: metrics of the task, gates and defects; nothing that was timed."""
+    table = [*quality(metrics), *further_metrics(metrics)]
+    chosen = gates.bounds(config.gates).items()
+    bounds = {name: bound for name, bound in chosen if bound is not None and not gates.is_of_device(name)}
+    failed = gates.failed_gates(bounds, metrics)
+    table += [(f"gate {name}", f"{bound:g}: {failed.get(name, 'passed')}") for name, bound in sorted(bounds.items())]
+    return table + [(DEFECTS, f"it {defect}") for defect in defects(metrics)]
+
+
 def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the configured device found, every number with its provenance; empty without a device."""
     if "device_provenance" not in metrics:

@@ -25,6 +25,7 @@ from lowerdeck.delegation.compilation import naming_failed_partition
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
+from lowerdeck.formats.method_memory import WorkingMemory, working_memory
 from lowerdeck.graph import io_boundary
 from lowerdeck.graph.state import store_initial_state
 
@@ -44,6 +45,8 @@ class Converted:
     """Kernels that the runtime needs for undelegated nodes."""
     planned_memory_bytes: int
     """Memory that ExecuTorch plans for mutable tensors, in all arenas."""
+    working_memory: WorkingMemory | None = None
+    """All RAM that the program needs on its device; None where it was not counted."""
     inputs: tuple[ProgramTensor, ...]
     outputs: tuple[ProgramTensor, ...]
     output_scales: tuple[float | None, ...]
@@ -125,11 +128,13 @@ def convert(
             "are in the program"
         )
     inputs, outputs = io_boundary.describe(method, names, boundary)
+    program, scratch = executorch_program.buffer, [partition.scratch_bytes for partition in partitions]
     return Converted(
-        program=executorch_program.buffer,
+        program=program,
         delegates=tuple(delegate.id for delegate in method.delegates),
         operators=tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators})),
         planned_memory_bytes=sum(method.non_const_buffer_sizes),
+        working_memory=working_memory(program, scratch, is_host_only=backend.converter().host_only),
         inputs=inputs,
         outputs=outputs,
         output_scales=output_scales,

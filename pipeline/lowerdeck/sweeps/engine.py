@@ -204,7 +204,7 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
     """The sweep that `typed` describes on `copy`, and the named sweep that it is based on."""
     name, experiment = hydra_multirun.read_experiment(copy / "conf", typed)
     params = read_params(copy / "params.yaml")
-    base = arguments.merged(params, {key: experiment[key] for key in experiment if key in arguments.PARAMS})
+    base = hydra_multirun.basis(params, experiment)
     own = _without_hydras(typed)  # another launcher is still the same sweep
     searched = [text for text in typed if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
     versions = tool_versions()
