@@ -47,6 +47,8 @@ def test_costs_of_nodes_are_those_of_their_instruction() -> None:
         "q": (3.0, 2),
         "b": (1.0, 1),
     }
+    shared = Profile(provenance="", operators=TIMES.operators, instructions={"0": ["a"], "1": ["a", "b"]})
+    assert (shared.of_nodes()["a"].cost, shared.of_nodes()["a"].num_nodes) == (4.0, 2), "of both instructions"
     inside_alone = Profile(provenance="", operators=TIMES.operators[1:3], instructions=TIMES.instructions)
     assert inside_alone.of_nodes()["a"].cost == 2.75
 

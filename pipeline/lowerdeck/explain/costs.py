@@ -64,12 +64,13 @@ class Profile:
                 whole[each["instruction"]] = sum(
                     _cost(other) for other in self.operators if other["instruction"] == each["instruction"]
                 )
-        return {
-            node: NodeCost(cost=cost, num_nodes=len(nodes))
-            for instruction, cost in whole.items()
-            for nodes in [self.instructions.get(str(instruction), ())]
-            for node in nodes
-        }
+        found: dict[str, NodeCost] = {}
+        for instruction, cost in whole.items():
+            nodes = self.instructions.get(str(instruction), ())
+            for node in nodes:  # several instructions may have come of one node
+                before = found.get(node, NodeCost(cost=0.0, num_nodes=0))
+                found[node] = NodeCost(cost=before.cost + cost, num_nodes=max(before.num_nodes, len(nodes)))
+        return found
 
     def costliest(self, plan: DelegationPlan, count: int = NUM_COSTLIEST) -> list[CostlyOperator]:
         """The operators that cost most, without those that contain others."""
