@@ -115,6 +115,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """Supported quantization schemes, each with its weight granularities."""
     converters: ClassVar[Sequence[str]]
     """Supported values of `flavor.converter`, the default first."""
+    packages: ClassVar[Mapping[str, str]] = {}
+    """Value of `flavor.converter` -> Python package with it; `lowerdeck flavors add` installs a release of its own."""
     mixed_schemes: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Scheme of the whole model -> schemes that rules may assign to modules; `float32` is always permitted."""
     group_size_multiple: ClassVar[int] = 1

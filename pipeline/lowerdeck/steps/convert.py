@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
-from lowerdeck.contracts.plan import DelegationPlan, Reason
+from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, Reason
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.compilation import naming_failed_partition
 from lowerdeck.delegation.fallback import lowering_of
@@ -57,6 +57,12 @@ class Converted:
     """The converter's reports about the whole program, by file name, in addition to those of partitions."""
     replaced: Sequence[Subgraph] = ()
     """What the partitions replace, in the program's order."""
+
+    @property
+    def layers(self) -> tuple[CompiledLayer, ...]:
+        """The compiler's predictions by operator, where it states them."""
+        numbered = ((index, layer) for index, part in enumerate(self.partitions) for layer in part.layers)
+        return tuple(replace(layer, partition=index) for index, layer in numbered)
 
     @property
     def estimates(self) -> dict[str, float]:

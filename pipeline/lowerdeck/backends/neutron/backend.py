@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lowerdeck.backends.neutron import flavor as flavors
 from lowerdeck.backends.neutron import sdk
@@ -60,6 +60,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     schemes = {"int8": ("backend_default",)}
     trainable = ("int8",)
     converters = ("reference", "eiq_neutron_sdk", "neutron_converter")
+    packages: ClassVar[Mapping[str, str]] = {"eiq_neutron_sdk": "eiq-neutron-sdk"}
     unsupported_options = _UNSUPPORTED_OPTIONS
     # These two preserve operators in the program, whichever nodes are delegated.
     delegation_options = tuple(
