@@ -12,7 +12,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, require_file, sha256, write_json
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 
 
 def write_plan(plan: DelegationPlan, path: Path = paths.PLAN) -> None:
@@ -55,6 +55,7 @@ def parse_plan(text: str, source: str) -> DelegationPlan:
             outputs=outputs,
             fallback=stored.get("fallback"),  # plans of earlier versions have none
             converter=converter,
+            layers=tuple(CompiledLayer(**layer) for layer in stored.get("layers", ())),
             mismatches=tuple(stored.get("mismatches", ())),  # plans of earlier versions have none
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:

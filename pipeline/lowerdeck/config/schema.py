@@ -88,7 +88,7 @@ class TaskConfig(Strict):
 
 
 Granularity = Literal["backend_default", "per_tensor", "per_channel", "per_group"]
-SchemeName = Literal["int8", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
+SchemeName = Literal["int8", "int8x4", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +137,9 @@ class QuantizationConfig(Strict):
     name: Name
     """Name of the scheme in tables and in MLflow."""
     scheme: SchemeName
-    """`int8`: static 8-bit activations and weights (PT2E); `int8_dynamic`: activations quantized at run time;
-    `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao); `int16x8`: 16-bit activations, 8-bit
-    weights; `float16`, `float32`: not quantized."""
+    """`int8`: static 8-bit activations and weights (PT2E); `int8x4`: the same with 4-bit weights; `int8_dynamic`:
+    activations quantized at run time; `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao);
+    `int16x8`: 16-bit activations, 8-bit weights; `float16`, `float32`: not quantized."""
     weight_granularity: Granularity = "backend_default"
     """One scale per weight tensor, channel or group, or the vendor's recommendation for each operator."""
     group_size: Annotated[int, Field(gt=0, le=65_536)] | None = None

@@ -123,6 +123,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """Top-level modules that the extra installs."""
     device_converter: ClassVar[str] = ""
     """How to get a converter whose programs run on the device, where there is one whose programs do not."""
+    packages: ClassVar[Mapping[str, str]] = {}
+    """Value of `flavor.converter` -> Python package with it; `lowerdeck flavors add` installs a release of its own."""
     mixed_schemes: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Scheme of the whole model -> schemes that rules may assign to modules; `float32` is always permitted."""
     group_size_multiple: ClassVar[int] = 1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
     from executorch.exir.backend.partitioner import Partitioner
 
-    from lowerdeck.contracts.plan import Reason
+    from lowerdeck.contracts.plan import CompiledLayer, Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class CompiledPartition:
     """`litert` or `tosa`."""
     estimates: Mapping[str, float] = field(default_factory=dict)
     """The compiler's predictions; every key ends in its unit: `npu_cycles`, `inference_time_ms`, `sram_bytes`."""
+    layers: Sequence[CompiledLayer] = ()
+    """The compiler's predictions for its operators, where it states them."""
     reports: Mapping[str, bytes] = field(default_factory=dict)
     """Other files that the compiler wrote about the partition, by name."""
     scratch_bytes: int | None = None

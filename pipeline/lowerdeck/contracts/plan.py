@@ -144,6 +144,24 @@ class PlannedNode:
         return self.partition or ("CPU" if self.is_portable else _LIBRARIES[self.processor])
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompiledLayer:
+    """One operator of a compiled partition, as its compiler predicts it."""
+
+    name: str
+    """Name in the graph that the compiler received; empty for what the compiler added."""
+    operator: str
+    """The compiler's kind of operator, e.g. `Conv2D`."""
+    partition: int = 0
+    """Position of its partition in the program."""
+    cycles: int
+    sram_bytes: int
+    """Working memory while it runs."""
+    macs: int = 0
+    block: str = ""
+    """Block that the NPU computes at once, height x width x channels; empty where the compiler does not state it."""
+
+
 def listed(names: Sequence[str], most: int = 10) -> str:
     """Join up to `most` names with commas and count the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -161,6 +179,8 @@ class DelegationPlan:
     """The backend of the kernel library that computes what the delegate leaves; None for portable kernels alone."""
     converter: Converter | None = None
     """The converter build that the plan is made for; None where it was not asked."""
+    layers: tuple[CompiledLayer, ...] = ()
+    """What the compiler made of the partitions, where it states it; none before convert."""
     mismatches: tuple[str, ...] = ()
     """What the program computes otherwise than the quantized model, with the measured errors, one line each. The
     configuration accepts it (`on_mismatch: warn`)."""

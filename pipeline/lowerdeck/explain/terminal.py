@@ -10,19 +10,22 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.causes import Cause, Change, Trial
 from lowerdeck.explain.difference import Pair, PlanDifference
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, share
 from lowerdeck.explain.hints import hint
+from lowerdeck.explain.layers import LayerChange, layer_changes, totals
 from lowerdeck.explain.portable import Remainder
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 MISMATCH = "do not ship: the program computes something else than the quantized model"
 _MAX_MODULES = 8
 """Most modules that a row names; --json lists all."""
+_MAX_LAYERS = 20
+"""Most operators listed that were compiled otherwise."""
 _SHARES = (
     "accelerated_share",
     "accelerated_macs_share",
@@ -231,6 +234,40 @@ def print_difference(console: Console, found: PlanDifference, against: str) -> N
     for change in found.partitions:
         tags = f"{', '.join(change.before) or 'none'} -> {', '.join(change.after) or 'none'}"
         _line(console, Text(f"{change.kind}: {tags} (compute nodes: {change.num_before} -> {change.num_after})"), 2)
+    _print_layers(console, found)
+
+
+def _print_layers(console: Console, found: PlanDifference) -> None:
+    """Print what the compilers made of the same operators, where both state it."""
+    if not (found.before.layers and found.after.layers):
+        return
+    changes = layer_changes(found.before, found.after)
+    names = [_converter(plan) for plan in (found.before, found.after)]
+    _heading(console, f"compiled otherwise: {names[0]} -> {names[1]}", len(changes))
+    old, new = totals(found.before), totals(found.after)
+    _line(console, Text(f"cycles of all operators: {old['cycles']:,} -> {new['cycles']:,}"), 2)
+    for change in changes[:_MAX_LAYERS]:
+        layer = change.layer
+        name = f"{layer.name} ({layer.operator})" if layer.name else f"an added {layer.operator}"
+        _line(console, Text(f"{name} in partition {layer.partition}"), 2)
+        _line(console, Text(_layer_change(change)), 6)
+    if len(changes) > _MAX_LAYERS:
+        _line(console, Text(f"and {len(changes) - _MAX_LAYERS} more; --json lists all"), 2)
+
+
+def _layer_change(change: LayerChange) -> str:
+    if change.before is None or change.after is None:
+        return f"only {'before' if change.after is None else 'now'}: {change.layer.cycles:,} cycles"
+    pairs = {
+        "cycles": (f"{change.before.cycles:,}", f"{change.after.cycles:,}"),
+        "bytes of SRAM": (f"{change.before.sram_bytes:,}", f"{change.after.sram_bytes:,}"),
+        "block": (change.before.block, change.after.block),
+    }
+    return ", ".join(f"{what} {old or '?'} -> {new or '?'}" for what, (old, new) in pairs.items() if old != new)
+
+
+def _converter(plan: DelegationPlan) -> str:
+    return "another converter" if plan.converter is None else f"{plan.converter.name} {plan.converter.version}"
 
 
 def _print_metrics(console: Console, found: PlanDifference) -> None:

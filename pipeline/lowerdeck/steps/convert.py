@@ -19,7 +19,7 @@ from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.memories import Memory
-from lowerdeck.contracts.plan import DelegationPlan, Reason
+from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, Reason
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.compilation import naming_failed_partition
 from lowerdeck.delegation.fallback import lowering_of
@@ -63,6 +63,12 @@ class Converted:
     """What the partitions replace, in the program's order."""
     instructions: Mapping[int, Sequence[str]] = field(default_factory=dict)
     """Index of an instruction of the program -> nodes of the plan that it computes, as far as they are known."""
+
+    @property
+    def layers(self) -> tuple[CompiledLayer, ...]:
+        """The compiler's predictions by operator, where it states them."""
+        numbered = ((index, layer) for index, part in enumerate(self.partitions) for layer in part.layers)
+        return tuple(replace(layer, partition=index) for index, layer in numbered)
 
     @property
     def estimates(self) -> dict[str, float]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lowerdeck.backends.neutron import flavor as flavors
 from lowerdeck.backends.neutron import sdk
@@ -66,6 +66,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         "pip install --index-url ADDRESS eiq-neutron-sdk==3.2.0, with the address that NXP gives you, and `flavor: "
         "eiq_neutron_sdk` in params.yaml (docs/sdk_day.md)"
     )
+    packages: ClassVar[Mapping[str, str]] = {"eiq_neutron_sdk": "eiq-neutron-sdk"}
     unsupported_options = _UNSUPPORTED_OPTIONS
     # These two preserve operators in the program, whichever nodes are delegated.
     delegation_options = tuple(
