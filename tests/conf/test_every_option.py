@@ -19,6 +19,7 @@ from lowerdeck.config.load import read_config
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import ALL_TARGETS
+from tests.datasets import published
 from tests.project import REPOSITORY, SELECTION, Project
 
 CONF = REPOSITORY / "conf"
@@ -38,6 +39,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         for label in ("cat", "dog"):
             (folder / "images" / split / label).mkdir(parents=True)
             Image.new("RGB", (40, 40), "red").save(folder / "images" / split / label / "0.png")
+    wake_images = published.make_visual_wake_words(folder / "visual_wake_words")
     (folder / "cifar10" / "cifar-10-batches-py").mkdir(parents=True)
     (folder / "cifar10" / "cifar-10-batches-py" / "test_batch").write_bytes(b"any")
     return {
@@ -45,6 +47,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         "image_folder": {"options": {"root": str(folder / "images")}},
         "image_table": {"options": {split: str(folder / f"{split}.csv") for split in ("calibration", "evaluation")}},
         "cifar10": {"options": {"root": str(folder / "cifar10")}},
+        "cifar10_binary": {"options": published.make_cifar10_binary(folder / "cifar10_binary")},
+        "visual_wake_words": {"options": wake_images},
+        "speech_commands": {"options": published.make_speech_commands(folder / "speech_commands")},
+        "toyadmos": {"options": published.make_toyadmos(folder / "toyadmos") | {"first_frame": 0}},
+        "streaming_wake_word": {"options": published.make_streams(folder / "wake_word")},
+        "audio_folder": {"options": published.make_audio_folder(folder / "audio_folder") | {"features": "mfcc"}},
+        "audio_streams": {"options": published.make_streams(folder / "streams") | {"layout": "features_first"}},
         "custom": {
             "options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"},
             "input_shapes": [[1, 3, 32, 32]],
@@ -92,6 +101,13 @@ FITTING: dict[str, dict[str, str]] = {
     "model": {"dataset": "random"},  # it fits every model
     "dataset": {"task": "fidelity"},  # which fits every dataset
     **{task: {"dataset": "arrays"} for task in ("regression", "segmentation", "multi_label")},
+    "streaming_detection": {"dataset": "streaming_wake_word_stand_in", "model": "wake_word"},
+    "audio_folder": {"model": "ds_cnn"},
+    "audio_streams": {"model": "wake_word"},
+    **{dataset: {"model": "ds_cnn"} for dataset in ("speech_commands", "speech_commands_stand_in")},
+    **{dataset: {"model": "deep_autoencoder"} for dataset in ("toyadmos", "toyadmos_stand_in")},
+    **{dataset: {"model": "wake_word"} for dataset in ("streaming_wake_word", "streaming_wake_word_stand_in")},
+    **{dataset: {"model": "mobilenet_v1_025"} for dataset in ("visual_wake_words", "visual_wake_words_stand_in")},
 }
 """Group or option -> what else is chosen."""
 
