@@ -76,6 +76,43 @@ def make_image_table(folder: Path) -> dict[str, Any]:
     return {**lists, "label": "kind"}
 
 
+def make_coco(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    for split in ("calibration", "evaluation"):
+        images, annotations = [], []
+        for index in range(4):
+            name = f"{split}_{index}.png"
+            Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / name)
+            images.append({"id": index, "file_name": name, "width": 50, "height": 40})
+            box = [int(value) for value in generator.integers(1, 20, 4)]
+            annotations.append({"id": index, "image_id": index, "category_id": 1, "bbox": box})
+        content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "thing"}]}
+        (folder / f"{split}.json").write_text(json.dumps(content))
+    return {split: str(folder / f"{split}.json") for split in ("calibration", "evaluation")}
+
+
+def make_mask_folder(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    for split in ("calibration", "evaluation"):
+        for kind, shape in (("images", (40, 50, 3)), ("masks", (40, 50))):
+            (folder / split / kind).mkdir(parents=True)
+            for index in range(4):
+                pixels = generator.integers(0, 256 if kind == "images" else 3, shape, dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / kind / f"{index}.png")
+    return {"root": str(folder)}
+
+
+def make_value_table(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    columns = [f"v{index}" for index in range(3 * 32 * 32)]
+    for split in ("calibration", "evaluation"):
+        lines = [",".join([*columns, "fault", "note"])]
+        lines += [",".join(f"{value:.4f}" for value in generator.normal(size=len(columns))) + ",1,ok" for _ in range(4)]
+        (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    paths = {split: str(folder / f"{split}.csv") for split in ("calibration", "evaluation")}
+    return {**paths, "inputs": [columns], "label": "fault"}
+
+
 def make_mnist(folder: Path) -> dict[str, Any]:
     """Files in MNIST's IDX format, which torchvision reads without comparing checksums."""
     raw = folder / "MNIST" / "raw"
@@ -99,14 +136,17 @@ MAKERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "audio_folder": published.make_audio_folder,
     "audio_streams": lambda folder: {**published.make_streams(folder), "stream_s": 1.0},
     "cifar10_binary": published.make_cifar10_binary,
+    "coco": make_coco,
     "digits": make_digits,
     "image_folder": make_image_folder,
     "image_table": make_image_table,
+    "mask_folder": make_mask_folder,
     "random_inputs": make_random,
     "speech_commands": published.make_speech_commands,
     "torchvision": make_mnist,
     "toyadmos": published.make_toyadmos,
     "visual_wake_words": published.make_visual_wake_words,
+    "value_table": make_value_table,
 }
 
 

@@ -19,7 +19,8 @@ from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.devices import emulated_cortex_m55 as device
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.elf import symbol_addresses
-from lowerdeck.steps.measure import Place, Settings, measure
+from lowerdeck.steps.measure import measure
+from lowerdeck.steps.measurement import Place, Settings
 from tests.devices.programs import firsts, needs_emulator, self_test_job
 
 

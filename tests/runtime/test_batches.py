@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 import torch
 
@@ -77,3 +80,18 @@ def test_the_executor_says_how_many_samples_were_checked() -> None:
     assert "cross-checked" not in Engine(num_cross_checked=0).executor(opened(Doubling()), range(20))
     assert "doubling twin" in Engine(name="reference").executor(opened(Doubling()), range(20))
     assert "cross-checked" not in Engine().executor(opened(Doubling(missing="ERF")), range(20))
+
+
+def test_slow_samples_are_loaded_ahead_by_other_processes() -> None:
+    def slow(index: int) -> tuple[tuple[int, int], list[tuple[torch.Tensor, ...]]]:
+        time.sleep(0.3)
+        return (index, os.getpid()), [(torch.full((3,), float(index)),)]
+
+    single = opened(Doubling())
+    single.program._engine.has_threads = True  # as ExecuTorch's runtime, which no forked process can call
+    found = list(Engine(batch_size=1).executed(single, range(5), slow))
+    assert [index for (index, _), _ in found] == list(range(5))
+    assert [output.tolist() for _, (output,) in found] == [[2.0 * index] * 3 for index in range(5)]
+    pids = [pid for (_, pid), _ in found]
+    assert pids[0] == os.getpid()
+    assert os.getpid() not in pids[1:]

@@ -49,8 +49,16 @@ PLAN = DelegationPlan(
     ),
 )
 MANIFEST: dict[str, Any] = {
-    "program": {"bytes": 2048},
+    "program": {"bytes": 2048, "sha256": "ab" * 32},
+    "data_files": {},
     "planned_memory_bytes": 512,
+    "working_memory": {
+        "known_bytes": 1600,
+        "planned_bytes": 512,
+        "scratch_bytes": None,
+        "method_allocator_bytes": 1088,
+        "unknown": ["the driver's context", "the delegate's scratch"],
+    },
     "estimates": {"inference_time_ms": 1.5},
     "partitions": [{"transposes": 2}, {"transposes": 3}],
 }
@@ -260,6 +268,10 @@ class TestSummarize:
         assert values["partitions"] == 2
         assert values["program_bytes"] == 2048
         assert values["planned_memory_bytes"] == 512
+        assert values["ram_bytes"] == 1600
+        assert "scratch_bytes" not in values
+        assert values["ram_unknown"] == "the driver's context and the delegate's scratch"
+        assert values["program_sha256"] == "ab" * 32
         assert values["estimated_inference_time_ms"] == 1.5
         assert values["num_samples"] == 1
         assert values["transposes_inserted"] == values["transposes_in_delegates"] == 5

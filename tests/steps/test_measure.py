@@ -19,7 +19,8 @@ from lowerdeck.contracts.runtime_images import RuntimeImage
 from lowerdeck.devices.self_test import expected
 from lowerdeck.evaluation import defects, gates
 from lowerdeck.steps.device_metrics import device_metrics, host_outputs, output_difference
-from lowerdeck.steps.measure import Measurement, Place, Settings, measure
+from lowerdeck.steps.measure import measure
+from lowerdeck.steps.measurement import Measurement, Place, Settings
 
 SAMPLES = expected.samples(3)
 IMAGE = RuntimeImage(
@@ -63,7 +64,7 @@ def test_outputs_and_metrics_carry_their_provenance() -> None:
     assert [(metric.key, metric.provenance.by(metric.source)) for metric in found.estimates] == [
         ("estimated_method_allocator_bytes", "estimated by lowerdeck")
     ]
-    assert found.operators == (), "the device gives no profile, so that none is asked for"
+    assert not found.operators, "the device gives no profile, so that none is asked for"
     emulated = measured(provenance=Provenance.EMULATED, gives=("memory",))
     assert [metric.key for metric in emulated.metrics] == ["emulated_method_allocator_bytes"]
 

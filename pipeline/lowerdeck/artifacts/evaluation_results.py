@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,9 @@ def write_evaluation(metrics: dict[str, Any], measured: Measured, digests: Seque
     stored = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in measured.draws.items()}
     write_bytes(paths.DRAWS, save(stored))
     pairs = list(measured.confusion.values())[-1].tolist() if measured.confusion else []
-    write_table(paths.CONFUSION, ("actual", "predicted"), [(str(actual), str(guess)) for actual, guess in pairs])
-    _write_classes(measured.confusion)
+    named = class_labels(measured.class_names)
+    write_table(paths.CONFUSION, ("actual", "predicted"), [(named(actual), named(guess)) for actual, guess in pairs])
+    _write_classes(measured.confusion, named)
     write_json(paths.EVALUATION_SAMPLES, list(digests))
     for defect in defects(metrics):
         print(f"evaluate: the build {defect}", file=sys.stderr)
@@ -56,7 +57,12 @@ def read_draws(content: bytes) -> dict[str, Any]:
         raise LowerdeckError(f"{paths.DRAWS.name} of a build is damaged: {error}") from error
 
 
-def _write_classes(confusion: Mapping[str, Any]) -> None:
+def class_labels(names: Sequence[str]) -> Callable[[int], str]:
+    """Class index -> its name, or its number where it has no name of its own."""
+    return lambda index: names[index] if index < len(names) and names.count(names[index]) == 1 else str(index)
+
+
+def _write_classes(confusion: Mapping[str, Any], named: Callable[[int], str]) -> None:
     """Write one row per class: its samples, and each program's accuracy with the ends of its 95 % interval."""
     import numpy as np
 
@@ -66,7 +72,7 @@ def _write_classes(confusion: Mapping[str, Any]) -> None:
     actual = next(iter(confusion.values()))[:, 0] if confusion else np.zeros(0, dtype=np.int64)
     for label in np.unique(actual):
         members = actual == label
-        row: list[object] = [int(label), int(members.sum())]
+        row: list[object] = [named(int(label)), int(members.sum())]
         for pairs in confusion.values():
             correct = int((pairs[members, 1] == label).sum())
             row += [correct / int(members.sum()), *wilson_interval(correct, int(members.sum()))]

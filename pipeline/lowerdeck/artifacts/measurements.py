@@ -10,7 +10,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from lowerdeck.steps.measure import Measurement
+    from lowerdeck.steps.measurement import Measurement
 
 
 def write_measurement(metrics: Mapping[str, Any], measurement: Measurement | None, digests: list[str]) -> None:
@@ -37,6 +37,8 @@ def summary_line(metrics: Mapping[str, Any]) -> str:
         lsb = metrics.get("device_error_lsb")
         off = f"{metrics['device_max_error']:.3g}" if lsb is None else f"{lsb:.4g} LSB"
         parts.append(f"{100 * metrics['device_exact_share']:.2f} % of outputs equal the host's, at most {off} off")
+    if "device_first_difference" in metrics:
+        parts.append(f"they begin to differ at {metrics['device_first_difference']}")
     if "measured_latency_ms" in metrics:
         parts.append(f"median {metrics['measured_latency_ms']:.3f} ms")
     return ", ".join(parts)
@@ -47,6 +49,7 @@ def described(measurement: Measurement) -> dict[str, Any]:
     image = measurement.image
     return {
         "device": measurement.device,
+        "board": measurement.board,
         "title": measurement.title,
         "provenance": measurement.provenance.by(measurement.device),
         "program_sha256": measurement.program_sha256,

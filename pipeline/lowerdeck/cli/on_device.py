@@ -17,7 +17,7 @@ from lowerdeck.runtime.program import MethodInfo, ValueInfo, method_info
 if TYPE_CHECKING:
     import torch
 
-    from lowerdeck.steps.measure import Measurement, Place
+    from lowerdeck.steps.measurement import Measurement, Place
 
 CONF = Path("conf")
 PARAMS = Path("params.yaml")
@@ -34,12 +34,12 @@ def open_device(name: str) -> tuple[Place, DeviceConfig]:
     Raises:
         ConfigurationError: there is none, or its file is wrong.
     """
-    from lowerdeck.steps.measure import Place
+    from lowerdeck.steps.measurement import Place
 
     params = read_params_here()
     config = device_config(name, CONF, params)
-    module, options = opened(config, params.get("plugins") or [])
-    return Place(name=config.name, module=module, options=options), config
+    module, options, boards = opened(config, params.get("plugins") or [])
+    return Place(name=config.name, module=module, options=options, boards=boards), config
 
 
 def forward_of(program: Path) -> MethodInfo:
@@ -96,11 +96,12 @@ def report(measurement: Measurement) -> list[str]:
         value = f"{metric.value:,.0f}" if metric.value.is_integer() else f"{metric.value:,.3f}"
         lines.append(f"{metric.name}: {value}{interval}, {metric.provenance.by(metric.source)}")
     if timed := measurement.finest_operators:
-        total = sum(operator.median_ms for operator in timed) or 1.0
+        total = sum(operator.cost for operator in timed) or 1.0
         lines.append(f"costliest of {len(timed)} operators, {measurement.provenance.by(measurement.device)}:")
-        for operator in sorted(timed, key=lambda operator: -operator.median_ms)[:10]:
-            share, name = 100 * operator.median_ms / total, operator.inside or operator.operator
+        for operator in sorted(timed, key=lambda operator: -operator.cost)[:10]:
+            share, name = 100 * operator.cost / total, operator.inside or operator.operator
             within = f"#{operator.instruction}, {operator.operator}" if operator.inside else f"#{operator.instruction}"
-            lines.append(f"  {operator.median_ms:9.4f} ms {share:5.1f} %  {name} ({within})")
+            took = f"{operator.cost:13,.0f} instructions" if operator.median_ms is None else f"{operator.cost:9.4f} ms"
+            lines.append(f"  {took} {share:5.1f} %  {name} ({within})")
     lines += [f"note: {note}" for note in measurement.notes]
     return lines

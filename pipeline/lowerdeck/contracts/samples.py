@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 
-TARGET_KINDS = ("class", "array", "mask", "events")
-"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`), or the
-times at which something happens in a stream (`events`)."""
+TARGET_KINDS = ("class", "array", "mask", "boxes", "events")
+"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`),
+contracts.detection.Boxes (`boxes`), or the times at which something happens in a stream (`events`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,9 @@ class Split(Protocol):
         """Return `self[index].digest` without decoding or preprocessing the sample."""
         ...
 
+    # A split may define `origin(index)`, the file or row of a sample for messages, and `target(index)`, which returns
+    # `self[index].expected` without the inputs: export then checks all targets of the evaluation samples.
+
 
 def finite_sample(split: Split, index: int) -> Sample:
     """Sample `index` of a split.
@@ -103,6 +106,19 @@ class Dataset(Protocol):
     evaluation: Split
     training: Split | None
     """Samples for quantization-aware training; None to use the calibration samples."""
+
+    # A dataset may define `class_names`, the names of the classes in the order of their indices, and `preprocessing`,
+    # what was done to a stored sample before it became the model's input, as plain values for the firmware bundle.
+
+
+def class_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names of a dataset's classes; empty where it has none."""
+    return tuple(getattr(dataset, "class_names", ()))
+
+
+def described_preprocessing(dataset: Dataset) -> Mapping[str, Any] | None:
+    """What was done to a stored sample before it became the model's input; None where the dataset does not say."""
+    return getattr(dataset, "preprocessing", None)
 
 
 class DatasetSource(Protocol):
@@ -138,3 +154,5 @@ class ModelSource(Protocol):
     def build(self, options: Any, weights: str | None) -> torch.nn.Module:
         """Return the model in eval mode with its weights loaded."""
         ...
+
+    # A source may define `class_names(options, weights)`, the names of the classes that come with the weights.

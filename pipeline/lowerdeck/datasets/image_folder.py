@@ -85,6 +85,8 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         num_classes=len(evaluation.classes),
         calibration=ImageFileSplit(calibration.files, calibration.labels, prepare, seed),
         evaluation=ImageFileSplit(evaluation.files, evaluation.labels, prepare, seed),
+        class_names=evaluation.classes,
+        preprocessing=preprocessing.description(options, preprocessing.image_shape(input_shapes)),
     )
 
 
@@ -119,6 +121,11 @@ class ImageFileSplit:
         pixels = self._prepare(preprocessing.decoded_image(self._files[row]))
         target = None if self._target is None else self._target(row)
         return splits.sample((pixels,), self._labels[row], self.digest(index), target)
+
+    def target(self, index: int) -> Any:
+        """`self[index].expected` without the image."""
+        row = splits.row_of(self._order, index)
+        return self._labels[row] if self._target is None else self._target(row)
 
     def digest(self, index: int) -> str:
         """SHA-256 of the file."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowerdeck.runtime.floats import FloatProgram
-    from lowerdeck.steps.measure import Measurement
+    from lowerdeck.steps.measurement import Measurement
 
 DEVICE_FAILURE = "device_failure"
 """Metric: why the device's runtime cannot execute the program; only there where it cannot."""

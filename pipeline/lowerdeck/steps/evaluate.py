@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.compat.terminal import progress_bar
-from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.samples import Dataset, Sample, Split, finite_sample
@@ -205,7 +206,11 @@ def evaluate_delegated(
 
 
 def measure(
-    task: ChosenTask, evaluation: Evaluation, structural: bool, further: Mapping[str, Any] = MappingProxyType({})
+    task: ChosenTask,
+    evaluation: Evaluation,
+    structural: bool,
+    further: Mapping[str, Any] = MappingProxyType({}),
+    class_names: Sequence[str] = (),
 ) -> Measured:
     """All metrics of the outputs.
 
@@ -214,24 +219,53 @@ def measure(
         evaluation: The records of all programs.
         structural: Whether the samples are random.
         further: Metrics of modules in `evaluation.metrics`.
+        class_names: Names of the classes by index, if they have some.
     """
-    measured = task_metrics.measure(task, evaluation.records, STRUCTURAL if structural else "no labels")
+    missing = STRUCTURAL if structural else "no labels"
+    measured = task_metrics.measure(task, evaluation.records, missing, class_names)
     metrics = {**measured.metrics, **further, "executed_by": evaluation.executed_by}
     return dataclasses.replace(measured, metrics=metrics)
+
+
+MAX_FAULTS = 20
+"""Most samples whose targets are refused one by one."""
 
 
 def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> None:
     """Execute the float program on one evaluation sample, and check that the task can judge its outputs.
 
+    Where the dataset can tell targets without their inputs, those of all evaluation samples are checked with these
+    outputs, so that a spoiled one does not end the build after it was compiled.
+
     Raises:
-        LowerdeckError: it cannot; nothing has been lowered yet.
+        LowerdeckError: it cannot, or some targets are wrong; nothing has been lowered yet.
     """
-    if not len(dataset.evaluation):
+    split = dataset.evaluation
+    if not len(split):
         return
     (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
     specs = tuple(OutputSpec(name=name) for name in output_names(program))
     highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
     RecordsBuilder(task, specs, 1).add(0, sample.values, highest, sample.inputs)
+    target_of = getattr(split, "target", None)
+    if target_of is None or dataset.structural or not task.task.TARGETS:
+        return
+    named = {spec.name: value for spec, value in zip(specs, sample.values["float"], strict=True)}
+    faults = []
+    for index in range(len(split)):
+        try:
+            target = target_of(index)
+            if target is not None:
+                task.task.record(task.options, named, target, sample.inputs)
+        except LowerdeckError as error:
+            faults.append(f"{split.origin(index) if hasattr(split, 'origin') else f'sample {index}'}: {error}")
+    if faults:
+        more = f"\n  and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        listed = "\n  ".join(faults[:MAX_FAULTS])
+        raise LowerdeckError(
+            f"{len(faults)} of {len(split)} evaluation samples have targets that do not fit the model or the task:\n  "
+            f"{listed}{more}"
+        )
 
 
 def rows_of(outputs: Outputs, row: int) -> dict[str, tuple[Array, ...]]:
@@ -255,6 +289,7 @@ def summarize(
     layers: Sequence[LayerMetrics] = (),
     execution_failure: str | None = None,
     bundle_failure: str | None = None,
+    memory_budget: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All metrics of a build, with names that end in their unit, except for fractions and counts.
 
@@ -265,6 +300,7 @@ def summarize(
         layers: Metrics of layers, worst first.
         execution_failure: Why this host could not execute the `.pte`; None where it did.
         bundle_failure: Why there is no firmware bundle; None where there is one.
+        memory_budget: How the program fills the target's memories; None where they are unknown.
     """
     metrics: dict[str, Any] = dict(measured)
     if layers:
@@ -279,6 +315,28 @@ def summarize(
     metrics |= compiled_transposes(metrics, [partition["transposes"] for partition in manifest["partitions"]])
     metrics |= {
         "program_bytes": manifest["program"]["bytes"],
+        "program_sha256": _identity(manifest),
         "planned_memory_bytes": manifest["planned_memory_bytes"],
+        **_working_memory(manifest["working_memory"]),
     }
-    return metrics | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}
+    estimates = {**manifest["estimates"], **(memory_budget or {})}
+    return metrics | {f"estimated_{name}": value for name, value in estimates.items()}
+
+
+def _identity(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the program, or over the program and the data files that it reads beside itself."""
+    program, data_files = str(manifest["program"]["sha256"]), manifest["data_files"]
+    if not data_files:
+        return program
+    parts = [program, *(f"{name} {file['sha256']}" for name, file in sorted(data_files.items()))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _working_memory(memory: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All RAM as metrics: what is known, and what is not, in words; nothing where it was not counted."""
+    if memory is None:
+        return {}
+    metrics = {"ram_bytes": memory["known_bytes"], "method_allocator_bytes": memory["method_allocator_bytes"]}
+    if memory["scratch_bytes"] is not None:
+        metrics["scratch_bytes"] = memory["scratch_bytes"]
+    return metrics | ({"ram_unknown": " and ".join(memory["unknown"])} if memory["unknown"] else {})

@@ -30,6 +30,8 @@ DEFAULT_STORE = snapshot.SWEEPS / "store"
 STORE_VARIABLE = "LOWERDECK_STORE"
 """Environment variable with the location of the store, used if no option names one."""
 _ID_CHARACTERS = 10
+_MAX_WAITING = 16
+"""Most points that use devices, or wait for one, at once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,15 +140,22 @@ def _exclusive(folder: Folder) -> Iterator[None]:
 
 @contextmanager
 def _recording_in_background(shared: SweepState) -> Iterator[None]:
-    """Record points of this process while the next one is built, and wait for all of them at the end of the block."""
+    """Record and measure points of this process while others are built, and wait for all at the end of the block."""
     pending: list[Future[None]] = []
+    measuring: list[Future[None]] = []
     recorder = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+    devices = ThreadPoolExecutor(_MAX_WAITING, thread_name_prefix="device")
     shared.defer = lambda end: pending.append(recorder.submit(end))
+    shared.defer_device = lambda measure: measuring.append(devices.submit(measure))
+    shared.defers_devices = True
     try:
         yield
-        for future in pending:
+        for future in (*measuring, *pending):
+            future.result()
+        for future in pending:  # measurements have added theirs meanwhile
             future.result()
     finally:
+        devices.shutdown(cancel_futures=True)
         recorder.shutdown(cancel_futures=True)
 
 

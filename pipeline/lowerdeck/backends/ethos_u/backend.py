@@ -6,7 +6,6 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -56,6 +55,8 @@ class EthosU(Backend[Device, Options]):
     mixed_schemes = {"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")}
     trainable = ("int8",)
     converters = ("vela",)
+    extra = "ethos-u"
+    extra_modules = ("ethosu", "tosa_serializer", "tosa_reference_model")
     unsupported_options = _UNSUPPORTED_OPTIONS
     # The edge program depends on how custom operators are lowered.
     delegation_options = tuple(
@@ -105,16 +106,9 @@ class EthosU(Backend[Device, Options]):
                     yield source
 
     @classmethod
-    def missing_converter(cls, flavor: Flavor[NoOptions]) -> str | None:
-        """Look for Vela."""
-        if PathFinder.find_spec("ethosu") is not None:
-            return None
-        return "Vela is not installed; `pip install 'executorch[ethos-u]'` installs it"
-
-    @classmethod
     def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
         """Describe the installed Vela."""
-        converter = Converter.of_package("ethos-u-vela", flavor=flavor.name, requirement="executorch[ethos-u]")
+        converter = Converter.of_package("ethos-u-vela", flavor=flavor.name, requirement="lowerdeck[ethos-u]")
         return FlavorReport(converter=converter, targets=get_args(Accelerator))
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:

@@ -1,0 +1,1 @@
+"""Source of a runner for Linux boards without Python; `lowerdeck devices runner` compiles it."""
