@@ -189,6 +189,22 @@ class TestCheckTask:
             check_task(program, Data(Images([0])), CLASSIFICATION)
         check_task(program, Data(Images([0])), FIDELITY)
 
+    def test_spoiled_targets_anywhere_in_the_evaluation_split_are_listed_at_once(self) -> None:
+        class Listed(Images):
+            def target(self, index: int) -> int:
+                return [0, 3, 12, 1, -1][index]
+
+            def origin(self, index: int) -> str:
+                return f"row {index} of list.csv"
+
+        program = export(small_network(), [[1, 3, 32, 32]])
+        with pytest.raises(LowerdeckError) as caught:
+            check_task(program, Data(Listed([0, 3, 2, 1, 1])), CLASSIFICATION)
+        lines = str(caught.value).splitlines()
+        assert lines[0].startswith("2 of 5 evaluation samples have targets that do not fit")
+        assert lines[1].strip().startswith("row 2 of list.csv: a sample has the class 12 and the model 10 outputs")
+        assert lines[2].strip().startswith("row 4 of list.csv: a sample has the class -1")
+
 
 class Images(Labels):
     """Images instead of indices."""

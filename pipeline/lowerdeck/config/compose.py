@@ -426,7 +426,7 @@ def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: 
     if target_kind is None or not task.TARGETS:
         return
     kind = target_kind(options)
-    if kind not in task.TARGETS and not (kind is None and config.dataset.source == "random"):
+    if kind not in task.TARGETS and config.dataset.source != "random_inputs":  # its targets mean nothing anyway
         raise ConfigurationError(
             f"task {config.task.name} needs {' or '.join(task.TARGETS)} targets, and the samples of dataset "
             f"{config.dataset.name} have {'none' if kind is None else kind + ' targets'}; choose another dataset, or "
