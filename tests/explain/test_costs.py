@@ -71,7 +71,7 @@ def test_counts_of_instructions_are_no_times() -> None:
 
 
 def test_the_page_can_be_coloured_and_says_where_costs_come_from() -> None:
-    page = render(PLAN, "net", TIMES)
+    page = render(PLAN, "net", profile=TIMES)
     assert "colour by cost, measured on pi" in page
     assert "Costliest operators, measured on pi" in page
     assert re.findall(r"--heat:([\d.]+)", page)[-2:] != []

@@ -15,6 +15,17 @@ def chosen_gates() -> dict[str, float | None]:
     return {gate: bound for gate, bound in _bounds().items() if not is_of_device(gate)}
 
 
+def check_chosen_gates(metrics: Mapping[str, Any]) -> None:
+    """Check `chosen_gates`.
+
+    Raises:
+        GateError: a gate fails.
+    """
+    from lowerdeck.evaluation.gates import check_gates
+
+    check_gates(chosen_gates(), metrics)
+
+
 def check_device_gates(metrics: Mapping[str, Any]) -> None:
     """Check the chosen gates on what a device measures.
 
