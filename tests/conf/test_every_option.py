@@ -76,6 +76,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             "input_shapes": [[1, 3, 32, 32]],
         },
         "linux_ssh": {"options": {"host": "raspberrypi.local"}},
+        "corstone_fvp": {"options": {"runner": "arm_executor_runner"}},
         "eiq_neutron_sdk_venv": {"options": {"python": sys.executable}},
     }
 
