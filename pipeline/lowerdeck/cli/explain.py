@@ -73,7 +73,7 @@ def _groups(
     console: Console, graph: PlanGraph, found: Sequence[Group], name: str | None, options: argparse.Namespace
 ) -> None:
     from lowerdeck.delegation.coverage import coverage
-    from lowerdeck.explain import groups, terminal
+    from lowerdeck.explain import groups, portable, terminal
     from lowerdeck.explain.causes import causes
 
     metrics = coverage(graph.plan)
@@ -81,14 +81,17 @@ def _groups(
     tried = _tried(console, concluded, graph.plan) if options.tries else []
     if options.json:
         listed = groups.as_json(found, int(metrics["total_macs"]))
-        said = {"backend": graph.plan.backend, "coverage": metrics, "mismatches": list(graph.plan.mismatches)}
-        _print_json(said | {"causes": terminal.causes_json(concluded, tried), "groups": listed})
+        said = {"backend": graph.plan.backend, "fallback": graph.plan.fallback, "coverage": metrics}
+        said |= {"mismatches": list(graph.plan.mismatches), "causes": terminal.causes_json(concluded, tried)}
+        _print_json(said | {"groups": listed, "portable": portable.as_json(portable.remainders(graph))})
         return
     if name is not None:
         console.print(f"plan of {name}", markup=False, highlight=False, soft_wrap=True)
     terminal.print_summary(console, graph)
     terminal.print_causes(console, graph, concluded, tried)
     terminal.print_groups(console, graph, found)
+    if options.reason is None:
+        terminal.print_remainders(console, portable.remainders(graph))
     if options.reason is not None and not found:
         there = ", ".join(sorted(name.removeprefix("reasons.") for name in metrics if name.startswith("reasons.")))
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
@@ -115,6 +118,7 @@ def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried
     """Write the page of the build in build/, or that of the plan that was named."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
+    from lowerdeck.artifacts.measurements import read_profile
     from lowerdeck.config import load
     from lowerdeck.pages.explanation import export, page
 
@@ -124,7 +128,7 @@ def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried
         console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
         return
     config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
-    for file, text in export.render(plan, config, tried).items():
+    for file, text in export.render(plan, config, tried, read_profile()).items():
         write_text(paths.BUILD / file, text)
     pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
     console.print(f"\n{pages}", soft_wrap=True)
@@ -139,7 +143,12 @@ def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> N
         terminal.print_nodes(console, graph, nodes)
         return
     users = {node.name: [user.name for user in graph.users(node)] for node in nodes}
-    listed = [asdict(node) | {"users": users[node.name], "hint": hint(node, graph)} for node in nodes]
+    listed = [
+        asdict(node)
+        | {"users": users[node.name], "hint": hint(node, graph)}
+        | ({} if node.delegate_reason is None else {"delegate_hint": hint(node, graph, node.delegate_reason)})
+        for node in nodes
+    ]
     _print_json({"backend": graph.plan.backend, "nodes": listed})
 
 

@@ -191,7 +191,7 @@ def _report(options: argparse.Namespace) -> None:
 def _ui(options: argparse.Namespace) -> None:
     from lowerdeck.tracking import recorded_build, ui
 
-    location = ui.locate(recorded_build.tracking_config())
+    location = ui.locate(recorded_build.tracking_config(), with_view=True)
     address = location.address(options.host, options.port)
     if location.has_server:
         print(f"The builds are recorded on a server: {address}")

@@ -10,18 +10,22 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain.causes import Cause, Change, Trial
 from lowerdeck.explain.difference import Pair, PlanDifference
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, share
 from lowerdeck.explain.hints import hint
+from lowerdeck.explain.layers import LayerChange, layer_changes, totals
+from lowerdeck.explain.portable import Remainder
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 MISMATCH = "do not ship: the program computes something else than the quantized model"
 _MAX_MODULES = 8
 """Most modules that a row names; --json lists all."""
+_MAX_LAYERS = 20
+"""Most operators listed that were compiled otherwise."""
 _SHARES = (
     "accelerated_share",
     "accelerated_macs_share",
@@ -105,6 +109,20 @@ def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> 
         _print_rows(console, group, total_macs)
 
 
+def print_remainders(console: Console, found: Sequence[Remainder]) -> None:
+    """Print what it would take to leave nothing to portable kernels."""
+    if not found:
+        console.print()
+        _line(console, Text("Nothing is computed by portable kernels."))
+        return
+    _heading(console, "to leave nothing to portable kernels", len(found))
+    for remainder in found:
+        modules = join_names(list(dict.fromkeys(node.module or node.name for node in remainder.nodes)))
+        _line(console, Text(f"{len(remainder.nodes):,} x {remainder.operator} in {modules}"), 2)
+        for way in remainder.ways or ("no way is known",):
+            _line(console, Text(way), 6)
+
+
 def _print_rows(console: Console, group: Group, total_macs: int) -> None:
     shown, converting = folded(group)
     operators = max((len(row.operator) for row in shown), default=0)
@@ -118,6 +136,8 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
         _line(console, Text(numbers), 2)
         _line(console, Text(f"in {join_names(row.modules)}"), 6)
         _line(console, Text(format_reason(row.reason)), 6)
+        if (of_delegate := row.nodes[0].delegate_reason) is not None:
+            _line(console, Text(f"not on the NPU: {format_reason(of_delegate)}"), 6)
         if row.hint:
             _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
     if converting:
@@ -168,6 +188,10 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
             yield "decided by", node.reason.node
         if text := hint(node, graph):
             yield "hint", text
+    if node.delegate_reason is not None:
+        yield "not on NPU", f"{node.delegate_reason.code.value}: {format_reason(node.delegate_reason)}"
+        if text := hint(node, graph, node.delegate_reason):
+            yield "hint", text
 
 
 def format_tensor(tensor: PlannedTensor, *, named: bool = True) -> str:
@@ -210,6 +234,40 @@ def print_difference(console: Console, found: PlanDifference, against: str) -> N
     for change in found.partitions:
         tags = f"{', '.join(change.before) or 'none'} -> {', '.join(change.after) or 'none'}"
         _line(console, Text(f"{change.kind}: {tags} (compute nodes: {change.num_before} -> {change.num_after})"), 2)
+    _print_layers(console, found)
+
+
+def _print_layers(console: Console, found: PlanDifference) -> None:
+    """Print what the compilers made of the same operators, where both state it."""
+    if not (found.before.layers and found.after.layers):
+        return
+    changes = layer_changes(found.before, found.after)
+    names = [_converter(plan) for plan in (found.before, found.after)]
+    _heading(console, f"compiled otherwise: {names[0]} -> {names[1]}", len(changes))
+    old, new = totals(found.before), totals(found.after)
+    _line(console, Text(f"cycles of all operators: {old['cycles']:,} -> {new['cycles']:,}"), 2)
+    for change in changes[:_MAX_LAYERS]:
+        layer = change.layer
+        name = f"{layer.name} ({layer.operator})" if layer.name else f"an added {layer.operator}"
+        _line(console, Text(f"{name} in partition {layer.partition}"), 2)
+        _line(console, Text(_layer_change(change)), 6)
+    if len(changes) > _MAX_LAYERS:
+        _line(console, Text(f"and {len(changes) - _MAX_LAYERS} more; --json lists all"), 2)
+
+
+def _layer_change(change: LayerChange) -> str:
+    if change.before is None or change.after is None:
+        return f"only {'before' if change.after is None else 'now'}: {change.layer.cycles:,} cycles"
+    pairs = {
+        "cycles": (f"{change.before.cycles:,}", f"{change.after.cycles:,}"),
+        "bytes of SRAM": (f"{change.before.sram_bytes:,}", f"{change.after.sram_bytes:,}"),
+        "block": (change.before.block, change.after.block),
+    }
+    return ", ".join(f"{what} {old or '?'} -> {new or '?'}" for what, (old, new) in pairs.items() if old != new)
+
+
+def _converter(plan: DelegationPlan) -> str:
+    return "another converter" if plan.converter is None else f"{plan.converter.name} {plan.converter.version}"
 
 
 def _print_metrics(console: Console, found: PlanDifference) -> None:

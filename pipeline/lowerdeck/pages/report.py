@@ -11,7 +11,7 @@ from typing import Any
 from lowerdeck.artifacts.evaluation_results import Confusion
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.evaluation.defects import defects
-from lowerdeck.pages import report_drawings
+from lowerdeck.pages import report_drawings, task_section
 from lowerdeck.pages.rendering import render as render_page
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
@@ -61,6 +61,7 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
         confusion_title=summary.confusion_title(build.metrics),
         mistakes=mistakes,
         most_frequent=[(*pair, count) for pair, count in mistakes.most_common(NUM_MISTAKES)] if mistakes else [],
+        task=task_section.values(build.pictures),
         max_rows=MAX_ROWS,
         programs=list(build.classes[0].accuracies) if build.classes else [],
         classes=_classes(build),

@@ -14,6 +14,7 @@ from lowerdeck.artifacts.files import read_json, require_file
 from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import read_quantization_report
+from lowerdeck.artifacts.task_pictures import TaskPictures, read_pictures
 from lowerdeck.config import load
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
@@ -38,6 +39,8 @@ class Build:
     """None if the samples have no labels."""
     classes: Sequence[ClassAccuracies]
     """Empty if the samples have no labels."""
+    pictures: TaskPictures
+    """Curves, histogram and worst samples of the task."""
     layers: Sequence[LayerMetrics]
     """Worst first; empty if nothing is quantized."""
     tensors: Sequence[QuantizedTensor]
@@ -75,6 +78,7 @@ def read_build(lineage: Mapping[str, Any] | None = None) -> Build:
         plan=plan,
         confusion=read_confusion(require_file(paths.CONFUSION)),
         classes=read_classes(require_file(paths.CLASSES)),
+        pictures=read_pictures(),
         layers=read_layers(require_file(paths.LAYERS)),
         tensors=read_quantization_report(),
         profile=read_layer_estimates(),
