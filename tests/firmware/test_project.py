@@ -195,7 +195,7 @@ def test_preprocessing_in_c_gives_the_bits_of_the_pipeline(
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     manifest = read_manifest(folder / "manifest.json")
     (tensor,) = manifest.inputs
-    sample = torch.from_numpy(normalised(pixels.transpose(2, 0, 1), PIXEL_SCALE, MEAN, STD))[None]
+    sample = torch.from_numpy(normalised(pixels.transpose(2, 0, 1)[None], PIXEL_SCALE, MEAN, STD))
     expected = to_program(sample, tensor).permute(tensor.dim_order).contiguous().numpy().tobytes()
     loaded, made = ctypes.CDLL(str(library)), ctypes.create_string_buffer(len(expected))
     inputs = ctypes.addressof(ctypes.c_char.in_dll(loaded, "lowerdeck_inputs"))
@@ -253,7 +253,7 @@ def test_components_are_those_of_the_operators(unpacked: Callable[..., Path]) ->
                 "aten::add.Scalar_out", "cortex_m::quantize_per_tensor.out"]}  # fmt: skip
     assert cmsis.components(metadata)[3:] == [
         f"Machine Learning:ExecuTorch Operators:{name}"
-        for name in ("Portable softmax", "Portable add", "Cortex-M quantize_per_tensor")
+        for name in ("Cortex-M quantize_per_tensor", "Portable add", "Portable softmax")
     ]
     assert cmsis.without_component(metadata) == ["NeutronBackend"]
     assert "NeutronBackend" in (unpacked("neutron_imxrt700") / cmsis.LAYER).read_text()

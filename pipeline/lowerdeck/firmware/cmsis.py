@@ -34,7 +34,8 @@ def components(metadata: Mapping[str, Any]) -> list[str]:
     """The pack's components that the program needs, each once."""
     chosen = [f"Machine Learning:ExecuTorch:{name}" for name in _RUNTIME]
     chosen += [f"Machine Learning:ExecuTorch:{_BACKENDS[name]}" for name in metadata["delegates"] if name in _BACKENDS]
-    chosen += [f"Machine Learning:ExecuTorch Operators:{_operator(name)}" for name in metadata["operators"]]
+    operators = sorted(map(_operator, metadata["operators"]))
+    chosen += [f"Machine Learning:ExecuTorch Operators:{name}" for name in operators]
     return list(dict.fromkeys(chosen))
 
 

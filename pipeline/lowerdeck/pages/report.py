@@ -50,7 +50,7 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
         links=_links(has_comparison),
         run=f"MLflow run of build key {build.lineage['build_key'][:12]}: lowerdeck ui" if build.lineage else "",
         quality_name=first.quality_name,
-        quality_picture=report_drawings.quality_picture(first.quality),
+        quality_picture=report_drawings.quality_picture(first.quality, is_share=first.is_share),
         memory_picture=report_drawings.memory_picture(first.memory),
         graph_picture=report_drawings.graph_picture(build.plan),
         range_picture=report_drawings.range_picture(first.ranges),

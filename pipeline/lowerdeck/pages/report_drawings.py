@@ -18,13 +18,18 @@ MAX_BOXES = 400
 """Most boxes of the small graph."""
 
 
-def quality_picture(points: Sequence[QualityPoint]) -> dict[str, Any] | None:
+def quality_picture(points: Sequence[QualityPoint], *, is_share: bool) -> dict[str, Any] | None:
     """Points, intervals and the line between them; None for fewer than two programs."""
+
+    def text(value: float, signed: str = "") -> str:
+        return f"{100 * value:{signed}.2f}" if is_share else f"{value:{signed}.4g}"
+
     if len(points) < 2:
         return None
     ends = [end for point in points for end in (*(point.interval or ()), point.value)]
     low, high = min(ends), max(ends)
     span = max(high - low, _LEAST_SPAN * max(abs(high), 1e-9))
+    shown_ends = (low, (low + high) / 2, high) if high > low else (high,)
     low, high = low - 0.1 * span, low + 1.1 * span
 
     def up(value: float) -> float:
@@ -37,13 +42,14 @@ def quality_picture(points: Sequence[QualityPoint]) -> dict[str, Any] | None:
             "y": round(up(point.value), 1),
             "ends": None if point.interval is None else [round(up(end), 1) for end in point.interval],
             "program": point.program,
-            "text": f"{100 * point.value:.2f}",
-            "change": "" if number == 0 else f"{100 * (point.value - points[number - 1].value):+.2f}",
+            "text": text(point.value),
+            "change": "" if number == 0 else text(point.value - points[number - 1].value, "+"),
         }
         for number, point in enumerate(points)
     ]
-    ticks = [(round(up(value), 1), f"{100 * value:.1f}") for value in (low, (low + high) / 2, high)]
+    ticks = [(round(up(value), 1), text(value)) for value in shown_ends]
     return {
+        "is_share": is_share,
         "width": _WIDTH,
         "height": _HEIGHT,
         "left": _LEFT,

@@ -11,6 +11,7 @@ from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
+from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
 from lowerdeck.firmware.memory_budget import MemoryBudget
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
@@ -95,6 +96,8 @@ class Overview:
     verdict: Verdict
     quality_name: str
     quality: Sequence[QualityPoint]
+    is_share: bool
+    """Whether the metric is a fraction, shown in percent."""
     memory: Sequence[MemoryBar] = field(default_factory=list)
     ranges: Sequence[RangeRow] = field(default_factory=list)
 
@@ -106,6 +109,7 @@ def overview(build: Build) -> Overview:
         verdict=verdict(build),
         quality_name=name.replace("_", " "),
         quality=quality(build.metrics, name),
+        is_share=str(build.metrics.get(DESCRIPTIONS + name, "max share")).endswith("share"),
         memory=memory_bars(build),
         ranges=ranges(build.tensors),
     )

@@ -1,0 +1,98 @@
+"""lowerdeck.report.overview: the verdict, and what is drawn beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowerdeck.artifacts.conversion import LayerEstimate, read_layer_estimates
+from lowerdeck.artifacts.files import write_json, write_text
+from lowerdeck.contracts.memories import Memory
+from lowerdeck.firmware.memory_budget import Part, memory_budget
+from lowerdeck.provenance import lineage
+from lowerdeck.report.build import Build, read_build
+from lowerdeck.report.overview import Overview, overview
+from tests.handmade_build import write_build
+
+
+@pytest.fixture(autouse=True)
+def _in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def made(**options: Any) -> Overview:
+    config = write_build(**options)
+    write_json(Path("build/track/lineage.json"), lineage.trace(config))
+    return overview(read_build())
+
+
+def test_gates_decide_with_their_margins() -> None:
+    found = made(
+        flavor={"name": "sdk"}, gates={"name": "strict", "min_quantized_accuracy": 0.5, "max_program_bytes": 1024}
+    )
+    assert not found.verdict.ships
+    assert found.verdict.reasons == ["gates.max_program_bytes: program_bytes is 2048, more than the bound 1024"]
+    margins = {gate.name: (gate.passed, gate.margin) for gate in found.verdict.gates}
+    assert margins == {"max_program_bytes": (False, -1.0), "min_quantized_accuracy": (True, 0.5)}
+    assert found.verdict.command == "lowerdeck explain --try"
+
+
+def test_a_build_that_passes_ships_and_says_that_no_gate_was_chosen() -> None:
+    found = made(flavor={"name": "sdk"})
+    assert found.verdict.ships
+    assert "no gate was chosen" in found.verdict.notes[0]
+    assert overview(read_build()).verdict.command == "lowerdeck explain --try"  # a node stays on the CPU
+
+
+def test_a_flavor_of_the_host_and_a_defect_never_ship() -> None:
+    found = made(metrics={"mismatches": 1, "mismatch_errors": "conv is off"})
+    assert not found.verdict.ships
+    assert "runs on the host only" in found.verdict.reasons[-1]
+    assert any("conv is off" in reason for reason in found.verdict.reasons)
+
+
+def test_a_metric_that_was_not_measured_fails_its_gate_without_a_margin() -> None:
+    found = made(gates={"name": "strict", "min_delegated_accuracy": 0.5})
+    (gate,) = found.verdict.gates
+    assert (gate.passed, gate.value, gate.margin) == (False, None, None)
+
+
+def test_quality_goes_from_program_to_program() -> None:
+    found = made(metrics={"delegated_accuracy": 0.75, "delegated_accuracy_low": 0.3, "delegated_accuracy_high": 0.95})
+    assert [(point.program, point.value) for point in found.quality] == [
+        ("float", 1.0), ("quantized", 0.75), ("delegated", 0.75),
+    ]  # fmt: skip
+    assert found.quality[2].interval == (0.3, 0.95)
+    assert found.is_share
+    tasks = {"primary_metric": "mae", "task_metrics.mae": "min", "float_mae": 3.0, "quantized_mae": 4.0}
+    assert not made(metrics=tasks).is_share
+
+
+def test_a_board_with_memories_is_drawn_against_their_sizes() -> None:
+    config = write_build()
+    assert config is not None
+    built = read_build()
+    memories = [Memory(name="sram", size_bytes=4096, holds=["planned"], reserved_bytes=100),
+                Memory(name="flash", size_bytes=8192, holds=["program"])]  # fmt: skip
+    parts = [Part(what="planned memory 1", use="planned", size_bytes=1000, origin="x"),
+             Part(what="program", use="program", size_bytes=2048, origin="x")]  # fmt: skip
+    values = {name: getattr(built, name) for name in Build.__dataclass_fields__}
+    bars = overview(Build(**values | {"memory_budget": memory_budget(parts, memories)})).memory
+    assert [(bar.name, bar.used_bytes, bar.size_bytes) for bar in bars] == [("sram", 1100, 4096), ("flash", 2048, 8192)]
+    assert [bar.name for bar in overview(built).memory] == ["flash"]  # nothing is known of its working memory
+
+
+def test_ranges_are_those_of_activations_most_clipped_first() -> None:
+    (row,) = made().ranges
+    assert (row.name, row.representable, row.observed) == ("conv2d", (0.0, 127.5), (-3.0, 130.0))
+    assert row.clipped_share == 0.025
+
+
+def test_the_compilers_table_of_layers_is_read() -> None:
+    write_build()
+    assert read_layer_estimates() == []
+    table = "Name,NNG Operator,Op Cycles,Staging Usage\nconv,Conv2D,1200.0,4096\n,Pool,1,1\n"
+    write_text(Path("build/convert/reports/partition_0/vela_per-layer.csv"), table)
+    assert read_build().profile == [LayerEstimate(name="conv", cycles=1200, sram_bytes=4096)]
