@@ -78,8 +78,8 @@ def test_precision_has_every_scheme_that_a_backend_has(points: Callable[..., lis
         by_target.setdefault(config.target.name, set()).add(config.quantization.name)
     assert by_target == {
         "neutron_imxrt700": {"int8"},
-        "ethos_u55_128": {"int8", "int8_per_channel", "int8_per_tensor", "int16x8"},
-        "xnnpack_cpu": schemes - {"int16x8"},
+        "ethos_u55_128": {"int8", "int8_per_channel", "int8_per_tensor", "int16x8", "int8x4"},
+        "xnnpack_cpu": schemes - {"int16x8", "int8x4"},
     }
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import json
+import sys
+from contextlib import chdir
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +17,13 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from lowerdeck import tasks
+from lowerdeck.config.compose import compose
 from lowerdeck.contracts.detection import Boxes
-from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.fingerprints.closures import Sources, stage_closures
 from lowerdeck.tasks import box_matching
 from lowerdeck.tasks.detection import Options, measure, record
+from tests.project import REPOSITORY
 from tests.tasks.judge import judged
 
 NUM_CLASSES, NUM_IMAGES, SIZE = 4, 40, 64
@@ -168,3 +176,82 @@ def test_an_image_is_needed() -> None:
 
 def test_decoders_are_found_by_place() -> None:
     assert set(tasks.source("detection").NESTED["decoder"].available()) == {"boxes", "ssd", "torchvision", "yolo"}  # type: ignore[attr-defined]
+
+
+PARAMS = {
+    "model": "custom",
+    "task": "detection",
+    "dataset": "random",
+    "target": "xnnpack_cpu",
+    "flavor": "default",
+    "plugins": ["plugins.found"],
+}
+MODEL = {"options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"}, "input_shapes": [[1, 3, 32, 32]]}
+OWN = '''"""A decoder of one's own."""
+
+from dataclasses import dataclass
+
+from plugins.found.helper import nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Its options."""
+
+    side: int = 4
+    """Pixels."""
+
+
+def decode(options, outputs, size):
+    return nothing(size)
+'''
+
+
+def composed(root: Path, decoder: Any) -> Any:
+    """The configuration with a decoder, in a folder with a package of plug-ins."""
+    package = root / "plugins" / "found"
+    package.mkdir(parents=True, exist_ok=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").write_text("")
+    (package / "own.py").write_text(OWN)
+    (package / "helper.py").write_text("def nothing(size):\n    return None\n")
+    overrides = {"model": MODEL, "task": {"options": {"decoder": decoder}}}
+    (root / "params.yaml").write_text(json.dumps({**PARAMS, "overrides": overrides}))
+    with chdir(root):
+        return compose(root / "params.yaml", REPOSITORY / "conf")
+
+
+def test_options_of_the_decoder_are_completed(tmp_path: Path) -> None:
+    config = composed(tmp_path, {"name": "yolo", "formula": "x"})
+    assert config.task.options["decoder"]["iou_threshold"] == 0.5
+    assert config.task.options["max_detections"] == 100
+    closures = stage_closures(dataclasses.asdict(config), Sources.of_workspace(REPOSITORY))
+    for stage in ("export", "evaluate"):
+        assert "lowerdeck.tasks.decoders.yolo" in closures[stage]
+        assert "lowerdeck.tasks.decoders.ssd" not in closures[stage]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message"),
+    [
+        ({"name": "yollo"}, r"task.options.decoder.name: there is no such module .*\n.*\n.*\n *did you mean 'yolo'"),
+        ({"formula": "x"}, "task.options.decoder.name: has to be the name of a module"),
+        ({"name": "yolo", "formula": "v9"}, "task.options.decoder.formula: not one of the values"),
+        ({"name": "ssd", "grids": [[2, 2]]}, "task.options.decoder.anchors: is missing"),
+        ({"name": "boxes", "score_treshold": 0.5}, "task.options.decoder.score_treshold: there is no such key"),
+        ({"name": "elsewhere.own"}, "task.options.decoder.name"),
+    ],
+)
+def test_a_wrong_decoder_is_refused_by_compose(tmp_path: Path, decoder: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        composed(tmp_path, decoder)
+
+
+def test_a_decoder_of_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plugins"]:
+        monkeypatch.delitem(sys.modules, name)
+    config = composed(tmp_path, {"name": "plugins.found.own", "side": 9})
+    assert config.task.options["decoder"] == {"name": "plugins.found.own", "side": 9}
+    roots = {"stages": REPOSITORY, "lowerdeck": REPOSITORY / "pipeline", "plugins": tmp_path}
+    assert "plugins.found.helper" in stage_closures(dataclasses.asdict(config), Sources(roots=roots))["evaluate"]

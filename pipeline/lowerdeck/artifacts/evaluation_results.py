@@ -12,20 +12,24 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes, write_json, write_table
+from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 from lowerdeck.evaluation.task_metrics import Measured
 
 
-def write_evaluation(metrics: dict[str, Any], measured: Measured, digests: Sequence[str]) -> None:
-    """Write metrics, their draws, classes, digests of the samples used, and confusion pairs; show defects.
+def write_evaluation(
+    metrics: dict[str, Any], measured: Measured, digests: Sequence[str], worst: Sequence[bytes] = ()
+) -> None:
+    """Write metrics, their draws, classes, digests of the samples used, pictures and confusion pairs; show defects.
 
     Args:
         metrics: The content of metrics.json.
         measured: Draws of the bootstrap, and actual and predicted classes; the pairs of the last program are written,
             and the accuracy of all.
         digests: Of the samples, in order.
+        worst: Images of the worst samples.
     """
     import numpy as np
     from safetensors.numpy import save
@@ -37,6 +41,7 @@ def write_evaluation(metrics: dict[str, Any], measured: Measured, digests: Seque
     named = class_labels(measured.class_names)
     write_table(paths.CONFUSION, ("actual", "predicted"), [(named(actual), named(guess)) for actual, guess in pairs])
     _write_classes(measured.confusion, named)
+    write_pictures(measured.pictures, worst)
     write_json(paths.EVALUATION_SAMPLES, list(digests))
     for defect in defects(metrics):
         print(f"evaluate: the build {defect}", file=sys.stderr)

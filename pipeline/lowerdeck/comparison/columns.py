@@ -41,8 +41,13 @@ _PREFIXES = {
     "device_": Kind.ON_DEVICE,
     "emulated_": Kind.EMULATED,
 }
-_MEASURED = re.compile(r"accuracy|agreement|sqnr|cosine|_drop(_|$)|_error_|exact_share|latency|output_lsb")
-_MORE_IS_BETTER = re.compile(r"accuracy$|_agreement_with_|_share$|sqnr_db$|cosine$|^delegated_compute_nodes$|per_s$")
+_MEASURED = re.compile(
+    r"accuracy|agreement|sqnr|cosine|_drop(_|$)|_error_|exact_share|latency|output_lsb|^classes\.|_threshold$"
+)
+_MORE_IS_BETTER = re.compile(
+    r"accuracy$|_agreement_with_|_share$|sqnr_db$|cosine$|_iou$|_average_precision$|^delegated_compute_nodes$"
+    r"|per_s$"
+)
 _LESS_IS_BETTER = re.compile(
     r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop(_|$)|_error_|_max_error$|^partitions$|crossings$|^transposes"
     r"|cpu_op|cpu_cycles|energy"
@@ -109,7 +114,7 @@ class Column:
         """Whether values are shares, shown as percentages."""
         if self.described:
             return self.described.endswith("share")
-        return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$", self.metric))
+        return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$|_iou$|_average_precision$", self.metric))
 
     def value(self, build: ComparedBuild) -> float | None:
         """The metric of `build`; None if it has none from this source."""

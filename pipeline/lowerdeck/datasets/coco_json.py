@@ -197,7 +197,7 @@ def _annotated(
         box=(left, top, left + width, top + height),
         label=label,
         is_crowd=bool(entry.get("iscrowd")),
-        area=float(area) if _is_number(area) else width * height,
+        area=float(area) if isinstance(area, (int, float)) and _is_number(area) else width * height,
         outline=outline,
     )
 

@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ class Measured:
     """Program -> actual and predicted class of every sample, int64 [n x 2]; empty where the task has no classes."""
     class_names: tuple[str, ...] = ()
     """Names of the classes by index; empty where they have none."""
+    pictures: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Program -> its curves and its histogram; empty where the task has none."""
 
 
 def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str, class_names: Sequence[str] = ()) -> Measured:
@@ -77,8 +79,13 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str, class_
     metrics[PRIMARY] = described[0].name if described else "cosine"
     for metric in described:
         metrics[DESCRIPTIONS + metric.name] = f"{metric.better} share" if metric.is_share else metric.better
-    pairs = _confusion(chosen, records)
-    return Measured(metrics=metrics, draws=draws, confusion=pairs, class_names=tuple(class_names))
+    return Measured(
+        metrics=metrics,
+        draws=draws,
+        confusion=_of_programs(chosen, records, "confusion"),
+        class_names=tuple(class_names),
+        pictures=_of_programs(chosen, records, "pictures"),
+    )
 
 
 def metric_names(class_names: Sequence[str]) -> tuple[str, ...]:
@@ -198,11 +205,12 @@ def _agreement(chosen: ChosenTask, records: EvaluationRecords) -> dict[str, floa
     return found
 
 
-def _confusion(chosen: ChosenTask, records: EvaluationRecords) -> dict[str, Any]:
-    confusion = getattr(chosen.task, "confusion", None)
-    if confusion is None or not records.has_targets:
+def _of_programs(chosen: ChosenTask, records: EvaluationRecords, name: str) -> dict[str, Any]:
+    """What the task's function `name` says of every program; empty where it has none, or there are no targets."""
+    function = getattr(chosen.task, name, None)
+    if function is None or not records.has_targets:
         return {}
-    return {program: confusion(chosen.options, of_program) for program, of_program in records.task.items()}
+    return {program: function(chosen.options, of_program) for program, of_program in records.task.items()}
 
 
 def _details(chosen: ChosenTask, records: EvaluationRecords, names: Sequence[str]) -> dict[str, float]:

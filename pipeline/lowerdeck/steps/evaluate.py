@@ -166,7 +166,7 @@ def evaluate_delegated(
     reference: Outputs,
     task: ChosenTask,
     engine: Engine,
-    keep: Callable[[SampleOutputs], None] = lambda sample: None,
+    keepers: Sequence[Callable[[SampleOutputs], None]] = (),
 ) -> Evaluation:
     """Run the `.pte` on every sample and reduce what it and the reference return to records, sample by sample.
 
@@ -178,7 +178,7 @@ def evaluate_delegated(
         dataset: See `evaluate`.
         reference: Outputs of the float and the quantized program on these samples.
         task: What the outputs are judged by.
-        keep: Is given what the program returns for each sample, in order.
+        keepers: Are given what the program returns for each sample, in order.
         engine: How to execute host twins.
 
     Raises:
@@ -195,7 +195,8 @@ def evaluate_delegated(
         done = engine.executed(host, samples, load)
         for row, (given, outputs) in enumerate(_with_progress(done, len(samples))):
             sample = _sample_outputs(given, {"delegated": outputs}, dataset, with_inputs=task.needs_inputs)
-            keep(sample)
+            for keep in keepers:
+                keep(sample)
             records.add(row, {**rows_of(reference, row), **sample.values}, sample.target, sample.inputs)
     except ProgramError as error:
         records = RecordsBuilder(task, reference.specs, len(samples))

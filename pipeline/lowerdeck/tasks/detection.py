@@ -64,17 +64,15 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             f"model {found.num_classes} classes; choose a dataset that fits the model, or correct task.options.decoder"
         )
     matched, ignored = box_matching.matches(found, wanted)
-    count = len(found.classes)
-    arrays = {
-        "score": (found.scores, np.zeros(options.max_detections, np.float32)),
-        "class": (found.classes, np.full(options.max_detections, -1, np.int16)),
-        "matched": (_bits(matched), np.zeros(options.max_detections, np.uint16)),
-        "ignored": (_bits(ignored), np.zeros(options.max_detections, np.uint16)),
-    }
-    for values, padded in arrays.values():
-        padded[:count] = values
+    missing = options.max_detections - len(found.classes)
     objects = np.bincount(wanted.classes[~wanted.crowd], minlength=found.num_classes)
-    return {name: padded for name, (_, padded) in arrays.items()} | {"objects": objects.astype(np.uint16)}
+    return {
+        "score": np.pad(found.scores, (0, missing)),
+        "class": np.pad(found.classes.astype(np.int16), (0, missing), constant_values=-1),
+        "matched": np.pad(_bits(matched), (0, missing)),
+        "ignored": np.pad(_bits(ignored), (0, missing)),
+        "objects": objects.astype(np.uint16),
+    }
 
 
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
@@ -108,10 +106,14 @@ def pictures(options: Options, records: Mapping[str, Any]) -> Sequence[Curve]:
 
 
 def loss(options: Options, record: Mapping[str, Any]) -> float:
-    """1 minus F1 of one image at an IoU of 0.5, of detections that would be drawn."""
-    shown = (record["class"] >= 0) & (record["score"] >= SHOWN_SCORE) & (record["ignored"] & 1 == 0)
-    right, objects = int((record["matched"][shown] & 1).sum()), int(record["objects"].sum())
-    return 1.0 - 2 * right / (int(shown.sum()) + objects) if shown.any() or objects else 0.0
+    """1 minus F1 of the detections that would be drawn in one image, the mean of all IoU thresholds."""
+    drawn, objects = (record["class"] >= 0) & (record["score"] >= SHOWN_SCORE), int(record["objects"].sum())
+    scores = []
+    for threshold in range(len(IOU_THRESHOLDS)):
+        right, ignored = ((record[name][drawn] >> threshold & 1).sum() for name in ("matched", "ignored"))
+        total = int(drawn.sum()) - int(ignored) + objects
+        scores.append(2 * int(right) / total if total else 1.0)
+    return 1.0 - sum(scores) / len(scores)
 
 
 def overlay(

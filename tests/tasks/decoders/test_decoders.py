@@ -94,6 +94,7 @@ def test_yolo_formulas_turned_round() -> None:
         "v5": [*logit((share + 0.5) / 2), *logit(np.sqrt(extent / [20, 20]) / 2)],
         "x": [*share, *np.log(extent / stride)],
     }
+    formula: Any
     for formula, numbers in raw.items():
         anchors = [] if formula == "x" else [[[20.0, 20.0], [5.0, 5.0]]]
         num_anchors = 1 if formula == "x" else 2

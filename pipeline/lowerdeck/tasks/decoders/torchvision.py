@@ -73,8 +73,8 @@ def decode(options: Options, outputs: Mapping[str, Any], size: tuple[int, int]) 
             (found,) = model.postprocess_detections(named, [anchors], [size])
         else:
             levels = [count * len(anchors) // sum(cells) for count in cells]
-            split = {name: list(value.split(levels, dim=1)) for name, value in named.items()}
-            (found,) = model.postprocess_detections(split, [list(anchors.split(levels))], [size])
+            split = {name: list(torch.split(value, levels, dim=1)) for name, value in named.items()}
+            (found,) = model.postprocess_detections(split, [list(torch.split(anchors, levels))], [size])
     classes = found["labels"].numpy() - options.first_label
     known = classes >= 0
     return Detections(

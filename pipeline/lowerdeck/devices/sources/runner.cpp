@@ -22,7 +22,7 @@
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor_ptr.h>
 
-#include "sha256.h"
+#include "lowerdeck_sha256.h"
 
 // In the wheel's library, but not among its headers (executorch/extension/threadpool/threadpool.h of 1.5).
 namespace executorch::extension::threadpool {
