@@ -15,7 +15,10 @@ class BuildWithWorkspace(build_py):
         super().run()
         if not self.editable_mode:
             patterns = Path("pipeline/lowerdeck/workspace/contents.txt").read_text(encoding="utf-8").split()
-            for path in {path for pattern in patterns for path in Path().glob(pattern)}:
+            found = {pattern: list(Path().glob(pattern)) for pattern in patterns}
+            if missing := [pattern for pattern, paths in found.items() if not paths]:
+                raise SystemExit(f"no file here matches {', '.join(missing)} of contents.txt; is MANIFEST.in complete?")
+            for path in {path for paths in found.values() for path in paths}:
                 # DVC would take a dvc.yaml for its own where the installed package is linked into a workspace.
                 name = path if path.parts[0] == "conf" else f"{path}.packed"
                 place = Path(self.build_lib, "lowerdeck", "workspace", "files", name)

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from tests.project import REPOSITORY, Project, copy_sources
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the repository, which is gone."""
+    """The wheel of the source archive of a copy of the repository; both are gone."""
     folder = tmp_path_factory.mktemp("wheel")
     copy_sources(folder / "project")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "."]
-    subprocess.run([*command, "--wheel-dir", str(folder)], cwd=folder / "project", check=True, capture_output=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
+    subprocess.run(command, cwd=folder / "project", check=True, capture_output=True)
     shutil.rmtree(folder / "project")
+    (archive,) = folder.glob("lowerdeck-*.tar.gz")
+    archive.unlink()
     (built,) = folder.glob("lowerdeck-*.whl")
     return built
 
@@ -33,6 +36,8 @@ def test_the_wheel_installs_lowerdeck_and_nothing_else(wheel: Path) -> None:
     package = REPOSITORY / "pipeline" / "lowerdeck"
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert {f"lowerdeck/{path.relative_to(package).as_posix()}" for path in files} <= names
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert wheel.name.split("-")[1] == version
     options = (REPOSITORY / "conf").rglob("*.yaml")
     assert "lowerdeck/workspace/files/dvc.yaml.packed" in names
     assert {f"lowerdeck/workspace/files/{path.relative_to(REPOSITORY).as_posix()}" for path in options} <= names
@@ -83,6 +88,12 @@ def test_an_upgrade_changes_the_stages_whose_code_changed_and_no_other(workspace
     assert (workspace.root / "pipeline" / "lowerdeck").resolve() == tmp_path / "site" / "lowerdeck"
 
 
+def test_the_reference_converter_has_a_version_of_its_own(workspace: Project) -> None:
+    done = workspace.run(sys.executable, "-m", "lowerdeck.cli", "flavors", "--json")
+    versions = {status["option"]: status["version"] for status in json.loads(done.stdout)}
+    assert versions["reference"] == "reference-1"
+
+
 def test_dvc_notices_another_version(workspace: Project, tmp_path: Path) -> None:
     done = workspace.dvc("repro", "compose")
     assert done.returncode == 0, done.stderr
@@ -93,6 +104,7 @@ def test_dvc_notices_another_version(workspace: Project, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_workspace_builds_the_program_that_the_repository_builds(workspace: Project) -> None:
     done = workspace.run(sys.executable, "-m", "lowerdeck.cli", "repro", timeout_s=900)
     assert done.returncode == 0, done.stderr

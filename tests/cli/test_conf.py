@@ -14,7 +14,7 @@ def in_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one option and one value of its own."""
     (tmp_path / "conf" / "gates").mkdir(parents=True)
     (tmp_path / "conf" / "gates" / "ours.yaml").write_text("# What we ship.\nname: ours\nmin_delegated_share: 0.9\n")
-    (tmp_path / "params.yaml").write_text("gates: ours\noverrides: {build: {seed: 4}}\n")
+    (tmp_path / "params.yaml").write_text("gates: ours\ntask: classification\noverrides: {build: {seed: 4}}\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -51,6 +51,8 @@ def test_one_group(in_workspace: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("quantization.activation_observer.kind", ["takes:   text"]),
         ("target.device.target", ["`imxrt700`", "conf/target/neutron_imxrt700.yaml of the package"]),
         ("evaluation.conformance.max_rounds", ["value:   8"]),
+        ("task.options", ["keys:    task.options.output, task.options.top_k", "takes:   mapping"]),
+        ("task.options.top_k", ["takes:   list of integer", "conf/task/classification.yaml of the package"]),
         ("tracking.enabled", ["true or false", "default: true", "value:   true"]),
     ],
 )
@@ -58,6 +60,23 @@ def test_one_key(in_workspace: Path, capsys: pytest.CaptureFixture[str], key: st
     text = printed(capsys, key)
     for part in expected:
         assert part in text
+
+
+def test_names_alone(in_workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "--names", "gates").split() == ["none", "ours", "release"]
+    assert {"gates", "gates.min_delegated_share", "task.options.top_k"} <= set(printed(capsys, "--names").split())
+    assert main.main(["conf", "--names", "gate"]) == 1
+    assert "there is no group gate. Did you mean gates?" in capsys.readouterr().err
+
+
+def test_a_module_of_one_s_own_is_imported_only_where_params_yaml_opens_it(
+    in_workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (in_workspace / "secret_code.py").write_text("raise SystemExit('it was run')\n")
+    monkeypatch.syspath_prepend(str(in_workspace))
+    (in_workspace / "params.yaml").write_text("overrides: {dataset: {source: secret_code.data}}\n")
+    assert main.main(["conf", "dataset.options.root"]) == 1
+    assert "plugins: [secret_code]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("key", ["gates.min_delegated_shear", "gatez", "gates.min_delegated_share.x", "build"])

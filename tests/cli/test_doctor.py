@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,30 @@ def test_this_repository_lacks_nothing(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert found["flavor vela"]["found"].startswith("ethos-u-vela ")
     assert found["torch"]["found"] == importlib.metadata.version("torch")
     assert found["workspace"]["ok"]
+    assert "converter for the device" not in found
+    assert "ethos-u-vela" in found
+    assert "ethos-u-vela" not in checks(capsys, "--target", "xnnpack_cpu", exit_status=0)
+
+
+def test_what_a_target_lacks_is_installed_by_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    versions = importlib.metadata.version
+
+    def without_vela(name: str) -> str:
+        if name == "ethos-u-vela":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_vela)
+    found = checks(capsys, "--target", "ethos_u55_128", exit_status=1)
+    assert found["ethos-u-vela"] | {"found": ""} == {
+        "what": "ethos-u-vela",
+        "ok": False,
+        "found": "",
+        "fix": "pip install 'lowerdeck[ethos-u]'",
+    }
 
 
 def test_what_is_missing_has_a_command(
@@ -51,6 +74,18 @@ def test_what_is_missing_has_a_command(
     assert "cannot be built yet: torchao, git, workspace" in captured.err
 
 
+def test_the_day_the_sdk_arrives_is_prepared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    found = checks(capsys, "--target", "neutron_imxrt700", exit_status=0)["converter for the device"]
+    assert found["ok"] is None
+    command, _, rest = found["fix"].partition(", ")
+    page = (REPOSITORY / "docs" / "sdk_day.md").read_text(encoding="utf-8")
+    assert command in page
+    assert "docs/sdk_day.md" in rest
+
+
 def test_another_target_is_checked_with_its_own_flavor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,13 +94,3 @@ def test_another_target_is_checked_with_its_own_flavor(
     assert "flavor xnnpack_serializer" in checks(capsys, "--target", "xnnpack_cpu", exit_status=1)
     assert main.main(["doctor", "--target", "xnnpak_cpu"]) == 1
     assert "did you mean 'xnnpack_cpu'" in capsys.readouterr().err
-
-
-def test_bash_completes_commands_and_their_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["completion", "bash"]) == 0
-    script = tmp_path / "completion.sh"
-    script.write_text(
-        capsys.readouterr().out + 'COMP_WORDS=(lowerdeck doc); COMP_CWORD=1; _shtab_lowerdeck; echo "$COMPREPLY"\n'
-    )
-    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "doctor"

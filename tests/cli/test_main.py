@@ -331,3 +331,9 @@ def test_help_imports_nothing_heavy() -> None:
     environment = os.environ | {"PYTHONPATH": SOURCES}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"lowerdeck {importlib.metadata.version('lowerdeck')}\n"

@@ -864,10 +864,19 @@ def test_installed_converters_are_found(composed: Compose, target: str) -> None:
     check_installed(composed(target=target))
 
 
-def test_vela_may_be_missing(composed: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = composed(target="ethos_u55_128")
-    monkeypatch.setattr("lowerdeck.backends.ethos_u.backend.PathFinder.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match="Vela is not installed"):
+@pytest.mark.parametrize(
+    ("target", "extra"),
+    [("ethos_u55_128", "ethos-u"), ("cortex_m55", "cortex-m"), ("neutron_imxrt700", "neutron"), ("xnnpack_cpu", None)],
+)
+def test_what_a_target_needs_beside_the_package_may_be_missing(
+    composed: Compose, monkeypatch: pytest.MonkeyPatch, target: str, extra: str | None
+) -> None:
+    config = composed(target=target)  # for reading, any machine may compose it
+    monkeypatch.setattr("lowerdeck.contracts.backends.PathFinder.find_spec", lambda name: None)
+    if extra is None:
+        check_installed(config)
+        return
+    with pytest.raises(ConfigurationError, match=rf"target: .* needs the module.*`pip install 'lowerdeck\[{extra}\]'`"):
         check_installed(config)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from docs import generate_commands
 
@@ -69,7 +70,7 @@ def test_the_readme_is_short() -> None:
     assert "\n    make test\n" in text
 
 
-def test_the_citation_has_the_version_of_the_package() -> None:
+def test_citation_and_changelog_have_the_version_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["title"].lower(), citation["version"], citation["license"]) == (
@@ -77,6 +78,14 @@ def test_the_citation_has_the_version_of_the_package() -> None:
         project["version"],
         project["license"],
     )
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.findall(r"^## \[(\S+)\] - (unreleased|\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)
+    assert len(releases) == changelog.count("\n## "), "a heading is no `## [VERSION] - DATE`"
+    version = Version(project["version"])
+    assert releases[0][0] == version.base_version
+    assert (releases[0][1] == "unreleased") == version.is_devrelease
+    assert all(date != "unreleased" for _, date in releases[1:])
+    assert releases == sorted(releases, key=lambda release: Version(release[0]), reverse=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from contextlib import chdir
@@ -39,9 +40,10 @@ def test_all_of_them_compose_and_their_code_decides_the_stages_that_use_it(works
         assert done.returncode == 0, done.stderr
         codes.append((workspace / "build" / "code.json").read_text().splitlines())
     config = project.config()
-    assert [config[group]["name"] for group in ("model", "dataset", "evaluation", "target")] == [
-        *("my_model", "my_dataset", "my_metric", "my_target")
-    ]
+    assert {kind: config[group]["name"] for kind, group in stubs.KINDS.items()} == {
+        kind: f"my_{kind}" for kind in stubs.KINDS
+    }
+    assert config["device"]["options"] == {"command": None}  # no path of this machine
     assert "plugins: [plugins]" in (workspace / "params.yaml").read_text()
     changed = [before for before, after in zip(*codes, strict=True) if before != after]
     assert [line.split('"')[1] for line in changed] == ["evaluate"]
@@ -57,7 +59,24 @@ def test_their_tests_pass(workspace: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert "7 passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_build_with_all_of_them_has_their_metrics(workspace: Path) -> None:
+    (workspace / "params.yaml").write_text(
+        (workspace / "params.yaml").read_text().replace("target: my_target", "target: xnnpack_cpu")
+    )
+    project = Project(workspace, environment={"PYTHONPATH": SOURCES})
+    done = project.run(sys.executable, "-m", "lowerdeck.cli", "repro", timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {
+        name
+        for stage in ("evaluate", "measure")
+        for name in json.loads((workspace / "build" / stage / "metrics.json").read_text())
+    }
+    assert {"delegated_near_share", "quantization_drop_mean_distance", "delegated_my_metric"} <= found
+    assert {"measured_latency_ms", "device_exact_share"} <= found
 
 
 @pytest.mark.parametrize(
@@ -67,6 +86,8 @@ def test_their_tests_pass(workspace: Path) -> None:
         ("model", "class", None, "'class' cannot be the name of a module"),
         ("model", "resnet8", None, "resnet8.yaml exists already"),
         ("dataset", "my_model", None, r"plugins/my_model\.py.* would be overwritten, and nothing was written"),
+        ("task", "regression", None, r"regression\.yaml exists already"),
+        ("device", "host_native", None, r"host_native\.yaml exists already"),
         ("target", "my_npu", None, "--like"),
         ("target", "my_npu", "etos_u55_128", r"Did you mean ethos_u55_128"),
     ],

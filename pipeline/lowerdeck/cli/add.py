@@ -1,10 +1,12 @@
-"""`lowerdeck add`: a model, dataset, metric or target of the user's own."""
+"""`lowerdeck add`: a model, dataset, metric, task, target or device of the user's own."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 from typing import Any
+
+from lowerdeck.cli.completion import complete_with
 
 PARAMS = Path("params.yaml")
 
@@ -13,14 +15,15 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     from lowerdeck.workspace.stubs import KINDS
 
-    command = commands.add_parser("add", help="add a model, dataset, metric or target of your own")
+    command = commands.add_parser("add", help="add a model, dataset, metric, task, target or device of your own")
     command.description = (
         "Write a new part: its module in plugins/, its option in conf/ and its test in tests/. It builds as it is; "
         "then edit it."
     )
     command.add_argument("kind", choices=sorted(KINDS), metavar="KIND", help=", ".join(sorted(KINDS)))
     command.add_argument("name", metavar="NAME", help="of the option and of the module, e.g. my_net")
-    command.add_argument("--like", metavar="OPTION", help="for a target: the option to begin with")
+    like = command.add_argument("--like", metavar="OPTION", help="for a target: the option to begin with")
+    complete_with(like, "conf --names target")
     command.add_argument("--use", action="store_true", help="choose it in params.yaml, too")
     command.set_defaults(run=_add)
 

@@ -6,10 +6,12 @@ import argparse
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.cli.completion import complete_with
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 
 CONF = Path("conf")
@@ -23,7 +25,13 @@ def add(commands: Any) -> None:
         "Without KEY: every group with its options, the chosen one marked. With a group: what its options are for. "
         "With a key such as quantization.scheme: its type, default and value, and where that is set."
     )
-    command.add_argument("key", nargs="?", default="", metavar="KEY", help="a group, or a key such as gates.name")
+    key = command.add_argument("key", nargs="?", default="", metavar="KEY", help="a group, or a key such as gates.name")
+    complete_with(key, "conf --names")
+    command.add_argument(
+        "--names",
+        action="store_true",
+        help="print names alone: of the options of a group, without KEY of groups and keys",
+    )
     command.set_defaults(run=_conf)
 
 
@@ -31,7 +39,9 @@ def _conf(options: argparse.Namespace) -> None:
     from lowerdeck.config.schema import GROUPS
 
     params = _params()
-    if not options.key:
+    if options.names:
+        lines: Iterable[str] = _names(options.key, params)
+    elif not options.key:
         lines = _groups(params)
     elif options.key in GROUPS:
         lines = _group(options.key, params)
@@ -68,6 +78,27 @@ def _group(group: str, params: Mapping[str, Any]) -> Iterator[str]:
     yield f"\nkeys: {', '.join(f'{group}.{field.name}' for field in dataclasses.fields(section))}"
 
 
+def _names(group: str, params: Mapping[str, Any]) -> list[str]:
+    """The options of a group; without one all groups and keys.
+
+    Raises:
+        LowerdeckError: there is no such group.
+    """
+    from lowerdeck.config.compose import selected_values
+    from lowerdeck.config.options import option_names
+    from lowerdeck.config.schema import GROUPS
+    from lowerdeck.registry.components import did_you_mean
+
+    if group in GROUPS:
+        return option_names(group, CONF)
+    if group:
+        raise LowerdeckError(f"there is no group {group}.{did_you_mean(group, GROUPS)} `lowerdeck conf` lists them.")
+    opened: dict[str, type] = {}
+    with suppress(ConfigurationError):
+        opened = _open_sections(selected_values(dict(params), CONF), params)
+    return [*GROUPS, *_keys(opened)]
+
+
 def _key(key: str, params: Mapping[str, Any]) -> Iterator[str]:
     """Everything about one key.
 
@@ -84,10 +115,12 @@ def _key(key: str, params: Mapping[str, Any]) -> Iterator[str]:
         problem = ""
     except ConfigurationError as error:
         values, problem = None, str(error)
-    cls, field = _field(key, values)
+    cls, field = _field(key, values, params)
     hint = typing.get_type_hints(cls, include_extras=True)[field.name]
     yield f"{key}: {reference.docstrings(cls).get(field.name, '')}"
     yield f"    takes:   {reference.type_description(hint)}"
+    if values is not None and (section := _open_sections(values, params).get(key)) is not None:
+        yield f"    keys:    {', '.join(reference.keys_below(section, key)) or 'none'}"
     default = reference.default_description(field).removeprefix("default ").strip("`")
     yield f"    default: {default}"
     if values is None:
@@ -99,12 +132,12 @@ def _key(key: str, params: Mapping[str, Any]) -> Iterator[str]:
         yield f"    value:   {default}"
 
 
-def _field(key: str, values: Any) -> tuple[type, dataclasses.Field[Any]]:
+def _field(key: str, values: Any, params: Mapping[str, Any]) -> tuple[type, dataclasses.Field[Any]]:
     from lowerdeck.config import reference
     from lowerdeck.registry.components import did_you_mean
 
-    opened = _open_sections(values) if values is not None else {}
-    known = [*_sections(), *(name for place, cls in (_sections() | opened).items() for name in _below(cls, place))]
+    opened = _open_sections(values, params) if values is not None else {}
+    known = [*_sections(), *_keys(opened)]
     try:
         if "." in key:
             return reference.key_field(key, opened)
@@ -113,10 +146,11 @@ def _field(key: str, values: Any) -> tuple[type, dataclasses.Field[Any]]:
     raise LowerdeckError(f"there is no key {key}.{did_you_mean(key, known)} `lowerdeck conf` lists the groups.")
 
 
-def _below(cls: type, place: str) -> list[str]:
+def _keys(opened: Mapping[str, type]) -> list[str]:
+    """All keys, with those below the mappings in `opened`."""
     from lowerdeck.config import reference
 
-    return reference.keys_below(cls, place)
+    return [key for place, cls in {**_sections(), **opened}.items() for key in reference.keys_below(cls, place)]
 
 
 def _sections() -> dict[str, type]:
@@ -127,18 +161,31 @@ def _sections() -> dict[str, type]:
     return dict(typing.get_type_hints(Config))
 
 
-def _open_sections(values: Any) -> dict[str, type]:
-    """The dataclasses of the mappings whose keys the chosen sources and backend decide."""
-    from lowerdeck import backends, datasets, models
+def _open_sections(values: Any, params: Mapping[str, Any]) -> dict[str, type]:
+    """The dataclasses of the mappings whose keys the chosen sources, device and backend decide.
+
+    Raises:
+        ConfigurationError: one of them is a module that params.yaml does not open, or that does not exist.
+    """
+    from lowerdeck import backends, datasets, devices, models, tasks
+    from lowerdeck.registry import components, import_paths
 
     backend = backends.source(values["target"]["backend"])
-    return {
-        "model.options": models.source(values["model"]["source"]).Options,
-        "dataset.options": datasets.source(values["dataset"]["source"]).Options,
+    found = {
         "target.device": backend.device_type,
         "target.options": backend.options_type,
         "flavor.options": backend.flavor_options_type,
     }
+    chosen: Any = {"model": (models, "source"), "dataset": (datasets, "source"), "task": (tasks, "source")}
+    for section, (package, key) in {**chosen, "device": (devices, "kind")}.items():
+        name = values[section][key]
+        if name is None:
+            continue
+        if components.is_own(name):
+            plugins = params.get("plugins") or []
+            import_paths.check_module(name, f"{section}.{key}", "lowerdeck", plugins, package.DEFINES)
+        found[f"{section}.options"] = package.source(name).Options
+    return found
 
 
 def _origin(key: str, params: Mapping[str, Any]) -> str:

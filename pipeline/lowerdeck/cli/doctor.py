@@ -9,9 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lowerdeck.cli.completion import complete_with
 from lowerdeck.contracts.errors import LowerdeckError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 PARAMS = Path("params.yaml")
 CONF = Path("conf")
@@ -38,9 +42,10 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "doctor", help="check what a target needs and has; exit with 1 if something is missing"
     )
-    command.add_argument(
+    target = command.add_argument(
         "--target", metavar="OPTION", help="of conf/target (default: the one that params.yaml chooses)"
     )
+    complete_with(target, "conf --names target")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_doctor)
 
@@ -72,11 +77,13 @@ def _lines(checks: list[Check], target: str) -> Iterator[str]:
 
 
 def _checks(params: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Check]:
+    from lowerdeck import backends
+
     yield _python()
-    yield from _packages()
+    yield from _packages(backends.source(values["target"]["backend"]).extra)
     yield _program("git", "apt-get install git", needed=True)
     yield from _workspace()
-    yield _flavor(params, values)
+    yield from _flavor(params, values)
     yield _tracking(values)
     yield _disk()
     if values["target"]["backend"] != "xnnpack":
@@ -94,22 +101,27 @@ def _python() -> Check:
     return Check(what="Python", ok=version in SpecifierSet(wanted), found=version, fix=fix)
 
 
-def _packages() -> Iterator[Check]:
-    """The pinned packages, of which another version was seen to behave differently."""
+def _packages(extra: str | None) -> Iterator[Check]:
+    """The pinned packages, of which another version was seen to behave differently, and those that the target needs."""
+    from lowerdeck.fingerprints.versions import requirements
+
+    listed = {requirement.name: _package(requirement) for requirement in requirements() if requirement.specifier}
+    if extra is not None:
+        fix = f"pip install 'lowerdeck[{extra}]'"
+        listed |= {requirement.name: _package(requirement, fix) for requirement in requirements(extra)}
+    yield from listed.values()
+
+
+def _package(requirement: Requirement, fix: str | None = None) -> Check:
     import importlib.metadata
 
-    from packaging.requirements import Requirement
-
-    for requirement in map(Requirement, importlib.metadata.requires("lowerdeck") or ()):
-        if requirement.marker is not None or not requirement.specifier:
-            continue
-        try:
-            found = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            found = ""
-        fits = bool(found) and requirement.specifier.contains(found.partition("+")[0], prereleases=True)
-        wanted = found if fits else f"{found or 'not installed'}; {requirement.specifier} is needed"
-        yield Check(what=requirement.name, ok=fits, found=wanted, fix=f"pip install '{requirement}'")
+    try:
+        found = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        found = ""
+    fits = bool(found) and requirement.specifier.contains(found.partition("+")[0], prereleases=True)
+    wanted = found if fits else f"{found or 'not installed'}; {requirement.specifier or 'any version'} is needed"
+    return Check(what=requirement.name, ok=fits, found=wanted, fix=fix or f"pip install '{requirement}'")
 
 
 def _program(name: str, fix: str, needed: bool | None) -> Check:
@@ -133,8 +145,9 @@ def _workspace() -> Iterator[Check]:
     yield Check(what="workspace", ok=same or None, found=found, fix="lowerdeck upgrade")
 
 
-def _flavor(params: Mapping[str, Any], values: Mapping[str, Any]) -> Check:
-    """The converter that the target and params.yaml choose."""
+def _flavor(params: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Check]:
+    """The converter that the target and params.yaml choose, and what lacks where its programs run on the host only."""
+    from lowerdeck import backends
     from lowerdeck.config.flavor_status import status
 
     name = str(params.get("flavor", "default"))
@@ -142,8 +155,13 @@ def _flavor(params: Mapping[str, Any], values: Mapping[str, Any]) -> Check:
     found = status(name, CONF, {**params, "flavor": name}, _PROBE_S)
     if found.installed:
         where = "; its programs run on the host only, not on the NPU" if found.host_only else ""
-        return Check(what=f"flavor {name}", ok=True, found=f"{found.converter} {found.version}{where}")
-    return Check(what=f"flavor {name}", ok=False, found=str(found.problem), fix="docs/flavors.md says how to get it")
+        yield Check(what=f"flavor {name}", ok=True, found=f"{found.converter} {found.version}{where}")
+    else:
+        fix = "docs/flavors.md says how to get it"
+        yield Check(what=f"flavor {name}", ok=False, found=str(found.problem), fix=fix)
+    if found.host_only:
+        fix = backends.source(values["target"]["backend"]).device_converter
+        yield Check(what="converter for the device", ok=None, found=f"not flavor {name}", fix=fix)
 
 
 def _tracking(values: Mapping[str, Any]) -> Check:

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 from lowerdeck.cli import (
     add,
     check_runtime,
     clean,
     compare,
+    completion,
     conf,
     devices,
     doctor,
@@ -68,8 +70,22 @@ def _main(arguments: Sequence[str] | None) -> int:
     return 0
 
 
+class _Version(argparse.Action):
+    """Looks for the version only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from lowerdeck.workspace.contents import installed_version
+
+        print(f"lowerdeck {installed_version()}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lowerdeck", description=__doc__)
+    parser.add_argument("--version", action=_Version, help="print the version of the installed package and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     workspace.add(commands)
     repro.add(commands)
@@ -96,9 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     ui.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
     ui.set_defaults(run=_ui)
-    completion = commands.add_parser("completion", help="print the completion of this command for a shell")
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    completion.set_defaults(run=_completion)
+    completion.add(commands, _parser)
     template = commands.add_parser("plots-template", help="make `dvc plots show` work without a network in this clone")
     template.set_defaults(run=_plots_template)
     return parser
@@ -117,7 +131,10 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "(arrays are passed unchanged; images are converted to the integers that the manifest describes)",
     )
     run.add_argument("--output", type=Path, metavar="DIR", help="folder for output_0.npy, output_0.bin, ...")
-    run.add_argument("--on", metavar="DEVICE", help="execute it on this device (`lowerdeck devices` lists them)")
+    device = run.add_argument(
+        "--on", metavar="DEVICE", help="execute it on this device (`lowerdeck devices` lists them)"
+    )
+    completion.complete_with(device, "conf --names device")
     run.add_argument("--method", default="forward", help="method to execute (default: %(default)s)")
     run.add_argument(
         "--resolver",
@@ -158,12 +175,6 @@ def _run(options: argparse.Namespace) -> None:
     print("\n".join(describe(options.program, executed)))
 
 
-def _completion(options: argparse.Namespace) -> None:
-    import shtab
-
-    print(shtab.complete(_parser(), options.shell))
-
-
 def _report(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
@@ -173,14 +184,14 @@ def _report(options: argparse.Namespace) -> None:
     from lowerdeck.report.build import read_build
 
     build = read_build()
-    write_text(paths.REPORT, report.render(build))
+    write_text(paths.REPORT, report.render(build, has_comparison=paths.COMPARISON.is_file()))
     terminal.print_table(build, terminal_console())
 
 
 def _ui(options: argparse.Namespace) -> None:
     from lowerdeck.tracking import recorded_build, ui
 
-    location = ui.locate(recorded_build.tracking_config())
+    location = ui.locate(recorded_build.tracking_config(), with_view=True)
     address = location.address(options.host, options.port)
     if location.has_server:
         print(f"The builds are recorded on a server: {address}")

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lowerdeck.cli.completion import complete_with
+
 
 def add(commands: Any) -> None:
     """Add the commands to the parser of `lowerdeck`."""
@@ -16,9 +18,10 @@ def add(commands: Any) -> None:
         "written."
     )
     init.add_argument("folder", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: the current one")
-    init.add_argument(
+    example = init.add_argument(
         "--from", dest="example", default="digits", metavar="EXAMPLE", help="what to build first (default: %(default)s)"
     )
+    complete_with(example, "init --list | cut -d' ' -f1")
     init.add_argument("--list", action="store_true", help="list the examples instead")
     init.set_defaults(run=_init)
     upgrade = commands.add_parser("upgrade", help="bring a workspace up to date with the installed package")

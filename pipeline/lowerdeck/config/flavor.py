@@ -18,15 +18,19 @@ def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
 
 
 def check_installed(config: Config) -> None:
-    """Raise ConfigurationError where the converter of a resolved configuration is not installed.
+    """Raise ConfigurationError where what the target needs, or its converter, is not installed.
 
     Only a build needs it: a configuration may be composed for reading, e.g. to explain the build of another machine.
     """
     backend = backends.source(config.target.backend)
     options, problems = validate(backend.flavor_options_type, config.flavor.options, "flavor.options")
     raise_problems(problems)
-    if message := backend.missing_converter(dataclasses.replace(flavor_of(config.flavor), options=options)):
-        raise_problems([Problem("flavor", message, config.flavor.name)])
+    flavor = dataclasses.replace(flavor_of(config.flavor), options=options)
+    missing = (
+        ("target", backend.missing_extra(), config.target.name),
+        ("flavor", backend.missing_converter(flavor), config.flavor.name),
+    )
+    raise_problems([Problem(key, message, name) for key, message, name in missing if message])
 
 
 def completed(

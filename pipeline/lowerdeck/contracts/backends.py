@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, get_args, get_origin
 
@@ -115,6 +116,13 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """Supported quantization schemes, each with its weight granularities."""
     converters: ClassVar[Sequence[str]]
     """Supported values of `flavor.converter`, the default first."""
+    extra: ClassVar[str | None] = None
+    """Extra of this package in pyproject.toml that installs what builds for it need beside the dependencies of all;
+    None where nothing else is needed, or it comes from elsewhere."""
+    extra_modules: ClassVar[Sequence[str]] = ()
+    """Top-level modules that the extra installs."""
+    device_converter: ClassVar[str] = ""
+    """How to get a converter whose programs run on the device, where there is one whose programs do not."""
     packages: ClassVar[Mapping[str, str]] = {}
     """Value of `flavor.converter` -> Python package with it; `lowerdeck flavors add` installs a release of its own."""
     mixed_schemes: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -203,6 +211,17 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
             plugins: What params.yaml opens: import prefixes, and paths below which foreign programs may be run.
         """
         yield from ()
+
+    @classmethod
+    def missing_extra(cls) -> str | None:
+        """Return what of the extra is not installed, and how to install it; None where nothing is missing."""
+        missing = [name for name in cls.extra_modules if PathFinder.find_spec(name) is None]
+        if not missing:
+            return None
+        modules = f"the module{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+        return (
+            f"its backend {cls.name} needs {modules}; `pip install 'lowerdeck[{cls.extra}]'` installs what is missing"
+        )
 
     @classmethod
     def missing_converter(cls, flavor: Flavor[FlavorOptionsT]) -> str | None:

@@ -99,7 +99,7 @@ def _no_converter(refused: UndelegatedNode) -> str:
         return "remove the conversion of dtype or memory format from the model, or do it before the model"
     if refused.is_free_view:
         return "nothing to fix: no kernel runs"
-    if operator in _HARD_SIGMOID and _in_hard_sigmoid(refused):
+    if operator in _HARD_SIGMOID and in_hard_sigmoid(refused):
         return _SIGMOID
     if operator in _REPLACEMENTS.get(backend, {}):
         return f"write {_REPLACEMENTS[backend][operator][0]} in its place, which the backend has"
@@ -120,7 +120,7 @@ def _not_quantized(refused: UndelegatedNode) -> str:
 
 def _float_region_hint(refused: UndelegatedNode, region: Sequence[PlannedNode]) -> str:
     """For a node that computes in floats because its neighbours do."""
-    if _in_hard_sigmoid(refused):
+    if in_hard_sigmoid(refused):
         return _SIGMOID
     lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
     if lacking:
@@ -141,7 +141,8 @@ def _join_unique(names: Sequence[str]) -> str:
     return ", ".join(unique[:_MAX_NAMES]) + (f" and {len(unique) - _MAX_NAMES} more" if unique[_MAX_NAMES:] else "")
 
 
-def _in_hard_sigmoid(refused: UndelegatedNode) -> bool:
+def in_hard_sigmoid(refused: UndelegatedNode) -> bool:
+    """Whether the node belongs to a hard sigmoid that Neutron gets written out."""
     operators = {node.operator for node in refused.float_region()}
     return refused.graph.plan.backend == "neutron" and _HARD_SIGMOID <= operators <= _HARD_SIGMOID | _COPIES
 

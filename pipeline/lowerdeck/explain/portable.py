@@ -15,7 +15,7 @@ _VIEW = "aten.view_copy.default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class Remainder:
     """Nodes of one operator that portable kernels compute, and what would move them to another processor."""
 
     operator: str
@@ -29,7 +29,7 @@ class Change:
         return sum(node.macs for node in self.nodes)
 
 
-def changes(graph: PlanGraph) -> list[Change]:
+def remainders(graph: PlanGraph) -> list[Remainder]:
     """All that would have to change so that no portable kernel computes anything, most MACs first.
 
     Quantize, dequantize and getitem nodes follow what they belong to.
@@ -39,20 +39,20 @@ def changes(graph: PlanGraph) -> list[Change]:
         if node.is_portable and node.compute and node.operator != _VIEW:
             key = (node.operator, *_ways(node, graph))
             rows.setdefault(key, []).append(node)
-    found = [Change(operator=key[0], nodes=nodes, ways=key[1:]) for key, nodes in rows.items()]
-    return sorted(found, key=lambda change: (-change.macs, -len(change.nodes), change.operator))
+    found = [Remainder(operator=key[0], nodes=nodes, ways=key[1:]) for key, nodes in rows.items()]
+    return sorted(found, key=lambda each: (-each.macs, -len(each.nodes), each.operator))
 
 
-def as_json(found: Sequence[Change]) -> list[dict[str, Any]]:
-    """The changes as plain containers; docs/plan.md describes them."""
+def as_json(found: Sequence[Remainder]) -> list[dict[str, Any]]:
+    """They as plain containers; docs/plan.md describes them."""
     return [
         {
-            "operator": change.operator,
-            "nodes": [node.name for node in change.nodes],
-            "macs": change.macs,
-            "ways": list(change.ways),
+            "operator": each.operator,
+            "nodes": [node.name for node in each.nodes],
+            "macs": each.macs,
+            "ways": list(each.ways),
         }
-        for change in found
+        for each in found
     ]
 
 

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 from lowerdeck.fingerprints.digests import ABSENT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from packaging.requirements import Requirement
 
+TARGET_EXTRAS = ("cortex-m", "ethos-u", "neutron")
+"""Extras of this package that targets need, see contracts.backends.Backend.extra."""
 LOWERING = ("torch", "executorch", "torchao")
 """Packages that turn models into programs: when one changes, reusable results are made again."""
 
@@ -22,24 +26,30 @@ def lowering_versions() -> dict[str, str]:
 
 def tool_versions() -> dict[str, str]:
     """Versions of Python, of the dependencies of this package, and of installed Neutron converters."""
-    from packaging.requirements import Requirement
-
     names = {found.name for found in importlib.metadata.distributions() if "neutron" in (found.name or "").lower()}
-    for requirement in map(Requirement, importlib.metadata.requires("lowerdeck") or ()):
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            names |= _names(requirement)
+    names |= {requirement.name for extra in ("", *TARGET_EXTRAS) for requirement in requirements(extra)}
     machine = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     return machine | {name: _version(name) for name in sorted(names)}
 
 
-def _names(requirement: Requirement) -> set[str]:
-    """The distribution that a requirement names, and those that its extras add: Vela comes with one."""
-    names = {requirement.name}
-    for extra in requirement.extras:
-        for added in map(type(requirement), importlib.metadata.requires(requirement.name) or ()):
-            if added.marker is not None and added.marker.evaluate({"extra": extra}):
-                names.add(added.name)
-    return names
+def requirements(extra: str = "", package: str = "lowerdeck") -> Iterator[Requirement]:
+    """The dependencies that an extra of `package` adds, or without one those that it always has.
+
+    Those that extras of a dependency bring follow it: Vela comes with executorch[ethos-u].
+    """
+    from packaging.requirements import Requirement
+
+    try:
+        lines = importlib.metadata.requires(package) or ()
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for requirement in map(Requirement, lines):
+        marker = requirement.marker
+        always = marker is None or marker.evaluate({"extra": ""})
+        if always if not extra else not always and marker is not None and marker.evaluate({"extra": extra}):
+            yield requirement
+            for inner in sorted(requirement.extras):
+                yield from requirements(inner, requirement.name)
 
 
 def _version(name: str) -> str:

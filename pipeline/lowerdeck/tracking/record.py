@@ -17,9 +17,11 @@ from lowerdeck.artifacts.evaluation_results import read_confusion
 from lowerdeck.artifacts.files import read_json, write_bytes, write_json, write_text
 from lowerdeck.artifacts.measurements import has_measurement
 from lowerdeck.artifacts.sweep_tags import read_sweep_tags
+from lowerdeck.artifacts.task_pictures import read_pictures
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
+from lowerdeck.tracking import view
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
 from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_run, opened
 
@@ -57,11 +59,13 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
     """
-    wanted, sweep_tags = content(config, lineage), read_sweep_tags()
+    sweep_tags = read_sweep_tags()
+    wanted = content(config, lineage, sweep_tags)
     with opened(config.tracking) as store:
         run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name, sweep_tags)
         with _set_final_status(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
             _log_content(store.client, run, wanted)
+            view.save(store, run.info.experiment_id, wanted.primary_metric)
             with extended_upload_timeout():
                 _log_files(store.client, run.info.run_id, lineage, pages or {})
     return RecordResult(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)
@@ -163,9 +167,13 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pa
 
 def _plots(folder: Path) -> list[Path]:
     """Plots of the build's tables in `folder`; none for an empty table."""
-    from lowerdeck.tracking.plots import confusion_png, layers_png
+    from lowerdeck.tracking.plots import confusion_png, curves_png, histogram_png, layers_png
 
-    pictures = {}
+    task = read_pictures()
+    pictures = {f"{curves.name}.png": curves_png(curves) for curves in task.curves}
+    pictures |= {f"worst_{number}.png": content for number, content in enumerate(task.worst)}
+    if task.histogram is not None:
+        pictures["histogram.png"] = histogram_png(task.histogram)
     if (confusion := read_confusion(paths.CONFUSION)) is not None:
         title = summary.confusion_title(read_json(paths.METRICS))
         pictures["confusion_matrix.png"] = confusion_png(confusion, title)

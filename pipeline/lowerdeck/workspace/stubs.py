@@ -14,7 +14,14 @@ from lowerdeck.config.options import option_file, option_names
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry.components import did_you_mean
 
-KINDS = {"model": "model", "dataset": "dataset", "metric": "evaluation", "target": "target"}
+KINDS = {
+    "model": "model",
+    "dataset": "dataset",
+    "metric": "evaluation",
+    "task": "task",
+    "target": "target",
+    "device": "device",
+}
 """Group of conf/ in which a part of each kind becomes an option."""
 PLUGINS = "plugins"
 _CONF = Path("conf")

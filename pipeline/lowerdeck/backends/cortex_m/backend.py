@@ -27,6 +27,8 @@ class CortexM(Backend[Device, Options]):
     is_kernel_library = True
     schemes = {"int8": ("backend_default",)}
     converters = ("cmsis_nn",)
+    extra = "cortex-m"
+    extra_modules = ("tosa_serializer",)  # ExecuTorch's Cortex-M quantizer imports modules of its Ethos-U backend
     delegation_options = tuple(option.name for option in fields(Options))
     decomposition_options = ("operators_not_to_delegate", "modules_not_to_delegate")
     unsupported_options = {

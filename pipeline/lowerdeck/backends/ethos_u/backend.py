@@ -6,7 +6,6 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
@@ -64,6 +63,8 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
     mixed_schemes = dict.fromkeys(STATIC, STATIC)
     trainable = ("int8",)
     converters = ("vela",)
+    extra = "ethos-u"
+    extra_modules = ("ethosu", "tosa_serializer", "tosa_reference_model")
     packages: ClassVar[Mapping[str, str]] = {"vela": vela_release.PACKAGE}
     unsupported_options = _UNSUPPORTED_OPTIONS
     # The edge program depends on how custom operators are lowered.
@@ -119,13 +120,6 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
         python = flavor.options.python
         if python is not None and (problem := interpreters.interpreter_problem(python, plugins)):
             yield "options.python", problem
-
-    @classmethod
-    def missing_converter(cls, flavor: Flavor[FlavorOptions]) -> str | None:
-        """Look for Vela in this environment; only starting another one would show what it has."""
-        if flavor.options.python is not None or PathFinder.find_spec("ethosu") is not None:
-            return None
-        return "Vela is not installed; `pip install 'executorch[ethos-u]'` installs it"
 
     @classmethod
     def probe_flavor(cls, flavor: Flavor[FlavorOptions]) -> FlavorReport:

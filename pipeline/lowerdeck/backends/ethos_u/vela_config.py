@@ -178,5 +178,5 @@ def _family(system: str) -> str | None:
 def _stock_file() -> Path:
     vela = importlib.util.find_spec("ethosu.vela") if importlib.util.find_spec("ethosu") else None
     if vela is None or vela.origin is None:
-        raise ConfigurationError("target: Vela is not installed; `pip install 'executorch[ethos-u]'` installs it")
+        raise ConfigurationError("target: Vela is not installed; `pip install 'lowerdeck[ethos-u]'` installs it")
     return Path(vela.origin).parents[1] / "config_files" / STOCK

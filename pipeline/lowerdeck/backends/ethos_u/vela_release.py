@@ -29,7 +29,7 @@ def converter(flavor: Flavor[FlavorOptions]) -> Converter:
         LowerdeckError: it is not installed there, or cannot be imported.
     """
     if flavor.options.python is None:
-        return Converter.of_package(PACKAGE, flavor=flavor.name, requirement="executorch[ethos-u]")
+        return Converter.of_package(PACKAGE, flavor=flavor.name, requirement="lowerdeck[ethos-u]")
     version = _version(interpreter(flavor.options), flavor.timeout_s)
     return Converter(flavor=flavor.name, name=PACKAGE, version=version)
 

@@ -60,6 +60,12 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     schemes = {"int8": ("backend_default",)}
     trainable = ("int8",)
     converters = ("reference", "eiq_neutron_sdk", "neutron_converter")
+    extra = "neutron"
+    extra_modules = ("ai_edge_litert",)  # executes the host twins
+    device_converter = (
+        "pip install --index-url ADDRESS eiq-neutron-sdk==3.2.0, with the address that NXP gives you, and `flavor: "
+        "eiq_neutron_sdk` in params.yaml (docs/sdk_day.md)"
+    )
     packages: ClassVar[Mapping[str, str]] = {"eiq_neutron_sdk": "eiq-neutron-sdk"}
     unsupported_options = _UNSUPPORTED_OPTIONS
     # These two preserve operators in the program, whichever nodes are delegated.

@@ -260,7 +260,9 @@ def as_bytes(converted: Any) -> bytes:
 def version_of(name: str, sdk: Any) -> str:
     """Return the version of the package's distribution, else the module's own, else `files-` and a digest of its files.
 
-    Two releases that state no version are different converters, which records of builds must tell apart.
+    A package inside another one has the version that it states: the distribution is that of the outer one, as of this
+    project for the reference converter. Two releases that state no version are different converters, which records of
+    builds must tell apart.
     """
     top = name.partition(".")[0]
     found = None
@@ -268,7 +270,7 @@ def version_of(name: str, sdk: Any) -> str:
         found = importlib.metadata.distribution(top)
     stated = next((getattr(sdk, key) for key in ("__version__", "VERSION", "version") if hasattr(sdk, key)), None)
     stated = stated() if callable(stated) else stated
-    if isinstance(stated, str) and not (found is not None and is_installed_from(found, sdk)):
+    if isinstance(stated, str) and ("." in name or not (found is not None and is_installed_from(found, sdk))):
         return stated
     if found is None and hasattr(importlib.metadata, "packages_distributions"):  # Python 3.10
         for other in importlib.metadata.packages_distributions().get(top, ()):

@@ -62,7 +62,7 @@ def missing(flavor: Flavor[FlavorOptions]) -> str | None:
     if PathFinder.find_spec(module.partition(".")[0], [*folders, *sys.path]) is not None:
         return None
     return (
-        f"the package {module} is not installed; install it from NXP's package index (docs/flavors.md), name the "
+        f"the package {module} is not installed; install it from NXP's package index (docs/sdk_day.md), name the "
         "interpreter of its environment (flavor.options.python), or choose `flavor: reference`"
     )
 

@@ -16,9 +16,8 @@ from lowerdeck.config.compose import compose_params, conf_values
 from lowerdeck.config.options import option_names
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
 
-NOT_OF_A_BUILD = ("tracking",)
-"""Sections that do not affect what is built; params.yaml keeps its choice for them."""
 FINGERPRINTED = ("model", "dataset", "target")
 """Sections whose `fingerprint` compose computes from data, weights and code."""
 _MERGED_DEPTH = 2

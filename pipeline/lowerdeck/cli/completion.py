@@ -1,0 +1,31 @@
+"""`lowerdeck completion`: commands, options, and names such as those in conf/ at the time when a shell asks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import Any
+
+
+def add(commands: Any, parser: Callable[[], argparse.ArgumentParser]) -> None:
+    """Add the command to the parser of `lowerdeck`; `parser` makes that parser again."""
+    command = commands.add_parser("completion", help="print the completion of this command for a shell")
+    command.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    command.set_defaults(run=lambda options: _print(parser(), options.shell))
+
+
+def complete_with(argument: argparse.Action, names: str) -> None:
+    """Let shells complete `argument` with what `lowerdeck NAMES` prints, one name a line."""
+    function = f"_lowerdeck_{re.sub(r'[^a-z]+', '_', names)}"
+    asked = f"lowerdeck {names} 2> /dev/null"
+    in_bash = f'{function}() {{\n  compgen -W "$({asked})" -- "$1"\n}}'
+    in_zsh = f'{function}() {{\n  compadd -- ${{(f)"$({asked})"}}\n}}'
+    preamble = {"bash": in_bash, "zsh": in_zsh}
+    vars(argument)["complete"] = {"bash": function, "zsh": function, "tcsh": f"`{asked}`", "preamble": preamble}
+
+
+def _print(parser: argparse.ArgumentParser, shell: str) -> None:
+    import shtab
+
+    print(shtab.complete(parser, shell))
