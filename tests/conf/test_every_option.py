@@ -76,7 +76,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             "input_shapes": [[1, 3, 32, 32]],
         },
         "linux_ssh": {"options": {"host": "raspberrypi.local"}},
-        **dict.fromkeys(("eiq_neutron_sdk_venv", "vela_venv"), {"options": {"python": sys.executable}}),
+        **{name: {"options": {"python": sys.executable}} for name in ("eiq_neutron_sdk_venv", "vela_venv")},
     }
 
 
