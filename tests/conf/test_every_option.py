@@ -77,7 +77,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         },
         "linux_ssh": {"options": {"host": "raspberrypi.local"}},
         "corstone_fvp": {"options": {"runner": "arm_executor_runner"}},
-        "eiq_neutron_sdk_venv": {"options": {"python": sys.executable}},
+        **{name: {"options": {"python": sys.executable}} for name in ("eiq_neutron_sdk_venv", "vela_venv")},
     }
 
 
