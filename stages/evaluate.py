@@ -1,30 +1,26 @@
 """Stage evaluate: the `.pte` on the evaluation set, compared with the baseline -> build/evaluate/."""
 
-from functools import partial
-
 from lowerdeck.execution.arithmetic import fix_arithmetic
-from lowerdeck.execution.chosen import dataset, engine, gates, metrics, task
-from lowerdeck.execution.resolved_config import section
+from lowerdeck.execution.chosen import class_names, dataset, engine, gates, metrics, task
 from lowerdeck.execution.stage_entry import run_stage
 
 
 def main() -> None:
     build = fix_arithmetic()
-    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_bundle, host_programs, paths, plans
-    from lowerdeck.config.schema import EvaluationConfig
-    from lowerdeck.evaluation.gates import check_gates
-    from lowerdeck.steps.evaluate import evaluate_delegated, measure, summarize
+    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_bundle, paths, plans
+    from lowerdeck.evaluation.worst_samples import WorstSamples
+    from lowerdeck.steps import evaluate as step
 
-    resolver, data, judge = section(EvaluationConfig).resolver, dataset.chosen_dataset(build.seed), task.chosen_task()
-    reference, samples = baseline.read_baseline()
-    further = metrics.FurtherMetrics(reference, samples, data)
-    opener, how = partial(host_programs.open_converted_program, resolver), engine.chosen_engine(build.seed)
-    found = evaluate_delegated(opener, samples, data, reference, judge, how, further.keep)
-    measured = measure(judge, found, data.structural, further.compute(executed=found.failure is None))
+    data, judge = dataset.chosen_dataset(build.seed), task.chosen_task()
+    (reference, samples), how = baseline.read_baseline(), engine.chosen_engine(build.seed)
+    further, names = metrics.FurtherMetrics(reference, samples, data), class_names.chosen_class_names(data)
+    worst, opened = WorstSamples(judge, reference.specs, samples, data.evaluation, names), engine.open_program
+    found = step.evaluate_delegated(opened, samples, data, reference, judge, how, (further.keep, worst.add))
+    measured = step.measure(judge, found, data.structural, further.compute(executed=found.failure is None), names)
     built = plans.read_plan(), files.read_json(paths.MANIFEST), baseline.read_layers(paths.LAYERS)
-    values = summarize(measured.metrics, *built, found.failure, firmware_bundle.read_firmware_failure())
-    evaluation_results.write_evaluation(values, measured, [data.evaluation.digest(sample) for sample in samples])
-    check_gates(gates.chosen_gates(), values)  # last, so that metrics that miss a gate are written too
+    values = step.summarize(measured.metrics, *built, found.failure, *firmware_bundle.read_firmware())
+    evaluation_results.write_evaluation(values, measured, list(map(data.evaluation.digest, samples)), worst.pictures())
+    gates.check_chosen_gates(values)  # last, so that metrics that miss a gate are written too
 
 
 run_stage(__name__, main, preloaded_within_s=60)

@@ -1,7 +1,7 @@
-"""Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/, firmware.zip and firmware.json."""
+"""Stage firmware: the `.pte` with everything that firmware needs -> build/firmware/ and firmware.json."""
 
 from lowerdeck.execution.arithmetic import fix_arithmetic
-from lowerdeck.execution.chosen import dataset, firmware
+from lowerdeck.execution.chosen import class_names, dataset, firmware
 from lowerdeck.execution.failures import lasting_cause
 from lowerdeck.execution.stage_entry import run_stage
 
@@ -17,9 +17,11 @@ def main() -> None:
     extra_files, kernels = conversion.read_data_files(), conversion.read_kernel_selection()
     findings = data.structural, plans.read_plan().mismatches
     try:
-        executed = vector.execute(host_programs.open_converted_program("reference"), sample.inputs, sample.digest)
-        placed = target, firmware.firmware_placement()
-        made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings)
+        opened = host_programs.open_converted_program("reference")
+        executed = vector.execute(opened, sample.inputs, sample.digest, sample.front_end)
+        placed, twins = (target, firmware.firmware_placement()), firmware.firmware_twins()
+        said = firmware.sample_format(data, class_names.chosen_class_names(data))
+        made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings, said, twins)
     except Exception as error:  # a finding about the build, which must be evaluated and recorded nevertheless
         failure = lasting_cause(error, "firmware")
         made = bundle.failed_bundle(target, failure)

@@ -1,4 +1,4 @@
-"""Stage track: the build in build/ -> its MLflow run, build/track/lineage.json and build/recorded.json."""
+"""Stage track: the build in build/ -> firmware.zip, its MLflow run, lineage.json and recorded.json."""
 
 from lowerdeck.execution import preload
 from lowerdeck.execution.resolved_config import whole_config
@@ -8,18 +8,19 @@ from lowerdeck.execution.stage_entry import run_stage
 def main() -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_json
-    from lowerdeck.artifacts.plans import read_plan
     from lowerdeck.provenance import lineage
+    from lowerdeck.report.bundle import write_recorded_bundle
 
     config = whole_config()
     chain = lineage.trace(config)
+    write_recorded_bundle(config, chain["build_key"])
     if config.tracking.enabled:
-        from lowerdeck.pages.explanation import export
+        from lowerdeck.pages.recorded import recorded_pages
         from lowerdeck.tracking.record import record
 
-        recorded = record(config, chain, export.render(read_plan(), config))
-        what = "new run" if recorded.new else "updated run"
-        print(f"track: {what} {recorded.run_name!r} of experiment {recorded.experiment!r}; `lowerdeck ui` shows it")
+        run = record(config, chain, recorded_pages(chain))
+        what = f"{'new' if run.new else 'updated'} run {run.run_name!r} of experiment {run.experiment!r}"
+        print(f"track: {what}; `lowerdeck ui` shows it")
     else:
         print("track: no MLflow run, as tracking.enabled is false")
     write_json(paths.LINEAGE, chain)  # only now: if recording fails, the previous one stays

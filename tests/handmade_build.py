@@ -14,7 +14,7 @@ from lowerdeck.artifacts.baseline import write_baseline
 from lowerdeck.artifacts.conversion import write_converted
 from lowerdeck.artifacts.evaluation_results import write_evaluation
 from lowerdeck.artifacts.files import write_bytes, write_json, write_text
-from lowerdeck.artifacts.firmware_bundle import write_firmware
+from lowerdeck.artifacts.firmware_bundle import write_firmware, write_firmware_zip
 from lowerdeck.artifacts.plans import write_plan
 from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.config.compose import render
@@ -177,7 +177,8 @@ def write_build(
     # A stand-in: importing steps.convert loads ExecuTorch.
     write_converted(cast("Converted", Conversion(program)), converter_of(config))
     logits = np.eye(max(answers) + 1, dtype=np.float32)[list(answers)]
-    write_firmware({"README.md": b"for firmware"})
+    write_firmware({"README.md": b"for firmware", "metadata.json": b"{}"})
+    write_firmware_zip("key", [])
     programs = ("float", "quantized")
     outputs = [SampleOutputs(target=None, values=dict.fromkeys(programs, (row[None],))) for row in logits]
     pairs = np.stack([labels, answers], axis=1) if labels is not None else None
@@ -210,6 +211,8 @@ class Conversion:
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     output_scales = (0.5,)
     etrecord = None
+    working_memory = None
+    instructions: Mapping[int, Sequence[str]] = MappingProxyType({0: ("conv", "relu"), 1: ("exp",)})
     partitions = (CompiledPartition(payload=b"payload", twin=b"twin", twin_format="litert", scratch_bytes=64),)
 
     def __init__(self, program: bytes) -> None:

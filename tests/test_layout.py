@@ -24,7 +24,6 @@ EXCEPTIONS = {
         "opened by the name of its delegate, as programs have it",
     ),
     "cli/__main__.py": ("cli/test_main.py", "calls main and nothing else"),
-    "comparison/terminal.py": ("cli/test_compare.py", "its text is what the command prints"),
     "compat": ("compat/test_replacement.py", "found by their places, and checked one by one"),
     "config/flavor_status.py": ("cli/test_doctor.py", "what it finds is what the commands print"),
     "config/reference.py": ("cli/test_conf.py", "what it says of a key is what the command prints"),

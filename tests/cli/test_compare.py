@@ -118,7 +118,7 @@ def test_the_latest_sweep_is_compared_with_the_points_that_it_lost(capsys: pytes
     assert "5eeb0001 point 4 skipped: no such scheme" in output
     assert "num_calibration_samples" in output
     assert "seed" not in output  # of builds of no sweep only
-    assert len([line for line in table if re.match(r"[◆◇ ] [0-9a-f]{8} ", line)]) == 3
+    assert len([line for line in table if re.match(r"[▶◆◇ ] [0-9a-f]{8} ", line)]) == 3
 
 
 def test_a_sweep_that_lost_all_its_points_says_why(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,7 @@ def test_sorting_and_its_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
         (["--sort", "size:down"], "allowed: size:asc, size:desc"),
         (["--objectives", "compute_nodes"], "compute_nodes:max or compute_nodes:min"),
         (["--objectives", " , "], "names no metric"),
-        (["--json", "-", "--csv", "-"], "cannot both be printed"),
+        (["--json", "-", "--csv", "-"], "cannot be printed together"),
         (["nothing_of_this_name"], "is called 'nothing_of_this_name'"),
         (["git:nothing"], "git knows no commit"),
     ):
@@ -220,7 +220,7 @@ def test_a_narrow_terminal_gets_several_tables(
     output = compare("precision", capsys=capsys)
     heads = [line for line in output.splitlines() if line.strip().startswith("build")]
     assert len(heads) > 1
-    tables = output.split("\n◆ Pareto-optimal in")[0]
+    tables = output.split("\n▶ recommended")[0]
     assert max(map(len, tables.splitlines())) <= 60
     assert "…" not in tables
 
@@ -243,7 +243,7 @@ def test_git_revisions_and_the_workspace(
     write(100, 9000, seed=7, program=b"not recorded yet")
     comparison = as_json("HEAD~1", "main", "workspace", "--sort", "size", capsys=capsys)
     assert [row["build"] for row in comparison["builds"]] == ["HEAD~1", "main", "workspace"]
-    assert [row["parameters"]["build.seed"] for row in comparison["builds"]] == ["0", "1", "7"]
+    assert [row["configurations"][0]["parameters"]["build.seed"] for row in comparison["builds"]] == ["0", "1", "7"]
     assert [row["marks"].get("quantized_accuracy") for row in comparison["builds"]] == ["best", None, None]
     compilers = [row["compiler"] for row in comparison["builds"]]
     assert compilers == [*["reference (test-converter 7.1)"] * 2, "reference"]
@@ -265,6 +265,7 @@ def test_it_is_kept_in_mlflow_once_and_is_no_build(capsys: pytest.CaptureFixture
         "compare.html",
         "compare.json",
         "compare.csv",
+        "compare.md",
     }
     assert len(as_json("precision", capsys=capsys)["builds"]) == 3
 

@@ -65,7 +65,8 @@ def test_shares_are_fractions(metric: str, is_fraction: bool) -> None:
 
 def test_who_a_metric_is_from() -> None:
     one = build("a", compiler="vela 5", samples="digits", device="m55")
-    assert [source_of(one, kind) for kind in Kind] == ["digits", "", "vela 5", "vela 5", "m55", "m55"]
+    assert [source_of(one, kind, "x") for kind in Kind] == ["digits", "", "vela 5", "m55", "m55", "m55"]
+    assert source_of(one, Kind.ESTIMATED, "estimated_memory_shortfall_bytes") == "lowerdeck"
 
 
 class TestValues:

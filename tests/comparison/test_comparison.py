@@ -77,11 +77,18 @@ class TestPareto:
         builds = [build("a", 190), ComparedBuild(label="b", name="b", metrics={"quantized_accuracy": 0.2}, samples="t")]
         assert standings(builds, "accuracy") == {"a": "OPTIMAL", "b": "OPTIMAL"}
 
-    def test_by_default_the_most_real_accuracy_coverage_and_size(self) -> None:
-        builds = [build("a", 190, 100, delegated_macs_share=1.0, delegated_share=0.5), build("b", 190, 100)]
+    def test_by_default_the_most_real_accuracy_ram_and_size(self) -> None:
+        builds = [build("a", 190, 100, ram_bytes=5.0, delegated_share=0.5), build("b", 190, 100)]
         assert [str(objective) for objective in compare(builds).objectives] == [
-            "quantized_accuracy:max", "delegated_macs_share:max", "program_bytes:min",
+            "quantized_accuracy:max", "ram_bytes:min", "program_bytes:min",
         ]  # fmt: skip
+
+    def test_every_target_has_its_own_set_and_its_own_best(self) -> None:
+        builds = [build("a", size=9, params={"target.name": "x"}), build("b", size=5, params={"target.name": "x"}),
+                  build("c", size=1, params={"target.name": "y"})]  # fmt: skip
+        found = compare(builds, objectives="size")
+        assert set(found.standings) == {"b", "c"}
+        assert [marked for marked in found.marks.values() if marked] == [{"b": Mark.BEST}]
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -231,9 +238,9 @@ def test_what_misses_its_gates_is_shown_and_the_best_of_nothing() -> None:
         "program_bytes": {"c": Mark.BEST},
     }
     text = " ".join(conclusions.sentences(found))
-    assert "3 builds, 2 of them Pareto-optimal" in text
+    assert "3 builds, 3 different programs. 2 Pareto-optimal on their target" in text
     assert "1 misses its gates, has a defect or did not finish" in text
-    assert "The best quantized accuracy is 60.00 %" in text
+    assert found.recommended == {"b"}
     written = page.render(found, "x", None)
     assert 'class="mark c0 unfit"' in written
     assert "gates failed" in written
@@ -291,14 +298,9 @@ def test_nothing_is_best_where_all_builds_miss_their_gates() -> None:
     found = compare([build("a", 199, 100, state=State.GATED), build("b", 120, 300, state=State.GATED)])
     assert found.standings == {}
     assert all(not marked for marked in found.marks.values())
-    assert "2 builds, 0 of them Pareto-optimal" in next(conclusions.sentences(found))
-
-
-def test_sentences_let_other_metrics_decide_where_accuracy_cannot() -> None:
-    text = " ".join(conclusions.sentences(compare([build("a", 190, 300), build("b", 189, 200)])))
-    assert "of no build can be distinguished from the highest" in text
-    assert "b has the lowest size, 200 bytes" in text
-    assert "1 of these is so by a difference within noise alone" in text
+    assert found.recommended == set()
+    (said,) = conclusions.all_conclusions(found)
+    assert said["why"] == ["None of 2 builds may ship: gates failed."]
 
 
 def test_ticks_are_round_in_the_unit_that_is_shown() -> None:
@@ -322,7 +324,7 @@ def test_numbers() -> None:
     assert formatting.interval(share, (0.5, 0.75), signed=True) == "+50.0 to +75.0"
     cycles = Column(metric="estimated_npu_cycles", kind=Kind.ESTIMATED, source="vela 5")
     assert (formatting.title(cycles), formatting.number(cycles, 1234567.0)) == (
-        "NPU cycles (estimate) vela 5",
+        "NPU cycles (estimated by vela 5)",
         "1,234,567",
     )
 

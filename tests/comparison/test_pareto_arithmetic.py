@@ -18,7 +18,7 @@ COLUMNS = [column(metric) for metric in ("quantized_accuracy", "delegated_share"
 
 def found(builds: list[ComparedBuild], text: str, paired: Mapping[str, bool] | None = None) -> dict[str, str]:
     columns = columns_of(builds)
-    answers = standings(builds, parse_objectives(text, columns), columns, paired or {})
+    answers = standings(builds, parse_objectives(text.split(","), columns), columns, paired or {})
     return {label: standing.name for label, standing in answers.items()}
 
 
@@ -27,22 +27,31 @@ def sized(label: str, size: float, partitions: float) -> ComparedBuild:
 
 
 class TestObjectives:
-    def said(self, text: str | None) -> list[str]:
-        return list(map(str, parse_objectives(text, COLUMNS)))
+    def said(self, text: str) -> list[str]:
+        return list(map(str, parse_objectives(text.split(","), COLUMNS)))
 
     def test_as_typed(self) -> None:
         assert self.said(" accuracy:max, size ,,compute_nodes:min,delegated_share:min") == [
             "quantized_accuracy:max", "program_bytes:min", "compute_nodes:min", "delegated_share:min",
         ]  # fmt: skip
 
-    def test_by_default(self) -> None:
-        assert self.said(None) == ["quantized_accuracy:max", "delegated_share:max", "program_bytes:min"]
-        assert list(map(str, parse_objectives(None, COLUMNS[2:]))) == ["program_bytes:min"]
+    def test_metrics_that_no_build_has_may_be_left_out(self) -> None:
+        found = parse_objectives(["ram", "quality", "size"], COLUMNS, only_known=True)
+        assert list(map(str, found)) == ["quantized_accuracy:max", "program_bytes:min"]
+
+    def test_a_tolerance_has_the_unit_of_the_metric(self) -> None:
+        assert self.said("accuracy:max:0.005,size:min:1024") == [
+            "quantized_accuracy:max:0.005",
+            "program_bytes:min:1024",
+        ]
+        for wrong in ("size:min:much", "size:min:-1", "size:min:nan"):
+            with pytest.raises(LowerdeckError, match="is no tolerance"):
+                self.said(wrong)
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            (" , ", "names no metric"),
+            (" , ", "the objective names no metric"),
             ("compute_nodes", "compute_nodes:max or compute_nodes:min"),
             ("size:low", "state whether to maximize or minimize program_bytes: size:max or size:min"),
             ("sise", "'sise'.* Did you mean size"),
@@ -54,7 +63,7 @@ class TestObjectives:
     )
     def test_mistakes(self, text: str, message: str) -> None:
         with pytest.raises(LowerdeckError, match=message):
-            parse_objectives(text, COLUMNS)
+            self.said(text)
 
     def test_a_known_name(self) -> None:
         assert known_metric("coverage", COLUMNS) == known_metric("delegated_share", COLUMNS) == "delegated_share"

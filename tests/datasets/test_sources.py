@@ -22,8 +22,20 @@ from data import prepare_digits
 from lowerdeck import datasets
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.datasets.overlap import check_disjoint
+from tests.datasets import published
 
 SHAPES = [[1, 3, 32, 32]]
+AUDIO_SHAPES = {
+    "audio_folder": [[1, 1, 49, 40]],
+    "audio_streams": [[1, 5, 40]],
+    "speech_commands": [[1, 1, 49, 40]],
+    "toyadmos": [[1, 200]],
+}
+"""What a model takes from the sources of sound with their default features."""
+
+
+def shapes_of(name: str) -> list[list[int]]:
+    return AUDIO_SHAPES.get(name, SHAPES)
 
 
 def make_digits(folder: Path) -> dict[str, Any]:
@@ -64,6 +76,43 @@ def make_image_table(folder: Path) -> dict[str, Any]:
     return {**lists, "label": "kind"}
 
 
+def make_coco(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    for split in ("calibration", "evaluation"):
+        images, annotations = [], []
+        for index in range(4):
+            name = f"{split}_{index}.png"
+            Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / name)
+            images.append({"id": index, "file_name": name, "width": 50, "height": 40})
+            box = [int(value) for value in generator.integers(1, 20, 4)]
+            annotations.append({"id": index, "image_id": index, "category_id": 1, "bbox": box})
+        content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "thing"}]}
+        (folder / f"{split}.json").write_text(json.dumps(content))
+    return {split: str(folder / f"{split}.json") for split in ("calibration", "evaluation")}
+
+
+def make_mask_folder(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    for split in ("calibration", "evaluation"):
+        for kind, shape in (("images", (40, 50, 3)), ("masks", (40, 50))):
+            (folder / split / kind).mkdir(parents=True)
+            for index in range(4):
+                pixels = generator.integers(0, 256 if kind == "images" else 3, shape, dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / kind / f"{index}.png")
+    return {"root": str(folder)}
+
+
+def make_value_table(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    columns = [f"v{index}" for index in range(3 * 32 * 32)]
+    for split in ("calibration", "evaluation"):
+        lines = [",".join([*columns, "fault", "note"])]
+        lines += [",".join(f"{value:.4f}" for value in generator.normal(size=len(columns))) + ",1,ok" for _ in range(4)]
+        (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    paths = {split: str(folder / f"{split}.csv") for split in ("calibration", "evaluation")}
+    return {**paths, "inputs": [columns], "label": "fault"}
+
+
 def make_mnist(folder: Path) -> dict[str, Any]:
     """Files in MNIST's IDX format, which torchvision reads without comparing checksums."""
     raw = folder / "MNIST" / "raw"
@@ -84,11 +133,20 @@ def make_random(folder: Path) -> dict[str, Any]:
 
 MAKERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "arrays": make_arrays,
+    "audio_folder": published.make_audio_folder,
+    "audio_streams": lambda folder: {**published.make_streams(folder), "stream_s": 1.0},
+    "cifar10_binary": published.make_cifar10_binary,
+    "coco": make_coco,
     "digits": make_digits,
     "image_folder": make_image_folder,
     "image_table": make_image_table,
+    "mask_folder": make_mask_folder,
     "random_inputs": make_random,
+    "speech_commands": published.make_speech_commands,
     "torchvision": make_mnist,
+    "toyadmos": published.make_toyadmos,
+    "visual_wake_words": published.make_visual_wake_words,
+    "value_table": make_value_table,
 }
 
 
@@ -126,7 +184,7 @@ def test_source_fits_the_protocol(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_samples(name: str, made: dict[str, dict[str, Any]]) -> None:
-    dataset = datasets.source(name).load(validated(name, made[name]), SHAPES, seed=3)
+    dataset = datasets.source(name).load(validated(name, made[name]), shapes_of(name), seed=3)
     assert dataset.structural is (name == "random_inputs")
     for split in (dataset.calibration, dataset.evaluation):
         assert len(split) > 0
@@ -135,7 +193,7 @@ def test_samples(name: str, made: dict[str, dict[str, Any]]) -> None:
         for index, sample in enumerate(samples):
             (x,) = sample.inputs
             assert x.dtype == torch.float32
-            assert list(x.shape) == SHAPES[0]
+            assert list(x.shape) == shapes_of(name)[0]
             assert x.is_contiguous()
             assert torch.isfinite(x).all()
             assert sample.label is None or sample.label in range(dataset.num_classes or 0)
@@ -153,7 +211,7 @@ def test_samples(name: str, made: dict[str, dict[str, Any]]) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_samples_are_the_same_every_time_and_owned(name: str, made: dict[str, dict[str, Any]]) -> None:
     source, options = datasets.source(name), validated(name, made[name])
-    first, second = (source.load(options, SHAPES, seed=3).evaluation for _ in range(2))
+    first, second = (source.load(options, shapes_of(name), seed=3).evaluation for _ in range(2))
     before = second[1].inputs[0].clone()
     first[1].inputs[0].zero_()
     assert torch.equal(first[1].inputs[0], before), "a sample that its user overwrites must not change the next one"
@@ -166,7 +224,7 @@ def test_seed_chooses_the_order_or_the_draw(name: str, made: dict[str, dict[str,
     source, options = datasets.source(name), validated(name, made[name])
     orders = []
     for seed in (3, 4):
-        split = source.load(options, SHAPES, seed=seed).evaluation
+        split = source.load(options, shapes_of(name), seed=seed).evaluation
         orders.append([split.digest(index) for index in range(len(split))])
     assert orders[0] != orders[1]
     assert (set(orders[0]) == set(orders[1])) is (name != "random_inputs")
@@ -200,13 +258,13 @@ def test_models_that_take_no_single_image(name: str, shapes: list[list[int]], ma
         datasets.source(name).load(validated(name, made[name]), shapes, seed=0)
 
 
-@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random_inputs"}))
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - {"random_inputs"} - set(AUDIO_SHAPES)))
 def test_normalisation_options(name: str, made: dict[str, dict[str, Any]]) -> None:
     source = datasets.source(name)
-    plain = source.load(validated(name, made[name]), SHAPES, seed=0).evaluation[0].inputs[0]
+    plain = source.load(validated(name, made[name]), shapes_of(name), seed=0).evaluation[0].inputs[0]
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
     options = validated(name, {**made[name], "mean": mean, "std": std})
-    normalised = source.load(options, SHAPES, seed=0).evaluation[0].inputs[0]
+    normalised = source.load(options, shapes_of(name), seed=0).evaluation[0].inputs[0]
     expected = (plain - torch.tensor(mean).reshape(1, 3, 1, 1)) / torch.tensor(std).reshape(1, 3, 1, 1)
     assert torch.allclose(normalised, expected, atol=1e-6)
     two = validated(name, {**made[name], "mean": [0.0, 0.5], "std": [1.0, 1.0]})

@@ -15,11 +15,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import executorch
 import psutil
 import pytest
 
-from lowerdeck.contracts.devices import DeviceError
-from lowerdeck.devices import linux_ssh
+from lowerdeck.contracts.devices import DeviceError, Provenance
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.devices import linux_ssh, native
+from lowerdeck.fingerprints.digests import file_digest
+from lowerdeck.formats.etdump import read_etdump
 from tests.devices.programs import firsts, floats, needs_ssh, self_test_job
 
 
@@ -76,16 +80,117 @@ def test_a_hundred_samples_over_one_connection(board: linux_ssh.Options, tmp_pat
     assert times[1] - times[0] < 100 * 0.05, "at most 50 ms a sample beyond execution"
 
 
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled runner, for this machine."""
+    if shutil.which("g++") is None:
+        pytest.skip("apt-get install g++")
+    (sdk,) = executorch.__path__
+    return native.build(["g++"], Path(sdk), tmp_path_factory.mktemp("sdk") / "runner")
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The board's folder of runners, without what these tests put there."""
+    folder = Path.home() / ".cache" / "lowerdeck"
+    before = set(folder.iterdir()) if folder.is_dir() else set()
+    yield folder
+    for path in set(folder.iterdir()) - before:
+        shutil.rmtree(path)
+
+
+def with_options(options: linux_ssh.Options, **changes: object) -> linux_ssh.Options:
+    return linux_ssh.Options(**{**vars(options), **changes})
+
+
 @needs_ssh
-def test_a_connection_that_dies_midway(board: linux_ssh.Options, tmp_path: Path) -> None:
+def test_a_compiled_runner_is_sent_once(board: linux_ssh.Options, runner: Path, home: Path, tmp_path: Path) -> None:
+    compiled = with_options(board, runner=str(runner), python="no-such-python")
+    samples, times = [[floats(number)] for number in range(100)], []
+    for job in (
+        self_test_job(tmp_path),
+        self_test_job(tmp_path, samples=samples[:1]),
+        self_test_job(tmp_path, samples=samples, warm_up=2, repetitions=6, profile=True),
+    ):
+        start = time.monotonic()
+        executed = linux_ssh.execute(compiled, job)
+        times.append(time.monotonic() - start)
+    assert firsts(executed, 1) == [[number * number + number] for number in range(100)]
+    assert len(executed.latencies_ms) == 6
+    assert executed.etdump is not None
+    assert [(entry.instruction, len(entry.ticks)) for entry in read_etdump(executed.etdump)] == [(0, 6), (1, 6)]
+    assert executed.program_sha256 == file_digest(self_test_job(tmp_path).program)
+    assert executed.metrics["peak_process_memory_bytes"] >= 0
+    assert times[2] - times[1] < 100 * 0.05, "at most 50 ms a sample beyond execution"
+    name, _ = native.archive(runner)
+    assert {path.name for path in (home / name).iterdir()} == {path.name for path in runner.iterdir()}
+
+
+@needs_ssh
+def test_a_board_that_is_full_says_so(board: linux_ssh.Options, runner: Path, tmp_path: Path) -> None:
+    full = with_options(board, runner=str(runner), ssh=str(tmp_path / "ssh"))
+    (tmp_path / "ssh").write_text(
+        '#!/bin/sh\ncase "$*" in *tar*) cat > /dev/null; echo No space left on device >&2; exit 2;; esac; exit 97'
+    )
+    (tmp_path / "ssh").chmod(0o755)
+    with pytest.raises(DeviceError, match=r"(?s)ended with status 2; .*No space left on device"):
+        linux_ssh.execute(full, self_test_job(tmp_path))
+
+
+@needs_ssh
+@pytest.mark.slow
+def test_a_cross_compiled_runner_for_aarch64(board: linux_ssh.Options, home: Path, tmp_path: Path) -> None:
+    wheel, compiler, emulator = os.environ.get("AARCH64_WHEEL"), "aarch64-linux-gnu-g++-12", "qemu-aarch64-static"
+    if wheel is None or not shutil.which(compiler) or not shutil.which(emulator):
+        pytest.skip(
+            "apt-get install g++-12-aarch64-linux-gnu qemu-user-static; pip download --no-deps --only-binary=:all: "
+            "--platform manylinux_2_28_aarch64 executorch==1.5.1; AARCH64_WHEEL=the file that this makes"
+        )
+    made = native.build([compiler], Path(wheel), tmp_path / "runner")
+    emulated = with_options(board, runner=str(made), launcher=[emulator, "-L", "/usr/aarch64-linux-gnu"], emulated=True)
+    described = linux_ssh.describe(emulated)
+    assert (described.provenance, described.gives) == (Provenance.EMULATED, ("memory",)), "its time is not real"
+    executed = linux_ssh.execute(emulated, self_test_job(tmp_path, profile=True))
+    assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+    assert executed.etdump is not None
+    assert len(read_etdump(executed.etdump)) == 2
+    assert "qemu-aarch64-static" in executed.notes[-1]
+
+
+def test_a_runner_that_is_missing_and_an_sdk_without_headers(tmp_path: Path) -> None:
+    options = linux_ssh.Options(host="pi", runner=str(tmp_path))
+    assert [part.how for part in linux_ssh.describe(options).missing] == ["lowerdeck devices runner --help"]
+    with pytest.raises(LowerdeckError, match=r"has no C\+\+ SDK of ExecuTorch 1.5 .*--platform manylinux_2_28_aarch64"):
+        native.build(["g++"], tmp_path, tmp_path / "out")
+    (sdk,) = executorch.__path__
+    with pytest.raises(LowerdeckError, match="no-such-compiler cannot be started"):
+        native.build(["no-such-compiler"], Path(sdk), tmp_path / "out")
+    with pytest.raises(LowerdeckError, match="false failed with status 1"):
+        native.build(["false"], Path(sdk), tmp_path / "out")
+
+
+@needs_ssh
+@pytest.mark.parametrize("victim", ["runner", "server"])
+def test_a_connection_that_dies_midway(board: linux_ssh.Options, tmp_path: Path, victim: str) -> None:
+    def is_victim(process: psutil.Process) -> bool:
+        # The runner on the "board", which no other test starts this way, and sshd's process for the connection.
+        if process.name().startswith("python") and "exec(compile(sys.stdin" in " ".join(process.cmdline()):
+            if victim == "runner":
+                process.kill()
+                return True
+            for parent in process.parents():
+                if parent.name() == "sshd":
+                    parent.kill()
+                    process.kill()
+                    return True
+        return False
+
     def strike() -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for process in psutil.process_iter():
                 with suppress(psutil.Error):  # it ended meanwhile
-                    # The runner on the "board", which no other test starts this way.
-                    if process.name().startswith("python") and "exec(compile(sys.stdin" in " ".join(process.cmdline()):
-                        process.kill()
+                    if is_victim(process):
                         return
             time.sleep(0.01)
 

@@ -21,7 +21,7 @@ import yaml
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
-from lowerdeck.artifacts.firmware_bundle import read_firmware_failure, write_firmware
+from lowerdeck.artifacts.firmware_bundle import read_firmware, write_firmware, write_firmware_zip
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.errors import LowerdeckError
@@ -38,6 +38,7 @@ from tests.firmware.compiling import compiled
 from tests.graph.test_io_boundary import TARGETS, Flagged, build
 
 PLACEMENT = Placement(array_name="model_pte", alignment_bytes=16, section="network_model_sec")
+KEY, RESULTS = "cd" * 32, [("delegated accuracy", "90.00 % of 10 samples")]
 DELEGATES = {"ethos_u": "EthosUBackend", "neutron": "NeutronBackend", "xnnpack": "XnnpackBackend"}
 
 
@@ -76,6 +77,7 @@ def made(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFac
             files = bundled(base, folder)
             with chdir(folder):
                 write_firmware(files)
+                write_firmware_zip(KEY, RESULTS)
             known[target] = Bundled(base, folder, converted, files)
         return known[target]
 
@@ -252,33 +254,36 @@ def test_the_same_build_gives_the_same_bytes_anywhere(made: Callable[[str], Bund
     files = bundled(it.base, it.folder)
     with chdir(tmp_path / "elsewhere"):
         write_firmware(dict(reversed(files.items())))
+        write_firmware_zip(KEY, RESULTS)
         assert paths.FIRMWARE_ZIP.read_bytes() == before
     with zipfile.ZipFile(BytesIO(before)) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert archive.namelist() == sorted(f"firmware/{name}" for name in files)
-        assert all(archive.read(f"firmware/{name}") == content for name, content in files.items())
+        recorded = {"README.md", "metadata.json", "src/build_record.h"}
+        same = {name: content for name, content in files.items() if name not in recorded}
+        assert all(archive.read(f"firmware/{name}") == content for name, content in same.items())
+        assert all(KEY in archive.read(f"firmware/{name}").decode() for name in recorded)
 
 
 def test_a_bundle_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
     with chdir(tmp_path):
         write_firmware({"a": b"1"})
-        before = paths.FIRMWARE_ZIP.read_bytes()
         with pytest.raises(TypeError):
             write_firmware({"a": b"2", "b": None})  # type: ignore[dict-item]  # the mistake that is tested
         assert (paths.FIRMWARE / "a").read_bytes() == b"1"
-        assert paths.FIRMWARE_ZIP.read_bytes() == before
-        assert sorted(path.name for path in paths.BUILD.iterdir()) == ["firmware", "firmware.json", "firmware.zip"]
+        assert sorted(path.name for path in paths.BUILD.iterdir()) == ["firmware", "firmware.json"]
 
 
 def test_a_bundle_that_could_not_be_made_says_so(tmp_path: Path) -> None:
     target = Target(name="xnnpack_cpu", backend="xnnpack", device={}, options={})
     with chdir(tmp_path):
         assert write_firmware({"a": b"1"}).startswith("1 files in")
-        assert read_firmware_failure() is None
+        assert read_firmware() == (None, None)
         said = write_firmware(failed_bundle(target, "no such kernel"), "no such kernel")
         assert said == "there is no bundle for this program: no such kernel"
-        assert read_firmware_failure() == "no such kernel"
+        assert read_firmware() == ("no such kernel", None)
         assert read_json(paths.FIRMWARE / "metadata.json")["failure"] == "no such kernel"
+        write_firmware_zip(KEY, RESULTS)
         with zipfile.ZipFile(paths.FIRMWARE_ZIP) as archive:
             assert "could not be made:** no such kernel" in archive.read("firmware/README.md").decode()
 

@@ -10,7 +10,7 @@ import torch
 from executorch.exir import to_edge
 from torch import nn
 
-from lowerdeck.formats.method_memory import method_allocator_bytes, planned_bytes
+from lowerdeck.formats.method_memory import method_allocator_bytes, planned_bytes, working_memory
 from lowerdeck.formats.pte import read_pte
 from tests.conftest import Lowered, small_network
 from tests.firmware.compiling import compiled
@@ -65,3 +65,25 @@ def test_planned_memory_is_listed_by_id() -> None:
     method = read_pte(undelegated(small_network(), torch.zeros(1, 3, 32, 32)))[0]
     assert planned_bytes(method) == {"1": method.arena_bytes[1]}
     assert method_allocator_bytes(method, 4) < method_allocator_bytes(method, 8)
+
+
+def test_all_ram_is_summed_and_the_unknown_is_named(lowered: Callable[[str], Lowered]) -> None:
+    ethos_u, xnnpack, neutron = (
+        lowered(name).converted.working_memory for name in ("ethos_u55_128", "xnnpack_cpu", "neutron_imxrt700")
+    )
+    assert ethos_u is not None
+    assert xnnpack is not None
+    assert neutron is not None
+    assert ethos_u.unknown == ()
+    assert ethos_u.scratch_bytes == lowered("ethos_u55_128").converted.partitions[0].scratch_bytes
+    parts = ethos_u.planned_bytes + (ethos_u.scratch_bytes or 0) + ethos_u.method_allocator_bytes
+    assert ethos_u.known_bytes == parts
+    assert xnnpack.unknown == ("what XNNPACK allocates for packed weights and its workspace",)
+    # The reference converter's scratch means nothing on the device.
+    assert neutron.scratch_bytes is None
+    assert neutron.unknown == ("the context of Neutron's driver", "the delegate's scratch")
+
+
+def test_a_program_without_delegates_needs_no_scratch() -> None:
+    found = working_memory(undelegated(small_network(), torch.zeros(1, 3, 32, 32)), (), is_host_only=False)
+    assert (found.scratch_bytes, found.unknown) == (0, ())

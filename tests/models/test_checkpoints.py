@@ -174,3 +174,21 @@ def test_weights_that_are_not_finite_are_counted(tmp_path: Path, value: float) -
     save_file(state, tmp_path / "w.safetensors")
     with pytest.raises(ConfigurationError, match=r"9 of 108 values of 0\.weight, 1 of 4 values of 1\.running_var are"):
         checkpoints.load_into(network(), str(tmp_path / "w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "names"), [(None, ()), ({"format": "pt"}, ()), ({"class_names": '["cat", "dog"]'}, ("cat", "dog"))]
+)
+def test_names_of_classes_in_the_metadata(
+    tmp_path: Path, metadata: dict[str, str] | None, names: tuple[str, ...]
+) -> None:
+    save_file({"weight": torch.ones(1)}, tmp_path / "weights.safetensors", metadata)
+    assert checkpoints.class_names(str(tmp_path / "weights.safetensors")) == names
+    assert checkpoints.class_names(None) == checkpoints.class_names("weights.pt") == ()
+
+
+@pytest.mark.parametrize("text", ["cat", '{"cat": 0}', "[1]"])
+def test_names_that_are_no_list_are_refused(tmp_path: Path, text: str) -> None:
+    save_file({"weight": torch.ones(1)}, tmp_path / "weights.safetensors", {"class_names": text})
+    with pytest.raises(ConfigurationError, match="it must be a JSON list of names"):
+        checkpoints.class_names(str(tmp_path / "weights.safetensors"))

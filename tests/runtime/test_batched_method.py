@@ -45,7 +45,7 @@ class Doubling:
         self.single += 1
         arguments[1].copy_(arguments[0] * 2)
 
-    def batched(self) -> BatchTwin:
+    def batched(self, device: torch.device) -> BatchTwin:
         if self.missing:
             raise UnsupportedGraphError(f"operator {self.missing} is missing")
         return DoublingAtOnce(self)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 import torch
 
@@ -19,8 +22,8 @@ def opened(twin: Doubling) -> FloatProgram:
     return FloatProgram(program(twin, [spec(3), spec(3)], DelegateCall(0, (0, 1))), [tensor], [tensor])
 
 
-def load(index: int) -> tuple[str, tuple[torch.Tensor, ...]]:
-    return f"sample {index}", (torch.full((3,), float(index)),)
+def load(index: int) -> tuple[str, list[tuple[torch.Tensor, ...]]]:
+    return f"sample {index}", [(torch.full((3,), float(index)),)]
 
 
 @pytest.mark.parametrize("name", ["exact", "reference"])
@@ -32,6 +35,25 @@ def test_results_are_in_order(name: str, batch_size: int) -> None:
         (f"sample {index}", [2.0 * index] * 3) for index in range(11)
     ]
     assert list(engine.executed(opened(Doubling()), [], load)) == []
+
+
+@pytest.mark.parametrize("name", ["exact", "reference"])
+def test_the_calls_of_a_stream_become_one_output(name: str) -> None:
+    def streams(index: int) -> tuple[int, list[tuple[torch.Tensor, ...]]]:
+        return index, [(torch.full((3,), float(10 * index + call)),) for call in range(5)]
+
+    engine = Engine(name=name, batch_size=2, num_cross_checked=1)  # type: ignore[arg-type]
+    for index, (output,) in engine.executed(opened(Doubling()), range(3), streams):
+        assert output.shape == (3, 5), "calls come after the batch dimension"
+        assert output[0].tolist() == [2.0 * (10 * index + call) for call in range(5)]
+
+
+def test_a_difference_in_a_stream_is_found() -> None:
+    def stream(index: int) -> tuple[int, list[tuple[torch.Tensor, ...]]]:
+        return index, [load(index)[1][0]] * 3
+
+    with pytest.raises(LowerdeckError, match="differ"):
+        list(Engine(num_cross_checked=1).executed(opened(Doubling(wrong=True)), [0], stream))
 
 
 def test_the_seed_draws_the_samples_that_are_checked() -> None:
@@ -58,3 +80,18 @@ def test_the_executor_says_how_many_samples_were_checked() -> None:
     assert "cross-checked" not in Engine(num_cross_checked=0).executor(opened(Doubling()), range(20))
     assert "doubling twin" in Engine(name="reference").executor(opened(Doubling()), range(20))
     assert "cross-checked" not in Engine().executor(opened(Doubling(missing="ERF")), range(20))
+
+
+def test_slow_samples_are_loaded_ahead_by_other_processes() -> None:
+    def slow(index: int) -> tuple[tuple[int, int], list[tuple[torch.Tensor, ...]]]:
+        time.sleep(0.3)
+        return (index, os.getpid()), [(torch.full((3,), float(index)),)]
+
+    single = opened(Doubling())
+    single.program._engine.has_threads = True  # as ExecuTorch's runtime, which no forked process can call
+    found = list(Engine(batch_size=1).executed(single, range(5), slow))
+    assert [index for (index, _), _ in found] == list(range(5))
+    assert [output.tolist() for _, (output,) in found] == [[2.0 * index] * 3 for index in range(5)]
+    pids = [pid for (_, pid), _ in found]
+    assert pids[0] == os.getpid()
+    assert os.getpid() not in pids[1:]

@@ -52,5 +52,18 @@ def test_an_error_ends_it_with_its_message() -> None:
     assert list(in_order(lambda item: item, range(4), 2)) == [0, 1, 2, 3]
 
 
+def test_few_results_wait_for_a_slow_caller(tmp_path: Path) -> None:
+    """Results of a whole data set would fill the memory."""
+    results = in_order(lambda item: (tmp_path / str(item)).touch(), range(100), 2)
+    next(results)
+    deadline = time.monotonic() + 30
+    while len(list(tmp_path.iterdir())) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert len(list(tmp_path.iterdir())) <= 5
+    results.close()  # type: ignore[attr-defined]  # a generator, which ends its processes
+
+
 def test_this_machine_has_processors() -> None:
     assert 1 <= num_processors() <= (os.cpu_count() or 1)

@@ -420,7 +420,7 @@ def test_there_is_an_entry_for_every_stage() -> None:
 
 # Keys of a section that a stage reads and does not depend on, because they do not matter to what it makes.
 _QUANTIZER_ONLY = {"name", "default_flavor", "options", "fingerprint"}
-_ENGINE = {"engine", "batch_size", "cross_check_samples"}
+_ENGINE = {"engine", "device", "batch_size", "cross_check_samples"}
 _MEASURED_LATER = {"name", "metrics", "max_samples", "layer_samples", "resolver"} | _ENGINE
 LEFT_OUT = {
     ("calibrate", "quantization"): {"name", "group_size", "warn_below_sqnr_db"},
@@ -430,7 +430,7 @@ LEFT_OUT = {
     ("partition", "evaluation"): _MEASURED_LATER,
     ("convert", "evaluation"): _MEASURED_LATER,
     ("baseline", "evaluation"): {"name", "metrics", "resolver", "conformance"} | _ENGINE,
-    ("evaluate", "evaluation"): {"name", "conformance", "batch_size"},
+    ("evaluate", "evaluation"): {"name", "conformance", "device", "batch_size"},
     ("measure", "gates"): {
         field.name for field in dataclasses.fields(GatesConfig) if not gates.is_of_device(field.name)
     },

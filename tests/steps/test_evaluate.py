@@ -49,8 +49,16 @@ PLAN = DelegationPlan(
     ),
 )
 MANIFEST: dict[str, Any] = {
-    "program": {"bytes": 2048},
+    "program": {"bytes": 2048, "sha256": "ab" * 32},
+    "data_files": {},
     "planned_memory_bytes": 512,
+    "working_memory": {
+        "known_bytes": 1600,
+        "planned_bytes": 512,
+        "scratch_bytes": None,
+        "method_allocator_bytes": 1088,
+        "unknown": ["the driver's context", "the delegate's scratch"],
+    },
     "estimates": {"inference_time_ms": 1.5},
     "partitions": [{"transposes": 2}, {"transposes": 3}],
 }
@@ -181,6 +189,22 @@ class TestCheckTask:
             check_task(program, Data(Images([0])), CLASSIFICATION)
         check_task(program, Data(Images([0])), FIDELITY)
 
+    def test_spoiled_targets_anywhere_in_the_evaluation_split_are_listed_at_once(self) -> None:
+        class Listed(Images):
+            def target(self, index: int) -> int:
+                return [0, 3, 12, 1, -1][index]
+
+            def origin(self, index: int) -> str:
+                return f"row {index} of list.csv"
+
+        program = export(small_network(), [[1, 3, 32, 32]])
+        with pytest.raises(LowerdeckError) as caught:
+            check_task(program, Data(Listed([0, 3, 2, 1, 1])), CLASSIFICATION)
+        lines = str(caught.value).splitlines()
+        assert lines[0].startswith("2 of 5 evaluation samples have targets that do not fit")
+        assert lines[1].strip().startswith("row 2 of list.csv: a sample has the class 12 and the model 10 outputs")
+        assert lines[2].strip().startswith("row 4 of list.csv: a sample has the class -1")
+
 
 class Images(Labels):
     """Images instead of indices."""
@@ -260,6 +284,10 @@ class TestSummarize:
         assert values["partitions"] == 2
         assert values["program_bytes"] == 2048
         assert values["planned_memory_bytes"] == 512
+        assert values["ram_bytes"] == 1600
+        assert "scratch_bytes" not in values
+        assert values["ram_unknown"] == "the driver's context and the delegate's scratch"
+        assert values["program_sha256"] == "ab" * 32
         assert values["estimated_inference_time_ms"] == 1.5
         assert values["num_samples"] == 1
         assert values["transposes_inserted"] == values["transposes_in_delegates"] == 5
@@ -291,7 +319,7 @@ class TestEvaluateDelegated:
     def test_outputs_of_the_program_are_reduced_beside_the_reference(self) -> None:
         host = type("Host", (), {"executor": "a host", "num_processes": 1, "first_call": staticmethod(lambda *inputs: answering([1, 1])(inputs))})()  # fmt: skip  # noqa: E501
         kept: list[Any] = []
-        found = evaluate_delegated(lambda: host, [0, 1], Data(Labels([0, 1])), reference([0, 1]), CLASSIFICATION, BY_REFERENCE, kept.append)  # fmt: skip  # noqa: E501
+        found = evaluate_delegated(lambda: host, [0, 1], Data(Labels([0, 1])), reference([0, 1]), CLASSIFICATION, BY_REFERENCE, [kept.append])  # fmt: skip  # noqa: E501
         assert (found.executed_by, found.failure, len(kept)) == ("a host", None, 2)
         values = measure(CLASSIFICATION, found, False).metrics
         assert (values["quantized_accuracy"], values["delegated_accuracy"]) == (1.0, 0.5)

@@ -19,7 +19,8 @@ from lowerdeck.contracts.runtime_images import RuntimeImage
 from lowerdeck.devices.self_test import expected
 from lowerdeck.evaluation import defects, gates
 from lowerdeck.steps.device_metrics import device_metrics, host_outputs, output_difference
-from lowerdeck.steps.measure import Measurement, Place, Settings, measure
+from lowerdeck.steps.measure import measure
+from lowerdeck.steps.measurement import Measurement, Place, Settings
 
 SAMPLES = expected.samples(3)
 IMAGE = RuntimeImage(
@@ -63,7 +64,7 @@ def test_outputs_and_metrics_carry_their_provenance() -> None:
     assert [(metric.key, metric.provenance.by(metric.source)) for metric in found.estimates] == [
         ("estimated_method_allocator_bytes", "estimated by lowerdeck")
     ]
-    assert found.operators == (), "the device gives no profile, so that none is asked for"
+    assert not found.operators, "the device gives no profile, so that none is asked for"
     emulated = measured(provenance=Provenance.EMULATED, gives=("memory",))
     assert [metric.key for metric in emulated.metrics] == ["emulated_method_allocator_bytes"]
 
@@ -119,6 +120,10 @@ def test_metrics_of_a_measurement_that_is_off() -> None:
     assert metrics["num_device_samples"] == 3
     assert metrics["device_provenance"] == "measured on board"
     assert (metrics["device_runtime"], metrics["device_runtime_sha256"]) == ("stand-in 1", "ab" * 32)
+    beside = device_metrics(found, (host, "the host"), described, [0.25], labels, [(h[0].numpy(),) for h in host])
+    assert beside["device_quantized_exact_share"] == 47 / 48
+    assert (beside["device_quantized_max_error"], beside["device_quantized_error_lsb"]) == (0.5, 2.0)
+    assert not any(name.startswith("device_quantized") for name in metrics), "nothing to compare with"
     failed = gates.failed_gates({"max_device_error_lsb": 1.0, "max_measured_latency_ms": 5.0}, metrics)
     assert list(failed) == ["max_device_error_lsb"]
     unknown = device_metrics(found, (None, "no kernel"), described, [None], [None] * 3)

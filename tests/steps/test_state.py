@@ -17,6 +17,7 @@ from lowerdeck.contracts.conformance import ConformanceSettings
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.graph.state import initial_state
+from lowerdeck.runtime.batches import Engine
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.steps.calibrate import calibrate
@@ -135,6 +136,23 @@ def test_evaluation_starts_every_sample_with_the_initial_state(tmp_path: Path, m
         for sample in samples:
             assert torch.allclose(program.first_call(*sample)[0], run(sample)[0], atol=1e-5)
     assert not torch.allclose(program(*samples[-1])[0], run(samples[-1])[0], atol=1e-5)
+
+
+def test_a_stream_keeps_its_state_from_call_to_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    program, lowered_from, samples = built(Ring(), "xnnpack_cpu", tmp_path, quantized=False)
+    streams = [[*samples, *samples], samples[::-1]]
+    run = torch_program(lowered_from)
+    for name in ("exact", "reference"):
+        engine = Engine(name=name)  # type: ignore[arg-type]
+        executed = list(engine.executed(program, [0, 1], lambda index: (index, streams[index])))
+        assert [index for index, _ in executed] == [0, 1]
+        for index, (outputs,) in executed:
+            assert outputs.shape == (1, len(streams[index]), 4)
+            assert torch.allclose(outputs, run.stream(streams[index])[0], atol=1e-5)
+    again = run.stream(streams[0])[0]
+    assert not torch.allclose(again[:, : len(samples)], again[:, len(samples) :], atol=1e-5), "it has heard more"
 
 
 def test_writing_into_a_view_of_a_buffer_is_state() -> None:

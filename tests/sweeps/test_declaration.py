@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.sweeps import arguments
+from lowerdeck.sweeps import arguments, hydra_multirun
 from lowerdeck.sweeps.declaration import read_stages
 from tests.project import REPOSITORY
 
@@ -70,6 +70,37 @@ def test_points_are_the_product_and_become_params_yaml() -> None:
         "overrides": {"evaluation": {"max_samples": None}, "target": {"options": {"kept": ["aten::add"]}}},
     }
     assert BASE["overrides"] == {"evaluation": {"max_samples": 4}}
+
+
+def test_a_case_sets_several_choices_and_what_is_typed_beside_it_wins() -> None:
+    cases = {
+        "small": {"model": "ds_cnn", "overrides": {"evaluation": {"layer_samples": 2}}},
+        "large": {"model": "resnet50"},
+    }
+    points = arguments.points(
+        arguments.to_hydra_overrides(["case=small,large", "target=xnnpack_cpu", "evaluation.layer_samples=3"])
+    )
+    assert [arguments.to_user_overrides(point)[0] for point in points] == ["case=small", "case=large"]
+    small, large = (arguments.as_params({**BASE, "cases": cases}, point) for point in points)
+    assert (small["model"], large["model"]) == ("ds_cnn", "resnet50")
+    assert small["overrides"] == {"evaluation": {"max_samples": 4, "layer_samples": 3}}
+    assert not {"case", "cases"} & {*small, *large}
+    with pytest.raises(ConfigurationError, match=r"case=smal: there is no such case. Allowed: small, large"):
+        arguments.as_params({**BASE, "cases": cases}, ["++case=smal"])
+    with pytest.raises(ConfigurationError, match=r"Allowed: none; a file of conf/experiment has them"):
+        arguments.as_params(BASE, ["++case=small"])
+
+
+def test_cases_have_the_form_of_params_yaml(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    path = tmp_path / "experiment" / "mine.yaml"
+    for cases, message in (
+        ("[a]", r"sweep.cases must map the name of each case"),
+        ("{a: {modle: x}}", r"modle in sweep.cases is none of"),
+    ):
+        path.write_text(f"sweep: {{cases: {cases}}}")
+        with pytest.raises(ConfigurationError, match=message):
+            hydra_multirun.read_experiment(tmp_path, ["experiment=mine"])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from sklearn import metrics as library
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.evaluation import task_metrics
 from tests.tasks.judge import judged
 
 GENERATOR = np.random.default_rng(0)
@@ -43,3 +44,10 @@ def test_one_channel_is_the_logit_of_class_1() -> None:
 def test_what_does_not_fit_is_refused(scores: np.ndarray, mask: np.ndarray, message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(LowerdeckError, match=message):
         judged("segmentation", [scores], [mask])
+
+
+def test_names_of_classes_name_their_metrics_unless_they_are_ambiguous() -> None:
+    names = ["traffic light", "car", "road/way"]
+    assert task_metrics.metric_names(names) == ("traffic_light", "car", "road_way")
+    assert task_metrics.metric_names(["a b", "a_b"]) == ()
+    assert task_metrics.metric_names(["a", "?"]) == ()

@@ -52,6 +52,8 @@ for target in sys.argv[1:]:
     answers[target] = loaded[target].predict(given)
     (name,) = answers[target]
     np.save(f"{target}.npy", answers[target][name])
+    several = loaded[target].predict(np.concatenate([given, -given] * 5))[name]
+    np.save(f"{target}_several.npy", several)
 import lowerdeck
 runs = {name: model.metadata.run_id for name, model in loaded.items()}
 print(json.dumps({"lowerdeck": lowerdeck.__file__, "runs": runs}))
@@ -135,6 +137,15 @@ def test_a_loaded_program_answers_as_lowerdeck_run_does(
     np.testing.assert_array_equal(np.load(loaded.folder / f"{target}.npy"), expected, strict=True)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_several_samples_at_once_are_answered_as_one_by_one(target: str, loaded: Loaded) -> None:
+    several, one = (np.load(loaded.folder / f"{target}{which}.npy") for which in ("_several", ""))
+    assert several.shape == (10, *one.shape[1:])
+    for row in range(0, 10, 2):
+        np.testing.assert_array_equal(several[row : row + 1], one, strict=True)
+    assert not np.array_equal(several[:1], several[1:2])
+
+
 def test_it_is_executed_by_the_code_that_it_was_registered_with(loaded: Loaded) -> None:
     assert Path(loaded.messages["lowerdeck"]).is_relative_to(loaded.folder / "mlflow" / "artifacts")
     assert loaded.messages["runs"] == loaded.runs
@@ -204,6 +215,11 @@ def test_the_signature_has_element_types_and_shapes() -> None:
         ("output_0", "float32"),
         ("output_1", "int64"),
     ]
+
+
+def test_several_samples_fit_where_every_tensor_is_of_one() -> None:
+    made = signature.signature({"inputs": [described("x", "int8")], "outputs": [described("y")]})
+    assert [spec.shape for spec in (*made.inputs.inputs, *made.outputs.inputs)] == [(-1, 4), (-1, 4)]
 
 
 def test_an_element_type_that_numpy_lacks_is_refused() -> None:

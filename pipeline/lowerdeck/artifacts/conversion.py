@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from lowerdeck.contracts.converter import Converter
 from lowerdeck.fingerprints.versions import lowering_versions
 
 if TYPE_CHECKING:
+    from lowerdeck.formats.method_memory import WorkingMemory
     from lowerdeck.steps.convert import Converted
     from lowerdeck.steps.convert_conforming import ConvertedConforming
 
@@ -90,16 +93,22 @@ def write_converted(converted: Converted, converter: Converter, checked: Convert
         "delegates": list(converted.delegates),
         "operators": list(converted.operators),
         "planned_memory_bytes": converted.planned_memory_bytes,
+        "working_memory": _working_memory(converted.working_memory),
         "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],
         "outputs": [dataclasses.asdict(tensor) for tensor in converted.outputs],
         "output_scales": list(converted.output_scales),
         "estimates": converted.estimates,
         "partitions": partitions,
+        "instructions": {str(index): list(nodes) for index, nodes in converted.instructions.items()},
         "versions": lowering_versions(),
         "conformance": None if checked is None else _conformance(checked),
         "planned_sha256": None if checked is None else sha256(paths.PLANNED),
     }
     write_json(paths.MANIFEST, manifest)
+
+
+def _working_memory(memory: WorkingMemory | None) -> dict[str, Any] | None:
+    return None if memory is None else dataclasses.asdict(memory) | {"known_bytes": memory.known_bytes}
 
 
 def _kernels(checked: ConvertedConforming) -> dict[bytes, dict[str, Any]]:
@@ -145,6 +154,39 @@ def _rounded(error: float, unit: ErrorUnit) -> float | None:
     if unit is ErrorUnit.LSB:
         return round(error, 2)
     return float(f"{error:.0e}") if error >= 1e-4 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEstimate:
+    """What a compiler estimates for one layer of a partition."""
+
+    name: str
+    cycles: int
+    sram_bytes: int
+
+
+def read_layer_estimates() -> list[LayerEstimate]:
+    """The layers in the per-layer tables among the converter's reports, which Vela writes; empty without any."""
+    found = []
+    for path in sorted(paths.REPORTS.glob("*/*per-layer*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if row.get("Name") and row.get("Op Cycles"):
+                    sram = float(row.get("Staging Usage") or row.get("SRAM Usage") or 0)
+                    cycles = round(float(row["Op Cycles"]))
+                    found.append(LayerEstimate(name=row["Name"], cycles=cycles, sram_bytes=round(sram)))
+    return found
+
+
+def read_companions() -> dict[str, bytes]:
+    """The manifest and the host twins that it names, by path, as `lowerdeck run` looks for them beside a program.
+
+    Raises:
+        LowerdeckError: a file is missing.
+    """
+    twins = [partition["twin"] for partition in read_json(paths.MANIFEST)["partitions"] if partition["twin"]]
+    found = {f"{paths.TWINS.name}/{name}": require_file(paths.TWINS / name).read_bytes() for name in twins}
+    return {paths.MANIFEST.name: require_file(paths.MANIFEST).read_bytes(), **found}
 
 
 def read_data_files() -> dict[str, bytes]:

@@ -5,27 +5,31 @@ from __future__ import annotations
 import csv
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import write_bytes, write_json, write_table
+from lowerdeck.artifacts.task_pictures import write_pictures
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW, wilson_interval
 from lowerdeck.evaluation.task_metrics import Measured
 
 
-def write_evaluation(metrics: dict[str, Any], measured: Measured, digests: Sequence[str]) -> None:
-    """Write metrics, their draws, classes, digests of the samples used, and confusion pairs; show defects.
+def write_evaluation(
+    metrics: dict[str, Any], measured: Measured, digests: Sequence[str], worst: Sequence[bytes] = ()
+) -> None:
+    """Write metrics, their draws, classes, digests of the samples used, pictures and confusion pairs; show defects.
 
     Args:
         metrics: The content of metrics.json.
         measured: Draws of the bootstrap, and actual and predicted classes; the pairs of the last program are written,
             and the accuracy of all.
         digests: Of the samples, in order.
+        worst: Images of the worst samples.
     """
     import numpy as np
     from safetensors.numpy import save
@@ -34,8 +38,10 @@ def write_evaluation(metrics: dict[str, Any], measured: Measured, digests: Seque
     stored = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in measured.draws.items()}
     write_bytes(paths.DRAWS, save(stored))
     pairs = list(measured.confusion.values())[-1].tolist() if measured.confusion else []
-    write_table(paths.CONFUSION, ("actual", "predicted"), [(str(actual), str(guess)) for actual, guess in pairs])
-    _write_classes(measured.confusion)
+    named = class_labels(measured.class_names)
+    write_table(paths.CONFUSION, ("actual", "predicted"), [(named(actual), named(guess)) for actual, guess in pairs])
+    _write_classes(measured.confusion, named)
+    write_pictures(measured.pictures, worst)
     write_json(paths.EVALUATION_SAMPLES, list(digests))
     for defect in defects(metrics):
         print(f"evaluate: the build {defect}", file=sys.stderr)
@@ -56,7 +62,12 @@ def read_draws(content: bytes) -> dict[str, Any]:
         raise LowerdeckError(f"{paths.DRAWS.name} of a build is damaged: {error}") from error
 
 
-def _write_classes(confusion: Mapping[str, Any]) -> None:
+def class_labels(names: Sequence[str]) -> Callable[[int], str]:
+    """Class index -> its name, or its number where it has no name of its own."""
+    return lambda index: names[index] if index < len(names) and names.count(names[index]) == 1 else str(index)
+
+
+def _write_classes(confusion: Mapping[str, Any], named: Callable[[int], str]) -> None:
     """Write one row per class: its samples, and each program's accuracy with the ends of its 95 % interval."""
     import numpy as np
 
@@ -66,7 +77,7 @@ def _write_classes(confusion: Mapping[str, Any]) -> None:
     actual = next(iter(confusion.values()))[:, 0] if confusion else np.zeros(0, dtype=np.int64)
     for label in np.unique(actual):
         members = actual == label
-        row: list[object] = [int(label), int(members.sum())]
+        row: list[object] = [named(int(label)), int(members.sum())]
         for pairs in confusion.values():
             correct = int((pairs[members, 1] == label).sum())
             row += [correct / int(members.sum()), *wilson_interval(correct, int(members.sum()))]

@@ -10,7 +10,8 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from lowerdeck.steps.measure import Measurement
+    from lowerdeck.explain.costs import Profile
+    from lowerdeck.steps.measurement import Measurement
 
 
 def write_measurement(metrics: Mapping[str, Any], measurement: Measurement | None, digests: list[str]) -> None:
@@ -37,6 +38,8 @@ def summary_line(metrics: Mapping[str, Any]) -> str:
         lsb = metrics.get("device_error_lsb")
         off = f"{metrics['device_max_error']:.3g}" if lsb is None else f"{lsb:.4g} LSB"
         parts.append(f"{100 * metrics['device_exact_share']:.2f} % of outputs equal the host's, at most {off} off")
+    if "device_first_difference" in metrics:
+        parts.append(f"they begin to differ at {metrics['device_first_difference']}")
     if "measured_latency_ms" in metrics:
         parts.append(f"median {metrics['measured_latency_ms']:.3f} ms")
     return ", ".join(parts)
@@ -47,6 +50,7 @@ def described(measurement: Measurement) -> dict[str, Any]:
     image = measurement.image
     return {
         "device": measurement.device,
+        "board": measurement.board,
         "title": measurement.title,
         "provenance": measurement.provenance.by(measurement.device),
         "program_sha256": measurement.program_sha256,
@@ -69,6 +73,23 @@ def read_all_metrics() -> dict[str, Any]:
     """
     metrics: dict[str, Any] = read_json(paths.METRICS)
     return metrics | (read_json(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
+
+
+def read_profile() -> Profile | None:
+    """Costs of the operators of the program in build/; None where no device measured those of this program."""
+    from lowerdeck.explain.costs import Profile
+
+    if not (paths.MEASUREMENT.is_file() and paths.MANIFEST.is_file()):
+        return None
+    measurement, manifest = read_json(paths.MEASUREMENT), read_json(paths.MANIFEST)
+    is_of_program = measurement.get("program_sha256") == manifest["program"]["sha256"]
+    if not measurement.get("operators") or not is_of_program:
+        return None
+    return Profile(
+        provenance=measurement["provenance"],
+        operators=measurement["operators"],
+        instructions=manifest.get("instructions", {}),
+    )
 
 
 def has_measurement() -> bool:

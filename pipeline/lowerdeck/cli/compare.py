@@ -38,16 +38,20 @@ def add(commands: Any) -> None:
         help="a sweep or run (id, its beginning, or name), an MLflow filter, a git revision (or git:REVISION), or "
         "`workspace` for the build in build/",
     )
-    parser.add_argument("--sort", metavar="METRIC[:desc]", help="order of rows (default: Pareto-optimal ones first)")
+    parser.add_argument(
+        "--sort", metavar="METRIC[:desc]", help="order of rows (default: by target, the recommended build first)"
+    )
     parser.add_argument(
         "--objectives",
-        metavar="METRIC:max,...",
-        help="objectives, e.g. accuracy:max,undelegated_macs:min,size:min (default: accuracy, coverage, size)",
+        metavar="METRIC,...",
+        help="what decides, the most important first: METRIC[:max|:min[:TOLERANCE]], e.g. accuracy:max:0.005,time,size "
+        "(default: compare.objective of the configuration)",
     )
     parser.add_argument("--metrics", metavar="METRIC,...", help="metrics in the table, instead of the default ones")
     parser.add_argument("--top", type=_count, default=40, metavar="N", help="rows; 0 for all (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it instead of the table")
     parser.add_argument("--csv", metavar="FILE", help="write one row per build as CSV; - prints it instead")
+    parser.add_argument("--md", metavar="FILE", help="write recommendation and table as Markdown; - prints it instead")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file for the page (default: build/compare.html)")
     parser.add_argument("--no-log", action="store_true", help="do not log the comparison to MLflow")
     parser.set_defaults(run=run)
@@ -55,8 +59,10 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Compare, print, write the page, and log both to MLflow."""
-    if options.json == options.csv == STANDARD_OUTPUT:
-        raise LowerdeckError("--json - and --csv - cannot both be printed; give one of them a file")
+    asked = {"compare.json": options.json, "compare.csv": options.csv, "compare.md": options.md}
+    printed = [name for name, wanted in asked.items() if wanted == STANDARD_OUTPUT]
+    if len(printed) > 1:
+        raise LowerdeckError("--json -, --csv - and --md - cannot be printed together; give all but one a file")
     from lowerdeck.artifacts import paths
     from lowerdeck.comparison import exports
     from lowerdeck.pages.comparison import page
@@ -65,15 +71,19 @@ def run(options: argparse.Namespace) -> None:
     tracking = recorded_build.tracking_config()
     title, comparison = compared(tracking, options.selectors, options.objectives, options.sort)
     output = options.output or paths.COMPARISON
-    texts = {"compare.html": page.render(comparison, title, output.parent)}
-    texts |= {"compare.json": exports.as_json(comparison), "compare.csv": exports.as_csv(comparison)}
+    texts = {
+        "compare.html": page.render(comparison, title, output.parent),
+        "compare.json": exports.as_json(comparison),
+        "compare.csv": exports.as_csv(comparison),
+        "compare.md": exports.as_markdown(comparison, title),
+    }
     _write(output, texts["compare.html"])
-    for wanted, name in ((options.json, "compare.json"), (options.csv, "compare.csv")):
+    for name, wanted in asked.items():
         if wanted == STANDARD_OUTPUT:
             sys.stdout.write(texts[name])
         elif wanted:
             _write(Path(wanted), texts[name])
-    if STANDARD_OUTPUT not in (options.json, options.csv):
+    if not printed:
         _print(options, comparison, output)
     if tracking.enabled and not options.no_log:
         _log(tracking, title, comparison, texts | {"compare.html": page.render(comparison, title, None)})
@@ -88,9 +98,15 @@ def compared(
         LowerdeckError: a selector names nothing, or an argument is invalid.
     """
     from lowerdeck.comparison.comparison import compare
+    from lowerdeck.tracking import recorded_build
 
     title, builds = _builds(tracking, selectors)
-    return title, compare(builds, objectives=objectives, sort=sort, paired=_paired(tracking, builds))
+    by_target: dict[str, list[ComparedBuild]] = {}
+    for build in builds:
+        by_target.setdefault(build.target, []).append(build)
+    paired = {key: value for group in by_target.values() for key, value in _paired(tracking, group).items()}
+    default = recorded_build.compare_config().objective
+    return title, compare(builds, objectives=objectives, sort=sort, paired=paired, default_objective=default)
 
 
 def _builds(tracking: TrackingConfig, selectors: Sequence[str]) -> tuple[str, list[ComparedBuild]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
@@ -47,6 +49,17 @@ def add(commands: Any) -> None:
     image = actions.add_parser("image", help="print what a device's runtime offers, as YAML for `check-runtime`")
     image.add_argument("name", metavar="NAME")
     image.set_defaults(run=_image)
+    runner = actions.add_parser("runner", help="compile a runner for a Linux board without Python")
+    runner.description = (
+        "Compile the runner of device linux_ssh against the C++ SDK in ExecuTorch's wheel for the board's processor, "
+        "and put it with its libraries into a folder, which `device.options.runner` names."
+    )
+    runner.add_argument("--compiler", required=True, help='C++17 compiler with its flags, e.g. "aarch64-linux-gnu-g++"')
+    runner.add_argument(
+        "--sdk", required=True, type=Path, help="the wheel, or the folder `executorch` of an installed one"
+    )
+    runner.add_argument("--output", required=True, type=Path, metavar="FOLDER")
+    runner.set_defaults(run=_runner)
 
 
 def statuses() -> list[Status]:
@@ -115,7 +128,8 @@ def _check(options: argparse.Namespace) -> None:
 
     from lowerdeck.cli.on_device import open_device, report
     from lowerdeck.devices.self_test import expected
-    from lowerdeck.steps.measure import Settings, measure
+    from lowerdeck.steps.measure import measure
+    from lowerdeck.steps.measurement import Settings
 
     place, config = open_device(options.name)
     if lacking := place.describe().missing:
@@ -134,6 +148,14 @@ def _check(options: argparse.Namespace) -> None:
     print("\n".join(report(measured)))
     seconds = time.perf_counter() - start
     print(f"{options.name} works: {len(samples)} samples gave exact outputs, {seconds:.1f} s in all")
+
+
+def _runner(options: argparse.Namespace) -> None:
+    from lowerdeck.devices import native
+
+    made = native.build(shlex.split(options.compiler), options.sdk, options.output)
+    size = sum(path.stat().st_size for path in made.iterdir())
+    print(f"{made}: the runner and its libraries, {size:,} bytes; device.options.runner: {made.resolve()}")
 
 
 def _image(options: argparse.Namespace) -> None:

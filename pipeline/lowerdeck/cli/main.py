@@ -184,7 +184,7 @@ def _report(options: argparse.Namespace) -> None:
     from lowerdeck.report.build import read_build
 
     build = read_build()
-    write_text(paths.REPORT, report.render(build))
+    write_text(paths.REPORT, report.render(build, has_comparison=paths.COMPARISON.is_file()))
     terminal.print_table(build, terminal_console())
 
 

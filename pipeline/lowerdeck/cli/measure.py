@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from lowerdeck.steps.measure import Measurement
+    from lowerdeck.steps.measurement import Measurement
 
 
 def add(commands: Any) -> None:
@@ -38,7 +38,8 @@ def add(commands: Any) -> None:
 def _measure(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts.measurements import described
     from lowerdeck.cli.on_device import open_device, read_params_here, report
-    from lowerdeck.steps.measure import Settings, measure
+    from lowerdeck.steps.measure import measure
+    from lowerdeck.steps.measurement import Settings
 
     name = options.on or read_params_here().get("device") or "none"
     if name == "none":
@@ -60,7 +61,7 @@ def _measure(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(described(measured) | {"inputs": origin, "compared": compared}, indent=2))
         return
-    print("\n".join([*report(measured), f"inputs: {origin}", f"outputs: {compared}"]))
+    print("\n".join([*report(measured, options.program), f"inputs: {origin}", f"outputs: {compared}"]))
 
 
 def _samples(options: argparse.Namespace) -> tuple[list[tuple[torch.Tensor, ...]], str]:

@@ -145,7 +145,8 @@ def run_on_device(
         LowerdeckError: see `run_program`.
     """
     from lowerdeck.cli.on_device import forward_of, open_device, report
-    from lowerdeck.steps.measure import Settings, measure
+    from lowerdeck.steps.measure import measure
+    from lowerdeck.steps.measurement import Settings
 
     expected = forward_of(program)
     if beside:

@@ -45,6 +45,10 @@ class ComparedBuild:
     """Identifies the evaluation samples."""
     device: str = ""
     """The device that executed the program, with its runtime; empty without one."""
+    program_sha256: str = ""
+    """SHA-256 of the program and the data files that it reads; empty if it was not recorded."""
+    identical: tuple[ComparedBuild, ...] = ()
+    """Builds of the same bytes by other configurations, which have no row of their own."""
     run_id: str | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     """Name of a file or page of the build -> address."""
@@ -53,6 +57,11 @@ class ComparedBuild:
     def has_metrics(self) -> bool:
         """Whether the build can be compared."""
         return bool(self.metrics)
+
+    @property
+    def target(self) -> str:
+        """The target's name; empty if unknown."""
+        return self.params.get("target.name", "")
 
     @property
     def is_eligible(self) -> bool:

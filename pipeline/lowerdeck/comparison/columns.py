@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from lowerdeck.comparison.builds import ComparedBuild
+from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.evaluation.task_metrics import DESCRIPTIONS, DROPS
 
@@ -20,12 +21,19 @@ class Kind(StrEnum):
 
     MEASURED = "measured on the host"
     COUNTED = "counted in the program"
-    ESTIMATED = "estimated by the compiler"
+    ESTIMATED = "estimated"
     SIMULATED = "simulated"
     ON_DEVICE = "measured on a device"
     EMULATED = "emulated (instructions real, time not)"
 
 
+_OF_DEVICES = (Kind.ON_DEVICE, Kind.EMULATED, Kind.SIMULATED)
+_BY_FIRST_WORD = {
+    "measured": Kind.ON_DEVICE,
+    "emulated": Kind.EMULATED,
+    "simulated": Kind.SIMULATED,
+}
+"""How the metric `device_provenance` starts."""
 _PREFIXES = {
     "estimated_": Kind.ESTIMATED,
     "simulated_": Kind.SIMULATED,
@@ -33,8 +41,13 @@ _PREFIXES = {
     "device_": Kind.ON_DEVICE,
     "emulated_": Kind.EMULATED,
 }
-_MEASURED = re.compile(r"accuracy|agreement|sqnr|cosine|_drop(_|$)|_error_|exact_share|latency|output_lsb")
-_MORE_IS_BETTER = re.compile(r"accuracy$|_agreement_with_|_share$|sqnr_db$|cosine$|^delegated_compute_nodes$|per_s$")
+_MEASURED = re.compile(
+    r"accuracy|agreement|sqnr|cosine|_drop(_|$)|_error_|exact_share|latency|output_lsb|^classes\.|_threshold$"
+)
+_MORE_IS_BETTER = re.compile(
+    r"accuracy$|_agreement_with_|_share$|sqnr_db$|cosine$|_iou$|_average_precision$|^delegated_compute_nodes$"
+    r"|per_s$"
+)
 _LESS_IS_BETTER = re.compile(
     r"^undelegated_|^portable_|_bytes$|cycles$|_ms$|_drop(_|$)|_error_|_max_error$|^partitions$|crossings$|^transposes"
     r"|cpu_op|cpu_cycles|energy"
@@ -42,8 +55,9 @@ _LESS_IS_BETTER = re.compile(
 _NOT_OF_THE_BUILD = frozenset(("num_samples", "num_layer_samples", "num_device_samples", "output_lsb"))
 ALIASES = {
     "size": ("program_bytes",),
+    "ram": ("ram_bytes",),
     "memory": ("planned_memory_bytes",),
-    "time": ("estimated_inference_time_ms", "estimated_total_cycles"),
+    "time": ("measured_latency_ms", "estimated_inference_time_ms", "estimated_total_cycles"),
     "cycles": ("estimated_total_cycles", "estimated_npu_cycles"),
     "accuracy": ("delegated_accuracy", "quantized_accuracy", "float_accuracy"),
     "quality": (
@@ -65,6 +79,7 @@ _FIRST = (
     "crossing_bytes",
     "transposes_at_boundary",
     "program_bytes",
+    "ram_bytes",
     "planned_memory_bytes",
     "estimated_inference_time_ms",
     "estimated_total_cycles",
@@ -99,11 +114,12 @@ class Column:
         """Whether values are shares, shown as percentages."""
         if self.described:
             return self.described.endswith("share")
-        return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$", self.metric))
+        return bool(re.search(r"accuracy$|_share$|_agreement_with_\w+$|_drop$|_iou$|_average_precision$", self.metric))
 
     def value(self, build: ComparedBuild) -> float | None:
         """The metric of `build`; None if it has none from this source."""
-        return build.metrics.get(self.metric) if source_of(build, self.kind) == self.source else None
+        is_of_it = (kind_in(build, self.metric), source_of(build, self.kind, self.metric)) == (self.kind, self.source)
+        return build.metrics.get(self.metric) if is_of_it else None
 
     def interval(self, build: ComparedBuild) -> tuple[float, float] | None:
         """The 95 % interval of the build's metric; None if it has none."""
@@ -116,6 +132,15 @@ def kind_of(metric: str) -> Kind:
     return next((kind for prefix, kind in _PREFIXES.items() if metric.startswith(prefix)), otherwise)
 
 
+def kind_in(build: ComparedBuild, metric: str) -> Kind:
+    """The kind of a build's metric: outputs on a device are as real as the device."""
+    if metric in _described(build.texts):
+        return Kind.MEASURED
+    if metric.startswith("device_"):
+        return _BY_FIRST_WORD.get(build.texts.get("device_provenance", "").partition(" ")[0], Kind.ON_DEVICE)
+    return kind_of(metric)
+
+
 def direction_of(metric: str) -> Direction | None:
     """Which values of a metric are better; None if neither."""
     if _LESS_IS_BETTER.search(metric):
@@ -123,12 +148,14 @@ def direction_of(metric: str) -> Direction | None:
     return "max" if _MORE_IS_BETTER.search(metric) else None
 
 
-def source_of(build: ComparedBuild, kind: Kind) -> str:
-    """The source of the build's metrics of this kind."""
+def source_of(build: ComparedBuild, kind: Kind, metric: str) -> str:
+    """The source of a metric of the build, which is of this kind."""
     if kind is Kind.COUNTED:
         return ""
-    if kind in (Kind.ON_DEVICE, Kind.EMULATED):
+    if kind in _OF_DEVICES:
         return build.device
+    if metric.startswith(OWN_ESTIMATES):
+        return OWN_TOOL
     return build.samples if kind is Kind.MEASURED else build.compiler
 
 
@@ -140,8 +167,8 @@ def columns_of(builds: Sequence[ComparedBuild]) -> list[Column]:
         for metric in build.metrics:
             if metric.rpartition(".")[2] in _NOT_OF_THE_BUILD or metric.endswith((LOW, HIGH)):
                 continue
-            kind = Kind.MEASURED if metric in described else kind_of(metric)
-            source = source_of(build, kind)
+            kind = kind_in(build, metric)
+            source = source_of(build, kind, metric)
             found.add(Column(metric=metric, kind=kind, source=source, described=described.get(metric, "")))
     order = {metric: position for position, metric in enumerate(_FIRST)}
     return sorted(found, key=lambda column: (order.get(column.metric, len(order)), column.metric, column.source))

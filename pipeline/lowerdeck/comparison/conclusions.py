@@ -1,75 +1,160 @@
-"""Conclusions from a comparison, as sentences."""
+"""Conclusions from a comparison, as sentences: which build to ship on each target, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from lowerdeck.comparison import formatting
 from lowerdeck.comparison.builds import ComparedBuild
-from lowerdeck.comparison.columns import Column, Direction, Kind
+from lowerdeck.comparison.columns import Column, Kind
 from lowerdeck.comparison.comparison import Comparison
-from lowerdeck.comparison.marks import Mark, best
-from lowerdeck.comparison.pareto import Objective, Standing
+from lowerdeck.comparison.pareto import Standing
+from lowerdeck.comparison.recommendations import RAM_UNKNOWN, Advantage, Recommendation, Step
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
-    """How many builds are Pareto-optimal, and how builds with indistinguishable accuracies differ otherwise."""
+    """What was compared: how many builds, how many programs, and how many of them may be chosen."""
+    merged = sum(len(build.identical) for build in comparison.builds)
+    yield f"{_count(len(comparison.builds) + merged, 'build')}, {_count(len(comparison.builds), 'different program')}."
+    if merged:
+        yield "Configurations that give the same bytes share a row."
     found = list(comparison.standings.values())
-    names = " and ".join(_objective_text(comparison, objective) for objective in comparison.objectives)
-    total = "1 build" if len(comparison.builds) == 1 else f"{len(comparison.builds)} builds"
-    yield f"{total}, {len(found)} of them Pareto-optimal for {names}."
+    names = ", ".join(dict.fromkeys(_title(comparison, objective.metric) for objective in comparison.objectives))
+    yield f"{len(found)} Pareto-optimal on their target, in {names}."
     if within_noise := found.count(Standing.WITHIN_NOISE):
         yield f"{within_noise} of these {'is' if within_noise == 1 else 'are'} so by a difference within noise alone."
     if ineligible := sum(not build.is_eligible for build in comparison.builds):
         miss = "misses its gates, has a defect" if ineligible == 1 else "miss their gates, have a defect"
         yield f"{ineligible} {miss} or did not finish, and may not be chosen."
-    for column in comparison.objective_columns:
-        yield from _measured_sentences(comparison, column)
 
 
-def _measured_sentences(comparison: Comparison, column: Column) -> Iterator[str]:
-    """What is best among the builds that a measured metric does not distinguish."""
-    have = [build for build in comparison.builds if build.is_eligible and column.interval(build) is not None]
-    leader = best(column, have)
-    if leader is None:
-        return
-    marked = comparison.marks[column]
-    metric_title = formatting.title(column, with_source=False)
-    value = f"{formatting.number(column, column.value(leader))} {formatting.unit(column)}"
-    ends = formatting.interval(column, column.interval(leader))
-    if not marked:
-        alike = have
-        yield (
-            f"The {metric_title} of no build can be distinguished from the highest, {value} (95 %: {ends}): let "
-            "other metrics decide."
-        )
-    else:
-        alike = [build for build in have if build.label in marked]
-        if marked[leader.label] is Mark.BEST:
-            yield f"The best {metric_title} is {value} (95 %: {ends}): {leader.label}."
-            return
-        yield f"{len(alike)} builds cannot be distinguished from the best {metric_title}, {value} (95 %: {ends})."
-    for other in comparison.objective_columns:
-        if other is not column and (winners := _leaders(other, alike)):
-            amount = f"{formatting.number(other, other.value(winners[0]))} {formatting.unit(other)}".strip()
-            title = formatting.title(other, with_source=other.kind is not Kind.MEASURED)
-            who = f"{winners[0].label} has" if len(winners) == 1 else f"{len(winners)} have"
-            yield f"Among these, {who} the {_extreme(other.direction)} {title}, {amount}."
+def conclusion(comparison: Comparison, recommendation: Recommendation) -> dict[str, Any]:
+    """A recommendation in words, the same for the terminal, the page, JSON and Markdown.
+
+    Returns:
+        `target`; `build`, `configuration` and `command`, empty where no build may ship; `why`, `beats`, `loses` and
+        `caveats` as sentences.
+    """
+    it, build = recommendation, recommendation.build
+    target = it.target or "unknown target"
+    named = {"target": f"{target}, samples {it.samples[:8]}" if it.samples else target}
+    if build is None:
+        reasons = dict.fromkeys(other.reason or str(other.state) for other in it.builds)
+        why = f"None of {_count(len(it.builds), 'build')} may ship: {'; '.join(list(reasons)[:3])}."
+        return named | {"build": "", "configuration": "", "why": [why], "beats": "", "loses": [], "caveats": [],
+                        "command": ""}  # fmt: skip
+    return named | {
+        "build": build.label,
+        "configuration": configuration(comparison, build, it.builds),
+        "why": [sentence for step in it.steps if (sentence := _why(step, build))],
+        "beats": _beats(it),
+        "loses": [_loses(loss) for loss in it.losses],
+        "caveats": _caveats(it),
+        "command": command(build),
+    }
 
 
-def _leaders(column: Column, builds: Sequence[ComparedBuild]) -> list[ComparedBuild]:
-    """The builds with the best value; none if all have it."""
-    leader = best(column, builds)
-    if leader is None:
-        return []
-    found = [build for build in builds if column.value(build) == column.value(leader)]
-    return found if len(found) < sum(column.value(build) is not None for build in builds) else []
+def command(build: ComparedBuild) -> str:
+    """The command that makes a build the one of params.yaml."""
+    if build.run_id is not None:
+        return f"lowerdeck promote {build.label}"
+    if build.label == "workspace":
+        return "dvc repro"
+    return f"git checkout {build.label} -- params.yaml conf"
 
 
-def _objective_text(comparison: Comparison, objective: Objective) -> str:
-    column = next(column for column in comparison.columns if column.metric == objective.metric)
-    return f"the {_extreme(objective.direction)} {formatting.title(column, with_source=False)}"
+def configuration(comparison: Comparison, build: ComparedBuild, others: Sequence[ComparedBuild]) -> str:
+    """The values in which a build differs from `others`, those of its target; its name if they differ in none."""
+    mine = comparison.configurations[build.label][0]
+    every = [one for other in others for one in comparison.configurations[other.label]]
+    chosen = [f"{key}={value}" for key, value in mine.items() if any(one[key] != value for one in every)]
+    return " ".join(chosen) or build.name
 
 
-def _extreme(direction: Direction | None) -> str:
-    return "highest" if direction == "max" else "lowest"
+def _why(step: Step, build: ComparedBuild) -> str:
+    """What a metric of the objective says for the recommended build; empty if it says nothing."""
+    if step.column is None:
+        name = step.objective.metric.replace("_", " ")
+        return f"{name[0].upper()}{name[1:]} decided nothing: {step.why_not}." if step.why_not else ""
+    column, alike = step.column, len(step.kept)
+    title, value = formatting.title(column, with_source=False), _amount(column, build)
+    total = alike + step.num_left_out
+    if total == 1:
+        return f"{_capital(title)} {value}."
+    if alike == total:
+        same = len({column.value(other) for other in step.kept}) == 1
+        equal = "the same in all" if same else "none can be told from the best"
+        return f"{_capital(title)} {value}: {equal} {total}."
+    if alike == 1:
+        return f"{_capital(title)} {value}: the best of {total}."
+    if column.kind is Kind.ESTIMATED:
+        return f"{_capital(title)} {value}: {alike} of {total} are not beaten (it leaves out what the CPU computes)."
+    return f"{_capital(title)} {value}: not told from the best, as in {alike} of {total}."
+
+
+def _beats(it: Recommendation) -> str:
+    if it.runner_up is None:
+        return "There is no other build to choose."
+    if it.advantage is None:
+        return f"Runner-up {it.runner_up.label} is as good in everything that decides."
+    return f"Runner-up {it.runner_up.label} {_difference(it.advantage)}."
+
+
+def _loses(loss: Advantage) -> str:
+    noise = "" if loss.is_beyond_noise else ", within noise"
+    title, amount = formatting.title(loss.column, with_source=False), _amount(loss.column, loss.of)
+    return f"{title}: {loss.of.label} has {amount}{noise}"
+
+
+def _difference(advantage: Advantage) -> str:
+    """What the beaten build has, e.g. `has 12,288 bytes more RAM (+30.0 %)`."""
+    column = advantage.column
+    value, other = column.value(advantage.of), column.value(advantage.over)
+    assert value is not None
+    assert other is not None
+    amount = f"{formatting.number(column, abs(other - value))} {formatting.unit(column)}".strip()
+    relative = "" if column.is_fraction or not value else f" ({100 * (other - value) / abs(value):+.1f} %)"
+    if column.metric == "program_bytes":
+        return f"is {amount} {'larger' if other > value else 'smaller'}{relative}"
+    if column.metric.endswith("_ms"):
+        return f"is {amount} {'slower' if other > value else 'faster'}{relative}"
+    more = "more" if other > value else "less"
+    return f"has {amount} {more} {formatting.title(column, with_source=False)}{relative}"
+
+
+def _caveats(it: Recommendation) -> list[str]:
+    assert it.build is not None
+    unknown, caveat = it.build.texts.get(RAM_UNKNOWN, ""), it.build.texts.get("converter.caveat", "")
+    measured = any(step.column is not None and step.column.interval(it.build) for step in it.steps)
+    return [
+        *([f"{_capital(caveat)}."] if caveat else []),
+        *([f"Its RAM is what is known; on top comes {unknown}."] if unknown else []),
+        *([] if measured else ["No accuracy was measured: the rest decided."]),
+    ]
+
+
+def _amount(column: Column, build: ComparedBuild) -> str:
+    text = f"{formatting.number(column, column.value(build))} {formatting.unit(column)}".strip()
+    if column.metric == "ram_bytes" and RAM_UNKNOWN in build.texts:
+        text = f"at least {text}"
+    ends = formatting.interval(column, column.interval(build))
+    return f"{text} ({ends})" if ends else text
+
+
+def _title(comparison: Comparison, metric: str) -> str:
+    column = next(column for column in comparison.columns if column.metric == metric)
+    return formatting.title(column, with_source=False)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def all_conclusions(comparison: Comparison) -> Sequence[Mapping[str, Any]]:
+    """The conclusions of every target."""
+    return [conclusion(comparison, each) for each in comparison.recommendations]

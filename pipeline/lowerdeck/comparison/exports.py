@@ -1,14 +1,18 @@
-"""The comparison for other programs: JSON with everything, CSV with one row per build."""
+"""The comparison for other programs: JSON with everything, CSV with one row per program, Markdown for a review."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import re
 from typing import Any
 
+from lowerdeck.comparison import formatting
 from lowerdeck.comparison.columns import Column
 from lowerdeck.comparison.comparison import Comparison
+from lowerdeck.comparison.conclusions import all_conclusions
+from lowerdeck.comparison.terminal import shown_columns
 from lowerdeck.evaluation.intervals import HIGH, LOW
 
 
@@ -20,7 +24,12 @@ def as_json(comparison: Comparison) -> str:
 def _plain(comparison: Comparison) -> dict[str, Any]:
     return {
         "objectives": [
-            {"metric": objective.metric, "direction": objective.direction} for objective in comparison.objectives
+            {"metric": objective.metric, "direction": objective.direction, "tolerance": objective.tolerance}
+            for objective in comparison.objectives
+        ],
+        "recommendations": [
+            conclusion | {"runner_up": None if it.runner_up is None else it.runner_up.label}
+            for conclusion, it in zip(all_conclusions(comparison), comparison.recommendations, strict=True)
         ],
         "parameters": [
             {"key": parameter.key, "values": sorted(set(parameter.values)), "follows": list(parameter.follows)}
@@ -36,10 +45,18 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
                 "state": build.state,
                 "reason": build.reason,
                 "pareto": comparison.standings.get(build.label),
-                "parameters": comparison.parameters_of(build),
+                "recommended": build.label in comparison.recommended,
+                "configurations": [
+                    {"build": each.label, "run_id": each.run_id, "parameters": dict(parameters)}
+                    for each, parameters in zip(
+                        (build, *build.identical), comparison.configurations[build.label], strict=True
+                    )
+                ],
+                "program_sha256": build.program_sha256,
                 "metrics": dict(sorted(build.metrics.items())),
                 "not_measured": dict(sorted(build.texts.items())),
                 "compiler": build.compiler,
+                "device": build.device,
                 "samples": build.samples,
                 "marks": {
                     column.metric: marks[build.label]
@@ -81,20 +98,23 @@ def _column(column: Column) -> dict[str, str | None]:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """One row per build: differing parameters, then metrics; headings of estimates name the compiler."""
+    """One row per program: differing parameters, then metrics; headings of estimates name the compiler."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    heads = ["build", "run_id", "name", "state", "reason", "pareto"]
+    heads = ["build", "run_id", "name", "state", "reason", "recommended", "same_program", "pareto"]
     heads += [parameter.key for parameter in comparison.parameters]
     with_interval = {
         column: any(column.interval(build) is not None for build in comparison.builds) for column in comparison.columns
     }
     for column in comparison.columns:
-        head = f"{column.metric} [{column.source}]" if column.source else column.metric
+        # Names of metrics begin with their provenance, except for outputs on devices.
+        said = f"{column.kind}, {column.source}" if column.metric.startswith("device_") else column.source
+        head = f"{column.metric} [{said}]" if said else column.metric
         heads += [head, head + LOW, head + HIGH] if with_interval[column] else [head]
     writer.writerow(heads)
     for row, build in enumerate(comparison.builds):
         cells: list[Any] = [build.label, build.run_id or "", build.name, build.state, build.reason]
+        cells += ["yes" if build.label in comparison.recommended else "", " ".join(b.label for b in build.identical)]
         cells.append(comparison.standings.get(build.label, ""))
         cells += [parameter.values[row] for parameter in comparison.parameters]
         for column in comparison.columns:
@@ -119,3 +139,30 @@ def _safe(cell: Any) -> str:
     except ValueError:
         return f"'{text}"
     return text
+
+
+def as_markdown(comparison: Comparison, title: str) -> str:
+    """The recommendation for each target and a table of all programs, as a comment in a review."""
+    lines = [f"### {_plain_text(title)}: which build to ship", ""]
+    for it in all_conclusions(comparison):
+        chosen = f"ship `{it['build']}` ({_plain_text(it['configuration'])})" if it["build"] else "nothing to ship"
+        sentences = [*it["why"], it["beats"], *(f"It loses {loss}." for loss in it["loses"]), *it["caveats"]]
+        lines.append(f"- **{_plain_text(it['target'])}**: {chosen}. {_plain_text(' '.join(filter(None, sentences)))}")
+        if it["command"]:
+            lines.append(f"  `{it['command']}`")
+    columns = shown_columns(comparison)
+    heads = ["build", *(parameter.key for parameter in comparison.parameters)]
+    heads += [f"{formatting.title(column)} {formatting.unit(column)}".strip() for column in columns]
+    lines += ["", f"| {' | '.join(map(_plain_text, heads))} |", f"|{' --- |' * len(heads)}"]
+    for row, build in enumerate(comparison.builds):
+        mark = "**ship** " if build.label in comparison.recommended else ""
+        cells = [mark + " = ".join(each.label for each in (build, *build.identical))]
+        cells += [_plain_text(parameter.values[row]) for parameter in comparison.parameters]
+        cells += [formatting.number(column, column.value(build)) for column in columns]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _plain_text(text: str) -> str:
+    """`text` as Markdown that shows it and nothing else."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))

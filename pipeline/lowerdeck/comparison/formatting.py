@@ -5,28 +5,43 @@ from __future__ import annotations
 import re
 
 from lowerdeck.comparison.columns import Column, Kind
+from lowerdeck.contracts.devices import Provenance
 
 _SPELLINGS = {
     "macs": "MACs", "sram": "SRAM", "flash": "flash", "dram": "DRAM", "npu": "NPU", "cpu": "CPU", "sqnr": "SQNR",
-    "lsb": "LSB", "shram": "SHRAM",
+    "lsb": "LSB", "shram": "SHRAM", "ram": "RAM",
 }  # fmt: skip
-_TITLES = {"program_bytes": "size", "planned_memory_bytes": "planned memory", "crossing_bytes": "across boundaries"}
+_TITLES = {
+    "program_bytes": "size",
+    "ram_bytes": "RAM",
+    "planned_memory_bytes": "planned memory",
+    "crossing_bytes": "across boundaries",
+}
+_PROVENANCE = {
+    Kind.ESTIMATED: Provenance.ESTIMATED,
+    Kind.SIMULATED: Provenance.SIMULATED,
+    Kind.EMULATED: Provenance.EMULATED,
+    Kind.ON_DEVICE: Provenance.MEASURED,
+}
+"""What titles say of metrics that are neither counted nor measured on this host."""
 _UNITS = {"_bytes": "bytes", "_ms": "ms", "_db": "dB"}
 
 
 def title(column: Column, *, with_source: bool = True) -> str:
     """The title of a column, and its source."""
-    metric = column.metric.removeprefix("estimated_").removeprefix("simulated_")
+    metric = column.metric
+    if column.kind in _PROVENANCE:
+        metric = re.sub("^(estimated|simulated|emulated|measured)_", "", metric)
     text = _TITLES.get(column.metric, "")
     if not text:
         for ending in _UNITS:
             metric = metric.removesuffix(ending)
         text = " ".join(_SPELLINGS.get(word, word) for word in metric.split("_"))
-    if column.kind in (Kind.ESTIMATED, Kind.SIMULATED):
-        text += " (estimate)" if column.kind is Kind.ESTIMATED else " (simulation)"
-    if with_source and column.source:
-        text += f" {source(column)}"
-    return text
+    said = source(column) if with_source else ""
+    if column.kind in _PROVENANCE:
+        provenance = _PROVENANCE[column.kind]
+        return f"{text} ({provenance.by(said) if said else provenance.value})"
+    return f"{text} {said}" if said else text
 
 
 def source(column: Column) -> str:
@@ -71,4 +86,5 @@ def interval(column: Column, ends: tuple[float, float] | None, *, signed: bool =
         return ""
     scale, sign = 100 if column.is_fraction else 1, "+" if signed else ""
     low, high = (scale * end for end in ends)
-    return f"{low:{sign}.1f} to {high:{sign}.1f}"
+    digits = 3 if column.metric.endswith("_ms") else 1
+    return f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"

@@ -12,8 +12,8 @@ from lowerdeck.comparison.marks import distinguishable, is_better
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
 
-DEFAULT_OBJECTIVES = ("quality", "coverage", "size")
-"""Default objectives; metrics that no build has are left out."""
+DEFAULT_OBJECTIVE = ("quality", "ram", "time", "size")
+"""The default of `compare.objective`, the most important metric first; those that no build has are left out."""
 
 
 class Standing(StrEnum):
@@ -29,42 +29,52 @@ class Objective:
 
     metric: str
     direction: Direction
+    tolerance: float | None = None
+    """Difference from the best, in the metric's unit, that decides nothing; None for differences within noise."""
 
     def __str__(self) -> str:
-        return f"{self.metric}:{self.direction}"
+        tolerance = "" if self.tolerance is None else f":{self.tolerance:g}"
+        return f"{self.metric}:{self.direction}{tolerance}"
 
 
-def parse_objectives(text: str | None, columns: Sequence[Column]) -> list[Objective]:
-    """Parse objectives such as `accuracy:max,undelegated_macs:min,size`; the direction may be left out if it is known.
+def parse_objectives(
+    objectives: Sequence[str], columns: Sequence[Column], *, only_known: bool = False
+) -> list[Objective]:
+    """Parse objectives such as `accuracy:max:0.005`, `undelegated_macs:min` and `size`.
 
     Args:
-        text: Objectives separated by commas; None for the default.
+        objectives: `METRIC[:max|:min[:TOLERANCE]]`, the most important one first. The direction may be left out if it
+            is known.
         columns: Columns of the compared builds.
+        only_known: Whether to leave out metrics that no build has, which are an error otherwise.
 
     Raises:
-        LowerdeckError: a metric or its better direction is not known.
+        LowerdeckError: a metric or its better direction is not known, a tolerance is no number, or there is none.
     """
-    if text is None:
-        found = [resolve_columns(name, columns) for name in DEFAULT_OBJECTIVES]
-        chosen = [some[0] for some in found if some]
-        return [Objective(metric=column.metric, direction=column.direction or "max") for column in chosen]
-    objectives = [_objective(part.strip(), columns) for part in text.split(",") if part.strip()]
-    if not objectives:
-        raise LowerdeckError(
-            "--objectives names no metric; e.g. --objectives accuracy:max,undelegated_macs:min,size:min"
-        )
-    return objectives
+    parts = [part.strip() for part in objectives if part.strip()]
+    if not parts:
+        raise LowerdeckError("the objective names no metric; e.g. --objectives accuracy:max,undelegated_macs:min,size")
+    if only_known:
+        parts = [part for part in parts if resolve_columns(part.partition(":")[0], columns)]
+    return [_objective(part, columns) for part in parts]
 
 
 def _objective(part: str, columns: Sequence[Column]) -> Objective:
-    name, _, way = part.partition(":")
+    name, _, rest = part.partition(":")
+    way, _, tolerance = rest.partition(":")
     metric = known_metric(name, columns)
     direction = way or next((column.direction for column in columns if column.metric == metric), None)
     if direction not in ("max", "min"):
         raise LowerdeckError(
-            f"--objectives {part}: state whether to maximize or minimize {metric}: {name}:max or {name}:min"
+            f"objective {part}: state whether to maximize or minimize {metric}: {name}:max or {name}:min"
         )
-    return Objective(metric=metric, direction="max" if direction == "max" else "min")
+    try:
+        allowed = float(tolerance) if tolerance else None
+    except ValueError:
+        allowed = -1.0
+    if allowed is not None and not allowed >= 0:
+        raise LowerdeckError(f"objective {part}: {tolerance!r} is no tolerance; e.g. {name}:{direction}:0.005")
+    return Objective(metric=metric, direction="max" if direction == "max" else "min", tolerance=allowed)
 
 
 def known_metric(name: str, columns: Sequence[Column]) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import sha256
 from lowerdeck.comparison.builds import ComparedBuild, State, finite_metrics
+from lowerdeck.comparison.recommendations import RAM_UNKNOWN
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.gates import all_bounds, failed_gates
 from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
+from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
 from lowerdeck.report import summary
 from lowerdeck.tracking.content import DEFECTS_TAG, flat_params, git_output
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
@@ -22,9 +24,16 @@ WORKSPACE = "workspace"
 """Selects the build in build/, committed or not; the term is DVC's."""
 LABEL_CHARACTERS = 8
 _OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
-_TEXTS = ("delegated_accuracy", "converter.caveat")
+_PROGRAM = "program_sha256"
+_TEXTS = ("delegated_accuracy", "converter.caveat", RAM_UNKNOWN)
 _REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE, paths.DEVICE_METRICS)
-_LINKED = {"plan": paths.PLAN.name, "program": paths.PROGRAM.name, "configuration": paths.CONFIG.name}
+_LINKED = {
+    "report": paths.REPORT.name,
+    "explanation": paths.EXPLANATION.name,
+    "plan": paths.PLAN.name,
+    "program": paths.PROGRAM.name,
+    "configuration": paths.CONFIG.name,
+}
 
 
 def from_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:
@@ -64,6 +73,7 @@ def _from_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> Compare
         compiler=_compiler(tags.get("flavor", ""), converter),
         samples=tags.get("dataset.evaluation.sha256", ""),
         device=_device(tags),
+        program_sha256=tags.get(_PROGRAM, ""),
         run_id=run.run_id,
         links=links,
     )
@@ -180,9 +190,11 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
         name = " ".join(config[section]["name"] for section in ("model", "target", "quantization", "flavor"))
     except (ValueError, yaml.YAMLError, KeyError, TypeError) as error:
         raise LowerdeckError(f"{label}: metrics.json, config.yaml or lineage.json is damaged: {error!r}") from error
-    config.pop("tracking", None)
+    for section in NOT_OF_A_BUILD:
+        config.pop(section, None)
     state, reason = _measured_state(config["gates"], measured)
     texts = {key: str(value) for key, value in measured.items() if not summary.is_number(value)}
+    program_sha256 = texts.pop(_PROGRAM, "") or _program(lineage)
     return ComparedBuild(
         label=label,
         name=name,
@@ -194,7 +206,13 @@ def _from_files(label: str, files: Mapping[Path, str]) -> ComparedBuild:
         compiler=_compiler(config["flavor"]["name"], f"{converter['name']} {converter['version']}".strip()),
         samples=_samples(lineage, config, measured),
         device=_device(measured),
+        program_sha256=program_sha256,
     )
+
+
+def _program(lineage: Mapping[str, Any]) -> str:
+    """SHA-256 of the program, of builds whose metrics do not have it."""
+    return next((str(link["sha256"]) for link in lineage.get("links", ()) if link["name"] == "program"), "")
 
 
 def _converter(lineage: Mapping[str, Any]) -> Mapping[str, str]:

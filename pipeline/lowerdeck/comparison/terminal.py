@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from lowerdeck.comparison import formatting
 from lowerdeck.comparison.columns import Column, Kind
 from lowerdeck.comparison.comparison import Comparison
+from lowerdeck.comparison.conclusions import all_conclusions
 from lowerdeck.comparison.effects import Effect
 from lowerdeck.comparison.marks import Mark
 from lowerdeck.comparison.pareto import Standing
@@ -21,9 +23,10 @@ from lowerdeck.compat.terminal import terminal_console
 MARKS = {Mark.BEST: "*", Mark.TIED: "≈"}
 STANDINGS = {Standing.OPTIMAL: "◆", Standing.WITHIN_NOISE: "◇"}
 INELIGIBLE = "✕"
+RECOMMENDED = "▶"
 _SHOWN = (
     "delegated_accuracy", "quantized_accuracy", "accelerated_macs_share", "delegated_macs_share", "delegated_share",
-    "undelegated_macs", "partitions", "crossing_bytes", "program_bytes", "planned_memory_bytes",
+    "undelegated_macs", "partitions", "crossing_bytes", "program_bytes", "ram_bytes",
     "estimated_inference_time_ms", "estimated_total_cycles", "simulated_inference_time_ms", "simulated_total_cycles",
 )  # fmt: skip
 _GAP = 2
@@ -54,7 +57,7 @@ def console() -> Console:
 
 
 def print_comparison(comparison: Comparison, console: Console, *, top: int | None, metrics: Sequence[str] = ()) -> None:
-    """Print the table, the legend and the builds that could not be compared.
+    """Print the recommendations, the table, the legend and the builds that could not be compared.
 
     Args:
         comparison: The comparison to print.
@@ -68,6 +71,7 @@ def print_comparison(comparison: Comparison, console: Console, *, top: int | Non
         *_parameters(comparison, len(rows)),
         *_metric_columns(comparison, len(rows), metrics),
     ]
+    print_recommendations(comparison, console)
     for part in _packed(columns, console.width):
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
         for column in part:
@@ -81,12 +85,28 @@ def print_comparison(comparison: Comparison, console: Console, *, top: int | Non
         console.print(Text(line), soft_wrap=True)
 
 
+def print_recommendations(comparison: Comparison, console: Console) -> None:
+    """Print which build to ship on each target, and why."""
+    for it in all_conclusions(comparison):
+        ship = f"ship {it['build']}  {it['configuration']}" if it["build"] else "nothing to ship"
+        console.print()
+        console.print(Text.assemble((f"{it['target']}: ", "bold"), (ship, "bold green" if it["build"] else "bold red")))
+        for sentence in (*it["why"], it["beats"], *(f"It loses {loss}." for loss in it["loses"]), *it["caveats"]):
+            if sentence:
+                console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
+        if it["command"]:
+            console.print(Text(f"  {it['command']}", style="bold"), soft_wrap=True)
+
+
 def _first(comparison: Comparison, count: int) -> _Shown:
     cells = []
     for build in comparison.builds[:count]:
         standing = comparison.standings.get(build.label)
         sign = STANDINGS[standing] if standing else " " if build.is_eligible else INELIGIBLE
-        cells.append(Text(f"{sign} {build.label}", style="bold" if sign == STANDINGS[Standing.OPTIMAL] else ""))
+        same = f" (= {len(build.identical)} more)" if build.identical else ""
+        style = "bold green" if build.label in comparison.recommended else ""
+        sign = RECOMMENDED if build.label in comparison.recommended else sign
+        cells.append(Text(f"{sign} {build.label}{same}", style=style))
     return _Shown(heading="  build", cells=cells, is_number=False)
 
 
@@ -146,8 +166,11 @@ def _notes(comparison: Comparison, count: int) -> Iterator[str]:
     if count < len(comparison.builds):
         yield f"{len(comparison.builds) - count} more builds; --top 0 shows all"
     objectives = ", ".join(map(str, comparison.objectives))
-    yield f"◆ Pareto-optimal in {objectives}   ◇ the same, by a difference within noise alone"
-    yield "* best   ≈ not distinguishable from the best (95 % intervals)"
+    yield f"{RECOMMENDED} recommended   ◆ Pareto-optimal on its target in {objectives}   ◇ the same, within noise"
+    for build in comparison.builds[:count]:
+        if build.identical:
+            yield f"{build.label} is the same program as {', '.join(other.label for other in build.identical)}"
+    yield "* best of its target   ≈ not distinguishable from the best (95 % intervals)"
     if not all(build.is_eligible for build in comparison.builds):
         yield f"{INELIGIBLE} misses its gates, has a defect or is not finished: shown, but never marked as the best"
     samples = {column.source for column in comparison.columns if column.kind is Kind.MEASURED and column.source}

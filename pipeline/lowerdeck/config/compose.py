@@ -16,6 +16,8 @@ from typing import Any
 
 from lowerdeck import backends, datasets, devices, metrics, models, tasks
 from lowerdeck.config import flavor as flavors
+from lowerdeck.config.device import option_sets
+from lowerdeck.config.fallback import fallback, fallback_target
 from lowerdeck.config.options import conf_folders, hydra_search_path, option_file, option_names
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
@@ -312,6 +314,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
     model_options = options(model_source.Options, config.model.options, "model.options", {})
     dataset_options = options(dataset_source.Options, config.dataset.options, "dataset.options", {})
     task_options = options(task.Options, config.task.options, "task.options", {})
+    task_options = _with_nested(problems, task, task_options, config.build.plugins)
     advice = backend_class.unsupported_options
     device = options(backend_class.device_type, config.target.device, "target.device", advice)
     target_options = options(backend_class.options_type, config.target.options, "target.options", advice)
@@ -325,10 +328,13 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
 
     device_options, device_problems = _device(config, backend_class)
     problems += device_problems
-    backend = backend_class(device=device, options=target_options)
+    library, fallback_problems = fallback(config.target, backend_class, conf_dir)
+    problems += fallback_problems
+    backend = backend_class(device=device, options=target_options, fallback=library)
     config = dataclasses.replace(config, model=_in_memory_format(config.model, backend))
     problems += _combination_problems(config, backend_class, conf_dir)
     chosen: dict[str, Any] = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    chosen["fallback_target"] = fallback_target(library)
     for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
         problems.append(Problem(f"target.{key}", message, _value_at(chosen, key)))
     problems += shape_problems(config.model, config.target, backend_class)
@@ -358,7 +364,7 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
         target=dataclasses.replace(config.target, **chosen, fingerprint=data.contents_digest(backend.files())),
         flavor=flavor,
         firmware=_placed(config.firmware, backend_class),
-        device=dataclasses.replace(config.device, options=device_options),
+        device=dataclasses.replace(config.device, **device_options),
     )
 
 
@@ -371,25 +377,47 @@ def _in_memory_format(model: ModelConfig, backend: Backend) -> ModelConfig:
 
 
 def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], list[Problem]]:
-    """The complete options of the device, and what is wrong with it or with the target on it."""
-    device, problems = config.device, list[Problem]()
+    """The complete options of the device or of its boards, and what is wrong with it or with the target on it."""
+    device, problems, changed = config.device, list[Problem](), dict[str, Any]()
     if device.kind is None:
-        if device.options:
-            problems.append(Problem("device.options", "there is no device that has options", device.options))
-        return device.options, problems
+        for key in ("options", "boards"):
+            if getattr(device, key):
+                problems.append(Problem(f"device.{key}", f"there is no device that has {key}", getattr(device, key)))
+        return changed, problems
     module = _found(problems, "device.kind", devices, device.kind, config.build.plugins)
     if module is None:
-        return device.options, problems
-    options, found = validate(module.Options, device.options, "device.options")
-    problems += found
-    if found:
-        return device.options, problems
+        return changed, problems
+    checked = {}
+    for where, values in option_sets(device).items():
+        checked[where], found = validate(module.Options, values, where)
+        problems += found
+    if problems:
+        return changed, problems
+    completed = [dataclasses.asdict(options) for options in checked.values()]
+    boards = dict(zip(device.boards, completed, strict=True)) if device.boards else None
+    changed = {"options": completed[0]} if boards is None else {"boards": boards}
+    options = next(iter(checked.values()))
     offered = _collect(problems, "device", lambda: module.describe(options).delegates)
     needed = backend.delegate_id
     if offered is not None and needed is not None and needed not in offered:
         message = f"its runtime has no {needed}, which programs for {config.target.name} need; it has: "
         problems.append(Problem("device", message + (", ".join(offered) or "no delegates"), device.name))
-    return dataclasses.asdict(options), problems
+    return changed, problems
+
+
+def _with_nested(problems: list[Problem], task: Task, options: Any, plugins: Sequence[str]) -> Any:
+    """A task's options with those completed that are plug points; what is wrong with them is added to `problems`."""
+    values = {}
+    for key, package in getattr(task, "NESTED", {}).items() if options is not None else ():
+        given = dict(getattr(options, key))
+        name, prefix = given.pop("name", None), f"task.options.{key}"
+        if not isinstance(name, str):
+            problems.append(unknown(f"{prefix}.name", "has to be the name of a module", name, package.available()))
+        elif (module := _found(problems, f"{prefix}.name", package, name, plugins)) is not None:
+            chosen, found = validate(module.Options, given, prefix)
+            problems += found
+            values |= {} if chosen is None else {key: {"name": name, **dataclasses.asdict(chosen)}}
+    return dataclasses.replace(options, **values) if values else options
 
 
 def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: Any) -> None:
@@ -398,7 +426,7 @@ def _check_targets(config: Config, task: Task, dataset: DatasetSource, options: 
     if target_kind is None or not task.TARGETS:
         return
     kind = target_kind(options)
-    if kind not in task.TARGETS and not (kind is None and config.dataset.source == "random"):
+    if kind not in task.TARGETS and config.dataset.source != "random_inputs":  # its targets mean nothing anyway
         raise ConfigurationError(
             f"task {config.task.name} needs {' or '.join(task.TARGETS)} targets, and the samples of dataset "
             f"{config.dataset.name} have {'none' if kind is None else kind + ' targets'}; choose another dataset, or "

@@ -47,15 +47,15 @@ def device_config(name: str, conf_dir: Path, params: Mapping[str, Any]) -> Devic
     return config
 
 
-def opened(device: DeviceConfig, plugins: Sequence[str] = ()) -> tuple[DeviceModule, Any]:
-    """The module of a device and its checked options.
+def opened(device: DeviceConfig, plugins: Sequence[str] = ()) -> tuple[DeviceModule, Any, dict[str, Any]]:
+    """The module of a device, its checked options (None where boards have theirs), and those of its boards.
 
     Raises:
         ConfigurationError: there is no such kind, or an option is wrong or left open.
     """
     if device.kind is None:
         raise ConfigurationError(f"device {device.name} has no kind; choose one: {', '.join(devices.available())}")
-    open_keys = [f"device.options.{key}" for key, value in device.options.items() if value == "???"]
+    open_keys = [f"{where}.{key}" for where, values in option_sets(device).items() for key in _left_open(values)]
     if open_keys:
         raise ConfigurationError(
             f"{', '.join(open_keys)} must be set by you, in a copy of the file or under `overrides` in params.yaml"
@@ -63,6 +63,21 @@ def opened(device: DeviceConfig, plugins: Sequence[str] = ()) -> tuple[DeviceMod
     if components.is_own(device.kind):
         import_paths.check_module(device.kind, "device.kind", "lowerdeck", plugins, devices.DEFINES)
     module = devices.source(device.kind)
-    options, problems = validate(module.Options, device.options, "device.options")
-    raise_problems(problems)
-    return module, options
+    checked = {}
+    for where, values in option_sets(device).items():
+        checked[where], problems = validate(module.Options, values, where)
+        raise_problems(problems)
+    if device.boards:
+        return module, None, dict(zip(device.boards, checked.values(), strict=True))
+    return module, next(iter(checked.values())), {}
+
+
+def option_sets(device: DeviceConfig) -> dict[str, dict[str, Any]]:
+    """The options of every board by the key that says them; `device.options` where there is one device."""
+    if not device.boards:
+        return {"device.options": device.options}
+    return {f"device.boards.{name}": device.options | own for name, own in device.boards.items()}
+
+
+def _left_open(options: Mapping[str, Any]) -> list[str]:
+    return [key for key, value in options.items() if value == "???"]

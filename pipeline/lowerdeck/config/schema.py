@@ -14,6 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from lowerdeck.contracts.backends import DynamicDimension, MemoryFormat
 from lowerdeck.contracts.conformance import ConformanceSettings
+from lowerdeck.contracts.memories import Memory
 
 Positive = Annotated[int, Field(gt=0)]
 Samples = Annotated[int, Field(gt=0, le=10_000_000)]
@@ -87,7 +88,7 @@ class TaskConfig(Strict):
 
 
 Granularity = Literal["backend_default", "per_tensor", "per_channel", "per_group"]
-SchemeName = Literal["int8", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
+SchemeName = Literal["int8", "int8x4", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +137,9 @@ class QuantizationConfig(Strict):
     name: Name
     """Name of the scheme in tables and in MLflow."""
     scheme: SchemeName
-    """`int8`: static 8-bit activations and weights (PT2E); `int8_dynamic`: activations quantized at run time;
-    `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao); `int16x8`: 16-bit activations, 8-bit
-    weights; `float16`, `float32`: not quantized."""
+    """`int8`: static 8-bit activations and weights (PT2E); `int8x4`: the same with 4-bit weights; `int8_dynamic`:
+    activations quantized at run time; `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao);
+    `int16x8`: 16-bit activations, 8-bit weights; `float16`, `float32`: not quantized."""
     weight_granularity: Granularity = "backend_default"
     """One scale per weight tensor, channel or group, or the vendor's recommendation for each operator."""
     group_size: Annotated[int, Field(gt=0, le=65_536)] | None = None
@@ -176,6 +177,17 @@ class TargetConfig(Strict):
     """Properties of the hardware that the quantizer depends on; a change reruns calibrate."""
     options: dict[str, Any] = field(default_factory=dict)
     """Partitioner and compiler options; a change reruns partition."""
+    memories: list[Memory] = field(default_factory=list)
+    """Memories of the board in order of preference, each a mapping of `name`, `size_bytes`, `holds` (any of `program`,
+    `planned`, `method`, `scratch`, `inputs`) and optionally `reserved_bytes` (0); empty where they are unknown."""
+    banked_memory_planning: bool = False
+    """Whether ExecuTorch plans one arena for each memory that holds `planned`, the first one first, and spills to the
+    next what does not fit. Firmware must then offer the arenas in this order."""
+    fallback: Name | None = None
+    """The conf/target option of a Cortex-M, e.g. `cortex_m55`, whose CMSIS-NN computes what an NPU leaves and is
+    quantized; null for portable kernels. A change reruns calibrate."""
+    fallback_target: dict[str, Any] | None = None
+    """Backend and device of the fallback. Written by compose."""
     fingerprint: str | None = None
     """SHA-256 of the files that device and options name, null if they name none. Written by compose."""
 
@@ -216,6 +228,8 @@ class EvaluationConfig(Strict):
     engine: Literal["exact", "reference"] = "exact"
     """What executes Ethos-U's partitions in evaluate: `exact` computes the integers of the reference in batches and is
     much faster, `reference` is the TOSA reference model, one sample at a time."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where the engine `exact` executes partitions; `auto` is a GPU where there is one. The integers are the same."""
     batch_size: Annotated[int, Field(gt=0, le=4096)] = 8
     """Most samples that each process of evaluate executes at once; memory for activations grows with it."""
     cross_check_samples: Annotated[int, Field(ge=0, le=1_000_000)] = 16
@@ -264,6 +278,10 @@ class GatesConfig(Strict):
     """Largest `.pte`."""
     max_planned_memory_bytes: Positive | None = None
     """Most memory that ExecuTorch plans for activations."""
+    max_estimated_memory_shortfall_bytes: NonNegative | None = None
+    """Most bytes that the program may miss in `target.memories`; 0 for a program that fits."""
+    max_estimated_memory_spilled_bytes: NonNegative | None = None
+    """Most bytes outside of the first of `target.memories` that may hold them."""
     max_estimated_sram_bytes: Positive | None = None
     """Most working memory of the NPU, as its compiler estimates it."""
     max_estimated_inference_time_ms: Annotated[float, Field(gt=0.0)] | None = None
@@ -329,6 +347,9 @@ class FirmwareConfig(Strict):
     section: Annotated[str, AfterValidator(_section_name)] | None = COMMAND_STREAM_SECTION
     """Section of the linker script for the array; null leaves it where the compiler places constants. compose sets
     `network_model_sec` to null for targets without an NPU, which alone needs it."""
+    twins: Literal["auto", "always", "never"] = "auto"
+    """Whether the manifest and the host twins travel in the bundle, so that it runs with `lowerdeck run` wherever it is
+    unzipped; `auto` leaves them out from 10 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,6 +363,9 @@ class DeviceConfig(Strict):
     e.g. `plugins.my_board`; null for none, so that `measure` does nothing."""
     options: dict[str, Any] = field(default_factory=dict)
     """How to reach it; the module's `Options` dataclass defines the keys."""
+    boards: dict[Name, dict[str, Any]] = field(default_factory=dict)
+    """Several boards of this kind by name, each with options that differ from `options`, e.g. {pi1: {host: pi1.local}}:
+    a measurement takes a free one, and another one where it fails. Empty for a single one."""
     num_samples: Annotated[int, Field(gt=0, le=1_000_000)] = 8
     """Evaluation samples that it executes, at even distances; all of them where there are fewer."""
     warm_up: Annotated[int, Field(ge=0, le=1_000_000)] = 5
@@ -352,6 +376,11 @@ class DeviceConfig(Strict):
     """Whether to measure the time of every operator, where the device can."""
     timeout_s: Annotated[float, Field(gt=0.0, le=604_800.0)] = 600.0
     """Seconds for everything that `measure` executes there."""
+    max_wait_s: Annotated[float, Field(ge=0.0, le=604_800.0)] = 3600.0
+    """Seconds for which the device may be in use by others."""
+    lock_folder: str | None = None
+    """Folder where users of the device wait for each other, for the machines of a team on a file system that all of
+    them mount; null for a folder of this user on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,6 +397,18 @@ class TrackingConfig(Strict):
     """Tracking database or server; the variable MLFLOW_TRACKING_URI takes precedence."""
     artifact_location: Name | None = "mlflow/artifacts"
     """Where a new experiment in a local database stores files; a server chooses its own place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(Strict):
+    """How `lowerdeck compare` chooses; no build depends on it."""
+
+    objective: Annotated[list[Name], Field(min_length=1)] = field(
+        default_factory=lambda: ["quality", "ram", "time", "size"]
+    )
+    """Metrics that decide which build to ship on a target, the most important first: `METRIC[:max|:min[:TOLERANCE]]`.
+    Each leaves out the builds that are worse than the best by more than noise, or by more than the tolerance, and the
+    next one decides among the rest. `quality` is the first metric of the task; docs/compare.md has the other names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,10 +440,11 @@ class Config(Strict):
     firmware: FirmwareConfig
     device: DeviceConfig = field(default_factory=lambda: DeviceConfig(name="none"))
     tracking: TrackingConfig
+    compare: CompareConfig = field(default_factory=CompareConfig)
 
 
 GROUPS = (
     *("model", "dataset", "task", "quantization", "target", "flavor"),
     *("evaluation", "gates", "firmware", "device", "tracking"),
 )
-"""Sections that are chosen as an option of conf/GROUP; `build` is written in conf/config.yaml itself."""
+"""Sections that are chosen as an option of conf/GROUP; `build` and `compare` are written in conf/config.yaml itself."""

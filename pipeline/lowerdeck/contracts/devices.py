@@ -34,6 +34,12 @@ class Provenance(StrEnum):
         return f"{self.value} on {source}{real}"
 
 
+OWN_TOOL = "lowerdeck"
+"""The tool of the estimates that are not the compiler's."""
+OWN_ESTIMATES = "estimated_memory_"
+"""What the names of those metrics begin with."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceMetric:
     """One number about a program, with its unit in its name and the place that it comes from."""
@@ -73,7 +79,7 @@ class DeviceDescription:
     provenance: Provenance
     """That of its metrics."""
     gives: tuple[str, ...]
-    """What it reports besides outputs: `latency`, `profile`, `memory`, `instructions`."""
+    """What it reports besides outputs: `latency`, `profile`, `memory`, `instructions`, `intermediates`."""
     image: Callable[[], RuntimeImage] | None = None
     """Returns the runtime that executes programs there, which may import ExecuTorch; None where it is unknown, so that
     programs are not checked against it."""
@@ -113,7 +119,8 @@ class Job:
     """One program and the samples on which a device executes it."""
 
     program: Path
-    """The `.pte`."""
+    """The `.pte`, a file of this job alone."""
+    program_sha256: str = ""
     samples: Sequence[Sequence[DeviceTensor]]
     """Inputs of every execution, in the method's order."""
     outputs: tuple[OutputSpec, ...]
@@ -124,6 +131,8 @@ class Job:
     """Timed executions of the first sample; 0 where nothing is to be timed."""
     profile: bool = False
     """Whether to report the time of every operator, from executions of their own."""
+    intermediates: bool = False
+    """Whether to return what every instruction wrote for the first sample."""
     keeps_state: bool = False
     """Whether the result of a call depends on those before it: every sample needs a program that was just loaded."""
     timeout_s: float = 600.0
@@ -144,6 +153,13 @@ class Execution:
     """Others, each with its unit in its name, e.g. `method_allocator_bytes`."""
     etdump: bytes | None = None
     """ExecuTorch's dump of the profiled executions."""
+    operator_instructions: Mapping[int, int] = field(default_factory=dict)
+    """Index of an instruction of the program -> instructions of the processor that it took."""
+    intermediates: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
+    """Index of an instruction -> content of the tensors among its arguments after it in their order, or of those alone
+    that it wrote."""
+    program_sha256: str | None = None
+    """SHA-256 of the program as the device received it, where it says so; another one than was sent is an error."""
     log: str = ""
     """What the device wrote."""
     notes: Sequence[str] = ()

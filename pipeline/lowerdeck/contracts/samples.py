@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,8 +12,21 @@ if TYPE_CHECKING:
     import torch
 
 
-TARGET_KINDS = ("class", "array", "mask")
-"""Kinds of targets: a class index, an array of any shape (`array`), or one class index for every pixel (`mask`)."""
+TARGET_KINDS = ("class", "array", "mask", "boxes", "events")
+"""Kinds of targets: a class index, an array of any shape (`array`), one class index for every pixel (`mask`),
+contracts.detection.Boxes (`boxes`), or the times at which something happens in a stream (`events`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontEndVector:
+    """What a front end computed the inputs of a sample from, so that firmware can check its own."""
+
+    parameters: Mapping[str, Any]
+    """Of the front end, plain values by name."""
+    signal: Any
+    """float32 [n]: the part of the recording that the inputs of the first call depend on."""
+    features: Any
+    """float32 [frames x features], before they are arranged for the model and quantized."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +34,8 @@ class Sample:
     """One example, preprocessed for the model."""
 
     inputs: tuple[torch.Tensor, ...]
-    """The model's inputs in order, each with its batch dimension, e.g. (float32 [1 x c x h x w],)."""
+    """The model's inputs in order, each with its batch dimension, e.g. (float32 [1 x c x h x w],). Of a stream they
+    are those of the first call."""
     label: int | None
     """Class index, or None where the dataset has no labels."""
     digest: str
@@ -29,6 +43,16 @@ class Sample:
     target: Any = None
     """What a task compares the outputs with where it is no class index: a NumPy array of any shape, or a mapping of
     named arrays; None where `label` says all."""
+    following: tuple[tuple[torch.Tensor, ...], ...] = ()
+    """The inputs of the calls after the first one, where the sample is a stream: state lasts from call to call."""
+
+    front_end: FrontEndVector | None = None
+    """How the inputs came about, where a front end computed them."""
+
+    @property
+    def calls(self) -> tuple[tuple[torch.Tensor, ...], ...]:
+        """The inputs of all calls; one where the sample is no stream."""
+        return (self.inputs, *self.following)
 
     @property
     def expected(self) -> Any:
@@ -49,6 +73,9 @@ class Split(Protocol):
         """Return `self[index].digest` without decoding or preprocessing the sample."""
         ...
 
+    # A split may define `origin(index)`, the file or row of a sample for messages, and `target(index)`, which returns
+    # `self[index].expected` without the inputs: export then checks all targets of the evaluation samples.
+
 
 def finite_sample(split: Split, index: int) -> Sample:
     """Sample `index` of a split.
@@ -57,7 +84,7 @@ def finite_sample(split: Split, index: int) -> Sample:
         LowerdeckError: it has NaN or infinite values, which would make every range and metric meaningless.
     """
     sample = split[index]
-    for number, tensor in enumerate(sample.inputs):
+    for number, tensor in ((number, tensor) for call in sample.calls for number, tensor in enumerate(call)):
         if tensor.is_floating_point() and (count := int((~tensor.isfinite()).sum())):
             origin = getattr(split, "origin", None)
             place = f" ({origin(index)})" if origin is not None else ""
@@ -79,6 +106,19 @@ class Dataset(Protocol):
     evaluation: Split
     training: Split | None
     """Samples for quantization-aware training; None to use the calibration samples."""
+
+    # A dataset may define `class_names`, the names of the classes in the order of their indices, and `preprocessing`,
+    # what was done to a stored sample before it became the model's input, as plain values for the firmware bundle.
+
+
+def class_names(dataset: Dataset) -> tuple[str, ...]:
+    """The names of a dataset's classes; empty where it has none."""
+    return tuple(getattr(dataset, "class_names", ()))
+
+
+def described_preprocessing(dataset: Dataset) -> Mapping[str, Any] | None:
+    """What was done to a stored sample before it became the model's input; None where the dataset does not say."""
+    return getattr(dataset, "preprocessing", None)
 
 
 class DatasetSource(Protocol):
@@ -114,3 +154,5 @@ class ModelSource(Protocol):
     def build(self, options: Any, weights: str | None) -> torch.nn.Module:
         """Return the model in eval mode with its weights loaded."""
         ...
+
+    # A source may define `class_names(options, weights)`, the names of the classes that come with the weights.

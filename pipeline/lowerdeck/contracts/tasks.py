@@ -82,6 +82,8 @@ class Task(Protocol):
         ...
 
     # A task may define
+    # - `NESTED`: options that are plug points themselves, by name: the package with the modules. Such an option is a
+    #   mapping with the key `name`, a module of the package or one of a plug-in, and the fields of its `Options`;
     # - `agreement(options, records, other)`: on which samples two programs say the same, bool [n]. `record` of such a
     #   task is also called with the target None, and returns what needs no target;
     # - `units(options, records)`: the number of the unit of every sample, int64 [n], from 0. Units are resampled as a
@@ -89,3 +91,8 @@ class Task(Protocol):
     # - `confusion(options, records)`: the actual and the predicted class of every sample, int64 [n x 2];
     # - `details(options, records)`: further metrics by name, floats, e.g. `classes.3.iou`, recorded per program without
     #   intervals as `classes.3.delegated_iou`: the program's name precedes the last part.
+    # - `pictures(options, records)`: curves and histograms of one program, a sequence of contracts.pictures.Curve and
+    #   Histogram, at most one of a kind;
+    # - `overlay(options, outputs, target, inputs)`: what is drawn on the first input, an image, as a pair of
+    #   contracts.pictures.Overlay, the target's and the program's; with it `loss(options, record)`, how bad the record
+    #   of one sample is, by which the samples to draw are chosen.

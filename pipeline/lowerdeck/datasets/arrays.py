@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.datasets import array_checks, preprocessing, splits
+from lowerdeck.datasets import array_checks, class_names, preprocessing, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.numpy_files import read_npz
 from lowerdeck.formats.regular_files import check_regular
@@ -39,6 +39,8 @@ class Options(preprocessing.NormalisedOptions):
     """Path of a file with samples for quantization-aware training; null to learn from the calibration samples."""
     num_classes: int | None = None
     """Number of classes; null to count them in the evaluation file: its highest label and one."""
+    class_names: str | None = None
+    """Path of a text file with the name of each class in a line; null for numbers."""
     scale: float = 1.0
     """Factor applied to the stored values before mean and std; 0.00392156862745098 (1/255) for pixels stored as
     uint8."""
@@ -65,6 +67,8 @@ def fingerprint(options: Options) -> str:
     files = {"calibration": Path(options.calibration), "evaluation": Path(options.evaluation)}
     if options.training is not None:
         files["training"] = Path(options.training)
+    class_names.read(options.class_names)
+    files |= class_names.files(options.class_names)
     return data.files_digest(files)
 
 
@@ -103,7 +107,8 @@ def load(
         preprocessing.check_channels(options.mean, shapes[0][0] if shapes[0] else 1)
     paths = [options.calibration, options.evaluation, *([] if options.training is None else [options.training])]
     arrays = {path: _read(Path(path)) for path in paths}
-    num_classes = options.num_classes or _counted_classes(arrays[options.evaluation])
+    names = class_names.read(options.class_names)
+    num_classes = options.num_classes or len(names) or _counted_classes(arrays[options.evaluation])
     problems = [
         f"{path}: {problem}"
         for path, found in arrays.items()
@@ -117,6 +122,10 @@ def load(
         calibration=loaded[0],
         evaluation=loaded[1],
         training=loaded[2] if options.training is not None else None,
+        class_names=names,
+        preprocessing={"kind": "values", "scale": options.scale, "mean": list(options.mean), "std": list(options.std)}
+        if options.normalises
+        else None,
     )
 
 

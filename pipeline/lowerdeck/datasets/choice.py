@@ -19,7 +19,7 @@ Choice = Literal["first", "random", "stratified"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenInputs:
-    """The inputs of some samples of a split, decoded on every iteration to save memory."""
+    """The inputs of some samples of a split, call by call, decoded on every iteration to save memory."""
 
     split: Split
     indices: Sequence[int]
@@ -28,7 +28,7 @@ class ChosenInputs:
         return len(self.indices)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        return (finite_sample(self.split, index).inputs for index in self.indices)
+        return (call for index in self.indices for call in finite_sample(self.split, index).calls)
 
 
 def choose(split: Split, count: int | None, choice: Choice, seed: int) -> list[int]:

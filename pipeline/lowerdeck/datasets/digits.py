@@ -76,7 +76,12 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         _load_split(options, manifest, split, shape[0], seed) for split in ("calibration", "evaluation", "train")
     )
     return splits.LoadedDataset(
-        num_classes=len(manifest["class_names"]), calibration=calibration, evaluation=evaluation, training=training
+        num_classes=len(manifest["class_names"]),
+        calibration=calibration,
+        evaluation=evaluation,
+        training=training,
+        class_names=tuple(map(str, manifest["class_names"])),
+        preprocessing=preprocessing.description(options, shape),
     )
 
 

@@ -35,8 +35,8 @@ class Options(preprocessing.ImageOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listing:
-    """The images of one split, in the order of their paths."""
+class Listing:
+    """The files of one split, in the order of their paths."""
 
     folder: Path
     files: tuple[Path, ...]
@@ -58,7 +58,7 @@ def fingerprint(options: Options) -> str:
     Raises:
         LowerdeckError: a folder is missing, empty or laid out differently.
     """
-    calibration, evaluation = _listings(options)
+    calibration, evaluation = listings(Path(options.root), options.calibration)
     files = {
         f"{name}/{path.relative_to(listing.folder).as_posix()}": path
         for name, listing in (("calibration", calibration), ("evaluation", evaluation))
@@ -80,11 +80,13 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         LowerdeckError: a folder is missing, empty or laid out differently.
     """
     prepare = splits.image_preparation(options, input_shapes)
-    calibration, evaluation = _listings(options)
+    calibration, evaluation = listings(Path(options.root), options.calibration)
     return splits.LoadedDataset(
         num_classes=len(evaluation.classes),
         calibration=ImageFileSplit(calibration.files, calibration.labels, prepare, seed),
         evaluation=ImageFileSplit(evaluation.files, evaluation.labels, prepare, seed),
+        class_names=evaluation.classes,
+        preprocessing=preprocessing.description(options, preprocessing.image_shape(input_shapes)),
     )
 
 
@@ -120,6 +122,11 @@ class ImageFileSplit:
         target = None if self._target is None else self._target(row)
         return splits.sample((pixels,), self._labels[row], self.digest(index), target)
 
+    def target(self, index: int) -> Any:
+        """`self[index].expected` without the image."""
+        row = splits.row_of(self._order, index)
+        return self._labels[row] if self._target is None else self._target(row)
+
     def digest(self, index: int) -> str:
         """SHA-256 of the file."""
         return data.file_digest(self._files[splits.row_of(self._order, index)])
@@ -129,45 +136,64 @@ class ImageFileSplit:
         return str(self._files[splits.row_of(self._order, index)])
 
 
-def _listings(options: Options) -> tuple[_Listing, _Listing]:
-    """The images of both splits, whose classes have to agree."""
-    root = Path(options.root)
-    evaluation = _list_images(root / "evaluation", flat_allowed=False)
-    folder = root / "calibration" if options.calibration is None else Path(options.calibration)
-    calibration = _list_images(folder, flat_allowed=True)
-    if calibration.classes and calibration.classes != evaluation.classes:
-        differing = sorted(set(calibration.classes) ^ set(evaluation.classes))
+def listings(
+    root: Path, calibration: str | None, *, suffixes: Sequence[str] = SUFFIXES, kind: str = "images"
+) -> tuple[Listing, Listing]:
+    """The files of `calibration/` (or another folder) and `evaluation/` below `root`, whose classes have to agree.
+
+    Raises:
+        LowerdeckError: a folder is missing, empty or laid out differently.
+    """
+    evaluation = list_files(root / "evaluation", flat_allowed=False, suffixes=suffixes, kind=kind)
+    folder = root / "calibration" if calibration is None else Path(calibration)
+    listed = list_files(folder, flat_allowed=True, suffixes=suffixes, kind=kind)
+    if listed.classes and listed.classes != evaluation.classes:
+        differing = sorted(set(listed.classes) ^ set(evaluation.classes))
         raise LowerdeckError(
             f"{folder} and {evaluation.folder} must have the same class folders; only in one of them: "
-            f"{_format_names(differing)}. Make them equal, or put the calibration images into one flat folder."
+            f"{_format_names(differing)}. Make them equal, or put the calibration {kind} into one flat folder."
         )
-    return calibration, evaluation
+    return listed, evaluation
 
 
-def _list_images(folder: Path, *, flat_allowed: bool) -> _Listing:
+def list_files(
+    folder: Path, *, flat_allowed: bool, suffixes: Sequence[str] = SUFFIXES, kind: str = "images"
+) -> Listing:
+    """The files of a folder with one folder per class, in the order of their paths.
+
+    Args:
+        folder: the folder
+        flat_allowed: whether it may contain files of no class instead
+        suffixes: those that are allowed
+        kind: what the files are, for messages
+
+    Raises:
+        LowerdeckError: the folder is missing, empty or laid out differently.
+    """
+    one = kind.removesuffix("s")
     if not folder.is_dir():
-        raise LowerdeckError(f"image folder {folder} does not exist; correct dataset.options, or put the images there")
+        raise LowerdeckError(f"{one} folder {folder} does not exist; correct dataset.options, or put the {kind} there")
     entries = sorted(entry for entry in folder.iterdir() if not _is_desktop_metadata(entry.name))
     classes = tuple(entry.name for entry in entries if entry.is_dir())
     loose = [entry for entry in entries if not entry.is_dir()]
     if loose and (classes or not flat_allowed):
         raise LowerdeckError(
             f"{folder} contains files next to or instead of class folders "
-            f"({_format_names(entry.name for entry in loose)}); put every image into a folder named after its class"
+            f"({_format_names(entry.name for entry in loose)}); put every {one} into a folder named after its class"
         )
     found = [(path, None) for path in loose] + [
         (path, label) for label, name in enumerate(classes) for path in _files_below(folder / name)
     ]
-    unsupported = [path.relative_to(folder).as_posix() for path, _ in found if path.suffix.lower() not in SUFFIXES]
+    unsupported = [path.relative_to(folder).as_posix() for path, _ in found if path.suffix.lower() not in suffixes]
     if unsupported:
         raise LowerdeckError(
-            f"{folder} contains {len(unsupported)} files that are not images ({_format_names(unsupported)}); allowed "
-            f"are {', '.join(SUFFIXES)}. Remove the others."
+            f"{folder} contains {len(unsupported)} files that are not {kind} ({_format_names(unsupported)}); allowed "
+            f"are {', '.join(suffixes)}. Remove the others."
         )
     empty = [name for label, name in enumerate(classes) if label not in {label for _, label in found}]
     if empty or not found:
-        raise LowerdeckError(f"no images in {folder}{f' for {_format_names(empty)}' if empty else ''}; put some there")
-    return _Listing(
+        raise LowerdeckError(f"no {kind} in {folder}{f' for {_format_names(empty)}' if empty else ''}; put some there")
+    return Listing(
         folder=folder,
         files=tuple(path for path, _ in found),
         labels=tuple(label for _, label in found),

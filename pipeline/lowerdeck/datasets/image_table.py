@@ -1,15 +1,14 @@
-"""Images listed in CSV files, one for each split, with what the outputs are compared with in columns.
+"""Images listed in CSV or parquet files, one for each split, with what the outputs are compared with in columns.
 
     image,label            image,mask                 image,x,y
     cats/001.jpg,cat       street/1.jpg,masks/1.png   faces/1.jpg,0.25,0.5
 
-Paths are relative to the folder of the CSV file. A mask is an image of one channel whose values are class indices.
+Paths are relative to the folder of the list. A mask is an image of one channel whose values are class indices.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.datasets import image_folder, preprocessing, splits
+from lowerdeck.datasets import image_folder, preprocessing, splits, tables
+from lowerdeck.datasets.faults import raise_faults
 from lowerdeck.fingerprints import data
-from lowerdeck.formats.regular_files import check_regular
-
-NUM_NAMED = 5
-"""Most faults of a file that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +26,11 @@ class Options(preprocessing.ImageOptions):
     """Keys of `dataset.options`."""
 
     calibration: str
-    """Path of the CSV file with calibration images."""
+    """Path of the CSV or parquet file with calibration images."""
     evaluation: str
-    """Path of the CSV file with evaluation images."""
+    """Path of the CSV or parquet file with evaluation images."""
     training: str | None = None
-    """Path of a CSV file with images for quantization-aware training; null to learn from the calibration images."""
+    """Path of a file with images for quantization-aware training; null to learn from the calibration images."""
     image: str = "image"
     """Column with the path of the image."""
     label: str | None = None
@@ -58,7 +53,7 @@ class Options(preprocessing.ImageOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """The rows of a CSV file."""
+    """The rows of a list."""
 
     images: tuple[Path, ...]
     labels: tuple[int | None, ...]
@@ -78,7 +73,7 @@ def target_kind(options: Options) -> str | None:
 
 
 def fingerprint(options: Options) -> str:
-    """SHA-256 over the CSV files, and over every image and mask that they name.
+    """SHA-256 over the lists, and over every image and mask that they name.
 
     Raises:
         LowerdeckError: a file is missing, or a row is wrong; the message lists all faults.
@@ -113,7 +108,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
             if table.values is not None:
                 return table.values[row]
             mask = preprocessing.decoded_image(table.masks[row])
-            return preprocessing.mask_pixels(mask, size, options.resize)
+            return preprocessing.mask_pixels(mask, size, options.resize, options.fit)
 
         has_target = table.values is not None or bool(table.masks)
         labels = table.labels
@@ -127,6 +122,8 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         calibration=loaded["calibration"],
         evaluation=loaded["evaluation"],
         training=loaded.get("training"),
+        class_names=tuple(options.classes),
+        preprocessing=preprocessing.description(options, preprocessing.image_shape(input_shapes)),
     )
 
 
@@ -136,68 +133,25 @@ def _paths(options: Options) -> dict[str, Path]:
 
 
 def _table(options: Options, path: Path) -> _Table:
-    rows = _rows(path, [options.image, *filter(None, (options.label, options.mask)), *options.values])
-    problems: list[str] = []
+    columns = [options.image, *filter(None, (options.label, options.mask)), *options.values]
+    rows, faults = tables.rows(path, columns), list[str]()
 
-    def file(row: int, column: str) -> Path:
-        found = path.parent / rows[row][column]
-        if not found.is_file():
-            problems.append(f"row {row + 2}: {column} is {rows[row][column]!r}, and there is no such file")
+    def files(column: str) -> tuple[Path, ...]:
+        found = tuple(path.parent / row[column] for row in rows)
+        faults.extend(
+            f"{tables.place(path, number)}: {column} is {row[column]!r}, and there is no such file"
+            for number, (row, file) in enumerate(zip(rows, found, strict=True))
+            if not file.is_file()
+        )
         return found
 
-    def number(row: int, column: str) -> float:
-        try:
-            value = float(rows[row][column])
-        except ValueError:
-            value = float("nan")
-        if not np.isfinite(value):
-            problems.append(f"row {row + 2}: {column} is {rows[row][column]!r}; it must be a finite number")
-        return value
-
-    indices = range(len(rows))
     table = _Table(
-        images=tuple(file(row, options.image) for row in indices),
-        labels=_labels(options, rows, problems),
-        masks=tuple(file(row, options.mask) for row in indices) if options.mask else (),
-        values=np.array([[number(row, name) for name in options.values] for row in indices], dtype=np.float32)
-        if options.values
-        else None,
+        images=files(options.image),
+        labels=tables.labels(path, rows, options.label, options.classes, faults)
+        if options.label
+        else (None,) * len(rows),
+        masks=files(options.mask) if options.mask else (),
+        values=tables.numbers(path, rows, options.values, faults).astype(np.float32) if options.values else None,
     )
-    if problems:
-        more = [f"and {len(problems) - NUM_NAMED} more"] if len(problems) > NUM_NAMED else []
-        raise LowerdeckError(f"{path} has {len(problems)} faults:\n  " + "\n  ".join(problems[:NUM_NAMED] + more))
+    raise_faults(path, faults)
     return table
-
-
-def _labels(options: Options, rows: Sequence[Mapping[str, str]], problems: list[str]) -> tuple[int | None, ...]:
-    """The classes of the rows; what is wrong is added to `problems`."""
-    if options.label is None:
-        return (None,) * len(rows)
-    known = f"one of {', '.join(options.classes)}" if options.classes else "a class index"
-    labels: list[int | None] = []
-    for row, fields in enumerate(rows):
-        text = fields[options.label]
-        if options.classes:
-            labels.append(options.classes.index(text) if text in options.classes else None)
-        else:
-            labels.append(int(text) if text.isdecimal() else None)
-        if labels[-1] is None:
-            problems.append(f"row {row + 2}: {options.label} is {text!r}; it must be {known}")
-    return tuple(labels)
-
-
-def _rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
-    try:
-        with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restval="")
-            rows: list[Mapping[str, str]] = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise LowerdeckError(f"{path} cannot be read as CSV: {error}; correct dataset.options") from error
-    if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
-        raise LowerdeckError(
-            f"{path} lacks the columns {', '.join(missing)} (dataset.options); it has: "
-            f"{', '.join(reader.fieldnames or ()) or 'none'}"
-        )
-    if not rows:
-        raise LowerdeckError(f"{path} lists no images")
-    return rows

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.datasets.placement import FITS, placed, placement
 from lowerdeck.formats.regular_files import check_regular
 
 if TYPE_CHECKING:
@@ -37,8 +38,12 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
         raise ValueError(f"std is {list(std)}; every value must be above 0 (1.0 leaves the samples as they are)")
 
 
-def check_resize(resize: int | None, interpolation: str) -> None:
-    """Raise ValueError for a size below 1 or above MAX_PIXELS, or an unknown interpolation."""
+def check_resize(resize: int | None, interpolation: str, fit: str = "crop") -> None:
+    """Raise ValueError for a size below 1 or above MAX_PIXELS, or an unknown interpolation or fit."""
+    if fit not in FITS:
+        raise ValueError(f"fit is {fit!r}; allowed are {', '.join(FITS)}")
+    if fit != "crop" and resize is not None:
+        raise ValueError(f"resize is {resize}, and fit: {fit} resizes to the model's input; set resize: null")
     if resize is not None and not 1 <= resize <= MAX_PIXELS:
         raise ValueError(
             f"resize is {resize}; it must be from 1 to {MAX_PIXELS:,} pixels, or null to resize to the model's input"
@@ -68,10 +73,17 @@ class ImageOptions(NormalisedOptions):
     """Pixels of the shorter side before the centre crop; null for the smallest image that covers the crop."""
     interpolation: str = "bilinear"
     """How to resize: nearest, bilinear, bicubic or lanczos."""
+    fit: str = "crop"
+    """`crop` cuts out the centre, `stretch` resizes both sides whatever the aspect ratio, `letterbox` keeps the whole
+    image and fills the rest with bars."""
+    fill: int = 0
+    """Value of the bars before normalization, 0 ... 255; YOLO's is 114."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_resize(self.resize, self.interpolation)
+        check_resize(self.resize, self.interpolation, self.fit)
+        if not 0 <= self.fill <= 255:
+            raise ValueError(f"fill is {self.fill}; it must be from 0 to 255")
 
 
 def image_shape(input_shapes: Sequence[Sequence[int]]) -> tuple[int, int, int]:
@@ -100,6 +112,30 @@ def check(options: ImageOptions | NormalisedOptions, input_shapes: Sequence[Sequ
     check_channels(options.mean, shape[0])
     if isinstance(options, ImageOptions):
         check_crop(options.resize, shape)
+
+
+def description(options: ImageOptions | NormalisedOptions, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """What firmware has to do with an image before it is the model's input, as plain values.
+
+    Args:
+        options: How the images are prepared.
+        shape: (channels, height, width) of the input.
+    """
+    channels, height, width = shape
+    found: dict[str, Any] = {
+        "kind": "image",
+        "channels": "grey" if channels == 1 else "RGB",
+        "height": height,
+        "width": width,
+        "layout": "channels, rows, columns",
+        "scale": PIXEL_SCALE,
+        "mean": list(options.mean),
+        "std": list(options.std),
+    }
+    if isinstance(options, ImageOptions):
+        names = ("fit", "resize", "interpolation", "fill")
+        found |= {name: getattr(options, name) for name in names if name != "fill" or options.fit == "letterbox"}
+    return found
 
 
 def shapes_without_batch(input_shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -177,32 +213,44 @@ def decoded_image(path: Path) -> Image.Image:
 
 
 def image_pixels(
-    image: Image.Image, shape: tuple[int, int, int], resize: int | None, interpolation: str
+    image: Image.Image,
+    shape: tuple[int, int, int],
+    resize: int | None,
+    interpolation: str,
+    fit: str = "crop",
+    fill: int = 0,
 ) -> npt.NDArray[np.uint8]:
-    """Resize an image's shorter side, crop its centre and bring it to 1 or 3 channels.
+    """Resize an image, crop its centre or fill it up, and bring it to 1 or 3 channels.
 
     Args:
         image: any mode and size
         shape: (channels, height, width) of the result
         resize: pixels of the shorter side before the crop; None takes the smallest image that covers the crop
         interpolation: one of INTERPOLATIONS
+        fit: one of placement.FITS
+        fill: value of the bars of a letterbox
 
     Returns:
         uint8 [channels x height x width]
     """
     channels, height, width = shape
-    image = _cropped(image.convert("L" if channels == 1 else "RGB"), (height, width), resize, interpolation)
+    where = placement(image.size, (height, width), resize, fit)
+    image = placed(image.convert("L" if channels == 1 else "RGB"), where, interpolation, fill)
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[np.newaxis] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def mask_pixels(image: Image.Image, size: tuple[int, int], resize: int | None) -> npt.NDArray[np.int64]:
-    """The class of each pixel of a mask, resized and cropped as `image_pixels` does its image, to the nearest pixel.
+def mask_pixels(
+    image: Image.Image, size: tuple[int, int], resize: int | None, fit: str = "crop", fill: int = 255
+) -> npt.NDArray[np.int64]:
+    """The class of each pixel of a mask, placed as `image_pixels` does its image, to the nearest pixel.
 
     Args:
         image: one channel of class indices: palette, grey or 16-bit grey
         size: (height, width) of the result
         resize: as for the image
+        fit: as for the image
+        fill: class of the bars of a letterbox
 
     Returns:
         int64 [height x width]
@@ -217,21 +265,7 @@ def mask_pixels(image: Image.Image, size: tuple[int, int], resize: int | None) -
         )
     if image.mode == "1":
         image = image.point(lambda value: min(value, 1), "L")
-    return np.asarray(_cropped(image, size, resize, "nearest")).astype(np.int64)
-
-
-def _cropped(image: Image.Image, size: tuple[int, int], resize: int | None, interpolation: str) -> Image.Image:
-    """The centre of an image whose shorter side was resized."""
-    from PIL import Image
-
-    height, width = size
-    shorter = min(image.width, image.height)
-    scale = resize / shorter if resize is not None else max(width / image.width, height / image.height)
-    resized = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
-    if resized != image.size:
-        image = image.resize(resized, Image.Resampling[interpolation.upper()])
-    left, top = (resized[0] - width) // 2, (resized[1] - height) // 2
-    return image.crop((left, top, left + width, top + height))
+    return np.asarray(placed(image, placement(image.size, size, resize, fit), "nearest", fill)).astype(np.int64)
 
 
 def check_crop(resize: int | None, shape: tuple[int, int, int]) -> None:

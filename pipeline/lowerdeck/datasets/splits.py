@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +30,8 @@ class LoadedDataset:
     evaluation: Split
     training: Split | None = None
     structural: bool = False
+    class_names: tuple[str, ...] = ()
+    preprocessing: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +60,18 @@ class ArraySplit:
         row = row_of(self.order, index)
         inputs = self.prepare(tuple(array[row : row + 1] for array in self.stored))
         label = None if self.labels is None else int(self.labels[row])
-        target: Any = None if self.targets is None else np.array(self.targets[row])
+        return sample(inputs, label, self.digest(index), self._target(row))
+
+    def target(self, index: int) -> Any:
+        """`self[index].expected` without the inputs."""
+        row = row_of(self.order, index)
+        found = self._target(row)
+        return int(self.labels[row]) if found is None and self.labels is not None else found
+
+    def _target(self, row: int) -> Any:
         if self.groups is not None:
-            target = {"label": label, "group": int(self.groups[row])}
-        return sample(inputs, label, self.digest(index), target)
+            return {"label": None if self.labels is None else int(self.labels[row]), "group": int(self.groups[row])}
+        return None if self.targets is None else np.array(self.targets[row])
 
     def digest(self, index: int) -> str:
         """SHA-256 of the sample's bytes as stored."""
@@ -84,13 +94,16 @@ def image_preparation(options: preprocessing.ImageOptions, input_shapes: Sequenc
     preprocessing.check_crop(options.resize, shape)
 
     def prepare(image: Image.Image) -> npt.NDArray[np.float32]:
-        pixels = preprocessing.image_pixels(image, shape, options.resize, options.interpolation)
+        how = options.resize, options.interpolation, options.fit, options.fill
+        pixels = preprocessing.image_pixels(image, shape, *how)
         return preprocessing.normalised(pixels[np.newaxis], preprocessing.PIXEL_SCALE, options.mean, options.std)
 
     return prepare
 
 
-def sample(inputs: Arrays, label: int | None, digest: str, target: Any = None) -> Sample:
+def sample(
+    inputs: Arrays, label: int | None, digest: str, target: Any = None, following: Sequence[Arrays] = ()
+) -> Sample:
     """A Sample whose tensors own their memory.
 
     Args:
@@ -98,12 +111,12 @@ def sample(inputs: Arrays, label: int | None, digest: str, target: Any = None) -
         label: class index or None
         digest: SHA-256 of the stored sample
         target: what outputs are compared with where it is no class index
+        following: the inputs of further calls of a stream
     """
     import torch  # not at the top of the module: fingerprints must not import it
 
-    return Sample(
-        inputs=tuple(torch.from_numpy(np.array(array)) for array in inputs), label=label, digest=digest, target=target
-    )
+    first, *others = (tuple(torch.from_numpy(np.array(array)) for array in call) for call in (inputs, *following))
+    return Sample(inputs=first, label=label, digest=digest, target=target, following=tuple(others))
 
 
 def row_of(order: Sequence[int], index: int) -> int:

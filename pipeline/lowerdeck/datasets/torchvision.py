@@ -129,11 +129,19 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
     entry = _entry(options.name)
     prepare = splits.image_preparation(options, input_shapes)
     _ensure_present(options, entry)
+    opened = [_open(options, arguments) for arguments in entry.arguments]
     calibration, evaluation = (
-        TorchvisionSplit(_open(options, arguments), entry, prepare, seed, f"{options.name} {name}")
-        for name, arguments in zip(("calibration", "evaluation"), entry.arguments, strict=True)
+        TorchvisionSplit(stored, entry, prepare, seed, f"{options.name} {name}")
+        for name, stored in zip(("calibration", "evaluation"), opened, strict=True)
     )
-    return splits.LoadedDataset(num_classes=entry.num_classes, calibration=calibration, evaluation=evaluation)
+    names = getattr(opened[1], "classes", ())
+    return splits.LoadedDataset(
+        num_classes=entry.num_classes,
+        calibration=calibration,
+        evaluation=evaluation,
+        class_names=tuple(map(str, names)) if len(names) == entry.num_classes else (),
+        preprocessing=preprocessing.description(options, preprocessing.image_shape(input_shapes)),
+    )
 
 
 class TorchvisionSplit:

@@ -13,10 +13,11 @@ import importlib.metadata
 import re
 import shutil
 import subprocess
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from lowerdeck.contracts.devices import (
@@ -26,22 +27,19 @@ from lowerdeck.contracts.devices import (
     Execution,
     Job,
     Missing,
-    OutputSpec,
     Provenance,
 )
 from lowerdeck.contracts.runtime_images import RuntimeImage
-from lowerdeck.devices import images
+from lowerdeck.devices import arm_runner, images
 from lowerdeck.devices.gdb import GdbStub
 from lowerdeck.devices.processes import kill_group
+from lowerdeck.devices.tensors import split_outputs
 from lowerdeck.fingerprints.digests import file_digest
-from lowerdeck.formats.elf import symbol_addresses
+from lowerdeck.formats.pte import Method, read_pte
 
 PACKAGE = "mlia-ethos-u"
 INSTALL = f"pip install --no-deps {PACKAGE}==0.1.0, which needs none of its dependencies; or lowerdeck[emulator]"
 _IMAGE = "inference_runner-sse-300-26.03.0-executorch-ethos-U55-Default-noTA/mlek_inference_runner.axf"
-_NPU_INIT, _EXIT, _FAULT = "arm_ethosu_npu_init", "_exit", "HardFault_Handler"
-_RETURN_0 = bytes.fromhex("00207047")
-"""Thumb code: movs r0, #0; bx lr."""
 _PROGRAM, _INPUTS, _OUTPUTS = 0x90000000, 0x92000000, 0x93000000
 MAX_PROGRAM_BYTES = _INPUTS - _PROGRAM
 _ROOM = 0x01000000
@@ -53,7 +51,7 @@ _METRICS = {
     "temporary_peak_bytes": r"Temp memory: Used: \d+; Peak: (\d+);",
 }
 """DeviceMetric -> where the firmware's log has it; the last line counts, because peaks grow."""
-NOTE = f"the firmware's {_NPU_INIT} was made to return 0, because QEMU has no NPU"
+NOTE = f"the firmware's {arm_runner.NPU_INIT} was made to return 0, because QEMU has no NPU"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ def describe(options: Options) -> DeviceDescription:
     return DeviceDescription(
         title="Arm's ExecuTorch firmware on QEMU's mps3-an547 (Cortex-M55, no NPU)",
         provenance=Provenance.EMULATED,
-        gives=("memory",),
+        gives=("memory", "instructions", "intermediates"),
         image=lambda: runtime_image(options),
         delegates=(),
         missing=tuple(missing),
@@ -101,41 +99,42 @@ def runtime_image(options: Options) -> RuntimeImage:
 def execute(options: Options, job: Job) -> Execution:
     """Execute the job; every sample is executed by a machine that was just switched on.
 
+    The first sample is executed once more where instructions are to be counted: counting makes the emulator slower.
+
     Raises:
         DeviceError: a part is missing, or the firmware did not return outputs.
     """
     if lacking := describe(options).missing:
         raise DeviceError("; ".join(f"{part.what} is missing: {part.how}" for part in lacking))
-    image = firmware(options)
-    assert image is not None
-    deadline, outputs, logs = time.monotonic() + job.timeout_s, [], []
-    for number, sample in enumerate(job.samples):
-        folder = job.workdir / f"sample_{number}"
-        folder.mkdir()
-        raw, log = _boot(
-            options.qemu, image, job.program, b"".join(tensor.content for tensor in sample), folder, deadline
-        )
-        outputs.append(_tensors(raw, job.outputs, log))
+    machine, logs, outputs = _Machine(options, job), list[str](), []
+    for sample in job.samples:
+        raw, log, _ = machine.boot(sample)
+        outputs.append(split_outputs(raw, job.outputs, "the firmware", log))
         logs.append(log)
-        shutil.rmtree(folder)
     metrics = {
         name: float(max(int(found[-1]) for log in logs if (found := re.findall(pattern, log))))
         for name, pattern in _METRICS.items()
         if any(re.search(pattern, log) for log in logs)
     }
-    return Execution(outputs=outputs, metrics=metrics, log=logs[-1] if logs else "", notes=(NOTE,))
+    counted = None
+    if job.samples and (job.profile or job.intermediates):
+        raw, log, counted = machine.boot(job.samples[0], observed=_method_of(job.program))
+        if split_outputs(raw, job.outputs, "the firmware", log) != outputs[0]:
+            raise DeviceError("the firmware computed something else while its instructions were counted", log)
+        assert counted is not None
+        metrics["instructions"] = float(counted.instructions)
+    return Execution(
+        outputs=outputs,
+        metrics=metrics,
+        operator_instructions=counted.by_instruction if counted else {},
+        intermediates=counted.tensors if counted else {},
+        log=logs[-1] if logs else "",
+        notes=(NOTE,),
+    )
 
 
-@cache
-def _addresses(image: Path) -> dict[str, int]:
-    names = (_NPU_INIT, _EXIT, _FAULT)
-    try:
-        found = symbol_addresses(image.read_bytes(), names)
-    except ValueError as error:
-        raise DeviceError(f"{image} is no firmware: {error}") from error
-    if lacking := [name for name in names if name not in found]:
-        raise DeviceError(f"{image} lacks {', '.join(lacking)}; use the inference runner of {PACKAGE}")
-    return found
+def _method_of(program: Path) -> Method:
+    return next(method for method in read_pte(program.read_bytes()) if method.name == "forward")
 
 
 def firmware(options: Options) -> Path | None:
@@ -151,44 +150,72 @@ def firmware(options: Options) -> Path | None:
     return None
 
 
-def _boot(qemu: str, image: Path, program: Path, inputs: bytes, folder: Path, deadline: float) -> tuple[bytes, str]:
-    """Outputs and log of one execution."""
-    if len(inputs) > _ROOM:
-        raise DeviceError(f"the firmware has room for {_ROOM:,} bytes of inputs; the sample has {len(inputs):,}")
-    (folder / "inputs.bin").write_bytes(inputs)
-    serial, stub = folder / "serial.log", folder / "gdb"
-    command = [
-        *(qemu, "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-semihosting", "-S"),
-        *("-serial", f"file:{_escaped(serial)}", "-kernel", str(image)),
-        *("-chardev", f"socket,id=gdb,path={_escaped(stub)},server=on,wait=off", "-gdb", "chardev:gdb"),
-        *("-device", f"loader,file={_escaped(program)},addr={_PROGRAM:#x},force-raw=on"),
-        *("-device", f"loader,file={_escaped(folder / 'inputs.bin')},addr={_INPUTS:#x},force-raw=on"),
-    ]
-    with (folder / "qemu.log").open("wb") as errors:
-        emulator = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True
-        )
-    try:
-        connection = GdbStub(stub, deadline, lambda: emulator.poll() is None)
-        addresses = _addresses(image)
-        connection.write(addresses[_NPU_INIT], _RETURN_0)
-        for name in (_EXIT, _FAULT):
-            connection.set_breakpoint(addresses[name])
-        stopped = connection.resume()
-        log = _log(serial)
-        if stopped == addresses[_FAULT]:
-            raise DeviceError(f"the firmware crashed (HardFault){_ending(log)}", log)
-        copied = re.search(rf"output tensor/s worth (\d+) bytes copied to {_OUTPUTS:#x}", log)
-        if copied is None or int(copied[1]) > _ROOM:
-            raise DeviceError(f"the firmware ended without outputs{_ending(log)}", log)
-        return connection.read(_OUTPUTS, int(copied[1])), log
-    except DeviceError as error:
-        if error.log:
-            raise
-        log = _log(serial) + _log(folder / "qemu.log")
-        raise DeviceError(f"{error}{_ending(log)}", log) from error
-    finally:
-        kill_group(emulator)
+class _Machine:
+    """Executions of one program, each by a machine that was just switched on."""
+
+    def __init__(self, options: Options, job: Job) -> None:
+        image = firmware(options)
+        assert image is not None
+        self._qemu, self._image, self._job = options.qemu, image, job
+        self._deadline = time.monotonic() + job.timeout_s
+
+    def boot(
+        self, sample: Sequence[DeviceTensor], observed: Method | None = None
+    ) -> tuple[bytes, str, arm_runner.Observed | None]:
+        """Outputs and log of one execution, and what was seen of it where a method is to be observed."""
+        inputs = b"".join(tensor.content for tensor in sample)
+        if len(inputs) > _ROOM:
+            raise DeviceError(f"the firmware has room for {_ROOM:,} bytes of inputs; the sample has {len(inputs):,}")
+        with tempfile.TemporaryDirectory(dir=self._job.workdir) as name:
+            folder = Path(name)
+            (folder / "inputs.bin").write_bytes(inputs)
+            with (folder / "qemu.log").open("wb") as errors:
+                emulator = subprocess.Popen(
+                    self._command(folder, is_counting=observed is not None),
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            try:
+                return self._run(emulator, folder, observed)
+            finally:
+                kill_group(emulator)
+
+    def _command(self, folder: Path, *, is_counting: bool) -> list[str]:
+        serial, stub = folder / "serial.log", folder / "gdb"
+        # Recorded, not only counted: the monitor tells the count of a recording alone. It takes some 40 kB.
+        counting = ["-icount", f"shift=0,sleep=off,rr=record,rrfile={_escaped(folder / 'record')}"]
+        return [
+            *(self._qemu, "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-semihosting", "-S"),
+            *("-serial", f"file:{_escaped(serial)}", "-kernel", str(self._image)),
+            *("-chardev", f"socket,id=gdb,path={_escaped(stub)},server=on,wait=off", "-gdb", "chardev:gdb"),
+            *("-device", f"loader,file={_escaped(self._job.program)},addr={_PROGRAM:#x},force-raw=on"),
+            *("-device", f"loader,file={_escaped(folder / 'inputs.bin')},addr={_INPUTS:#x},force-raw=on"),
+            *(counting if is_counting else ()),
+        ]
+
+    def _run(
+        self, emulator: subprocess.Popen[bytes], folder: Path, observed: Method | None
+    ) -> tuple[bytes, str, arm_runner.Observed | None]:
+        serial, seen = folder / "serial.log", None
+        try:
+            stub = GdbStub(folder / "gdb", self._deadline, lambda: emulator.poll() is None)
+            with closing(stub):
+                if observed is None:
+                    arm_runner.run_to_end(stub, self._image)
+                else:
+                    seen = arm_runner.observe(stub, self._image, observed, tensors=self._job.intermediates)
+                log = _log(serial)
+                copied = re.search(rf"output tensor/s worth (\d+) bytes copied to {_OUTPUTS:#x}", log)
+                if copied is None or int(copied[1]) > _ROOM:
+                    raise DeviceError(f"the firmware ended without outputs{_ending(log)}", log)
+                return stub.read(_OUTPUTS, int(copied[1])), log, seen
+        except DeviceError as error:
+            if error.log:
+                raise
+            log = _log(serial) + _log(folder / "qemu.log")
+            raise DeviceError(f"{error}{_ending(log)}", log) from error
 
 
 def _escaped(path: Path) -> str:
@@ -204,16 +231,3 @@ def _ending(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     lines = [line for line in lines if "E [ExecuTorch" in line or line.startswith("ERROR")] or lines[-6:]
     return "; its log ends with:\n  " + "\n  ".join(lines) if lines else ""
-
-
-def _tensors(raw: bytes, outputs: tuple[OutputSpec, ...], log: str) -> list[DeviceTensor]:
-    """The outputs, which the firmware writes one after the other."""
-    sizes = [output.size_bytes for output in outputs]
-    if sum(sizes) != len(raw):
-        raise DeviceError(f"the firmware returned {len(raw):,} bytes, the program's outputs have {sum(sizes):,}", log)
-    tensors, place = [], 0
-    for output, size in zip(outputs, sizes, strict=True):
-        content = raw[place : place + size]
-        tensors.append(DeviceTensor(dtype=output.dtype, shape=output.shape, content=content))
-        place += size
-    return tensors

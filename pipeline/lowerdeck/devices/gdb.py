@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from lowerdeck.contracts.devices import DeviceError
 
+LINK_REGISTER, _PROGRAM_COUNTER = 14, 15
+_TOO_LATE = "the emulator did not finish within `device.timeout_s`"
 _CHUNK_BYTES = 1024
 """Bytes of memory per packet; QEMU's packets hold 4096 characters."""
 
@@ -72,7 +75,22 @@ class GdbStub:
     def resume(self) -> int:
         """Execute until a breakpoint; returns its address, which is that of the next instruction."""
         self._ask("c")
-        return int.from_bytes(bytes.fromhex(self._ask("pf")), "little")
+        return self.registers()[_PROGRAM_COUNTER]
+
+    def registers(self) -> tuple[int, ...]:
+        """The core registers r0 to r15; r14 is the link register, r15 the address of the next instruction."""
+        answer = self._ask("g")
+        if len(answer) < 8 * 16:
+            raise DeviceError(f"the emulator does not tell its registers: {answer[:40]!r}")
+        return struct.unpack("<16I", bytes.fromhex(answer[: 8 * 16]))
+
+    def monitor(self, command: str) -> str:
+        """The answer of QEMU's monitor."""
+        answer, text = self._ask(f"qRcmd,{command.encode().hex()}"), b""
+        while answer.startswith("O") and answer != "OK":
+            text += bytes.fromhex(answer[1:])
+            answer = self._answer()
+        return text.decode(errors="replace")
 
     def _expect_ok(self, command: str) -> None:
         if (answer := self._ask(command)) != "OK":
@@ -83,10 +101,19 @@ class GdbStub:
         try:
             self._socket.settimeout(self._left())
             self._socket.sendall(b"$" + packet + b"#%02x" % (sum(packet) % 256))
+        except TimeoutError:
+            raise DeviceError(_TOO_LATE) from None
+        except ConnectionError as error:
+            raise DeviceError(f"the emulator ended: {error}") from error
+        return self._answer()
+
+    def _answer(self) -> str:
+        """The next packet, acknowledged."""
+        try:
             answer = self._packet()
             self._socket.sendall(b"+")
         except TimeoutError:
-            raise DeviceError("the emulator did not finish within `device.timeout_s`") from None
+            raise DeviceError(_TOO_LATE) from None
         except ConnectionError as error:
             raise DeviceError(f"the emulator ended: {error}") from error
         return answer.decode("ascii", "replace")

@@ -1,22 +1,26 @@
-"""A Linux board by ssh with ExecuTorch's wheel in its Python: Raspberry Pi, i.MX 8 and 93, a server.
+"""A Linux board by ssh: Raspberry Pi, i.MX 8 and 93, a server.
 
-One connection carries everything: the runner's source, the program and the inputs go in, outputs, times and the ETDump
-come out. Nothing is installed on the board or left there.
+One connection carries everything: the program and all samples go in, outputs, times and the ETDump come out. The board
+executes them with ExecuTorch's wheel in its Python, whose script travels with the request and leaves nothing behind, or
+with a compiled runner, which is sent once and kept in the board's ~/.cache/lowerdeck.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lowerdeck.contracts.devices import DeviceDescription, DeviceError, Execution, Job, Missing, Provenance
-from lowerdeck.devices import wheel
+from lowerdeck.devices import native, wheel
 from lowerdeck.devices.processes import converse
 
 _UNREACHABLE = "ended with status 255"
 """ssh's own failure, as `converse` states it; other statuses are those of the command on the board."""
+_NOT_THERE = 97
+"""Status of the command that starts a compiled runner, where the board does not have it yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,12 @@ class Options:
     """Private key; null for those that ssh tries by itself. Passwords are not asked for."""
     python: str = "python3"
     """Python on the board that has ExecuTorch, e.g. `venv/bin/python`."""
+    runner: str | None = None
+    """Folder on this machine with a compiled runner, as `lowerdeck devices runner` makes it; null for Python."""
+    launcher: list[str] = field(default_factory=list)
+    """Command on the board that starts Python or the runner, e.g. [taskset, -c, "4"]."""
+    emulated: bool = False
+    """Whether the board, or its launcher, is an emulator: its outputs are real, its time is not."""
     num_threads: int = 1
     """Threads of the runtime, which XNNPACK's kernels share."""
     ssh: str = "ssh"
@@ -53,31 +63,69 @@ class Options:
 
 def describe(options: Options) -> DeviceDescription:
     """The board, without connecting to it: what its runtime offers is unknown until it refuses a program."""
-    missing = () if shutil.which(options.ssh) else (Missing(what=options.ssh, how="apt-get install openssh-client"),)
+    missing = []
+    if not shutil.which(options.ssh):
+        missing.append(Missing(what=options.ssh, how="apt-get install openssh-client"))
+    if options.runner is not None and not (Path(options.runner).expanduser() / native.RUNNER).is_file():
+        missing.append(Missing(what=f"the runner in {options.runner}", how="lowerdeck devices runner --help"))
+    what = "ExecuTorch's wheel" if options.runner is None else "a compiled runner"
     return DeviceDescription(
-        title=f"ExecuTorch's wheel on {_destination(options)} by ssh",
-        provenance=Provenance.MEASURED,
-        gives=("latency", "profile", "memory"),
+        title=f"{what} on {_destination(options)} by ssh",
+        provenance=Provenance.EMULATED if options.emulated else Provenance.MEASURED,
+        gives=(
+            "memory",
+            *(() if options.emulated else ("latency", "profile")),
+            *(("intermediates",) if options.runner is None else ()),
+        ),
         lock=f"linux_ssh {options.host}:{options.port}",
-        missing=missing,
+        missing=tuple(missing),
     )
 
 
 def execute(options: Options, job: Job) -> Execution:
-    """Execute the job over one connection.
+    """Execute the job over one connection; a compiled runner that the board does not have yet is sent before.
 
     Raises:
         DeviceError: the board cannot be reached, lacks ExecuTorch, or its runner failed.
     """
-    source, what = wheel.RUNNER.read_bytes(), f"the board {_destination(options)}"
-    start = f"import sys; exec(compile(sys.stdin.buffer.read({len(source)}), 'wheel_runner.py', 'exec'))"
-    command = [*_connection(options), shlex.join([options.python, "-c", start])]
+    what = f"the board {_destination(options)}"
     try:
-        request = source + wheel.request(job, options.num_threads)
-        answer, log = converse(command, request, timeout_s=job.timeout_s, what=what)
+        if options.runner is None:
+            answer, log = _by_python(options, job, what)
+        else:
+            answer, log = _by_runner(options, job, what, Path(options.runner).expanduser())
     except DeviceError as error:
         raise DeviceError(f"{error}{_hint(str(error), options)}", error.log) from error
-    return wheel.execution(answer, log, what)
+    executed = wheel.execution(answer, log, what)
+    notes = (*executed.notes, f"started by {shlex.join(options.launcher)}") if options.launcher else executed.notes
+    return dataclasses.replace(executed, notes=notes)
+
+
+def _by_python(options: Options, job: Job, what: str) -> tuple[bytes, str]:
+    source = wheel.RUNNER.read_bytes()
+    start = f"import sys; exec(compile(sys.stdin.buffer.read({len(source)}), 'wheel_runner.py', 'exec'))"
+    command = [*_connection(options), shlex.join([*options.launcher, options.python, "-c", start])]
+    return converse(command, source + wheel.request(job, options.num_threads), timeout_s=job.timeout_s, what=what)
+
+
+def _by_runner(options: Options, job: Job, what: str, runner: Path) -> tuple[bytes, str]:
+    name, packed = native.archive(runner)
+    folder, launcher = f"$HOME/.cache/lowerdeck/{name}", shlex.join(options.launcher)
+    # LD_LIBRARY_PATH for launchers that ignore the runner's own search path.
+    run = f"[ -x {folder}/runner ] || exit {_NOT_THERE}; LD_LIBRARY_PATH={folder} exec {launcher} {folder}/runner"
+    # Moved into place as a whole, so that an interrupted copy is never executed.
+    send = (
+        f"umask 077; mkdir -p {folder}.$$ && tar xf - -C {folder}.$$ && mv {folder}.$$ {folder} || "
+        f"{{ status=$?; rm -rf {folder}.$$; exit $status; }}"
+    )
+    request = native.request(job, options.num_threads)
+    try:
+        return converse([*_connection(options), run], request, timeout_s=job.timeout_s, what=what)
+    except DeviceError as error:
+        if f"ended with status {_NOT_THERE}" not in str(error):
+            raise
+    converse([*_connection(options), send], packed, timeout_s=job.timeout_s, what=what)
+    return converse([*_connection(options), run], request, timeout_s=job.timeout_s, what=what)
 
 
 def _connection(options: Options) -> list[str]:
@@ -98,6 +146,11 @@ def _destination(options: Options) -> str:
 def _hint(message: str, options: Options) -> str:
     if _UNREACHABLE in message:
         return f"\nTry `{shlex.join([*_connection(options), 'true'])}`"
-    if "ModuleNotFoundError" in message or "not found" in message:
-        return "\nThe board needs Python 3.11 with `pip install executorch==1.5.1`; name it in `device.options.python`"
+    if "ModuleNotFoundError" in message or (options.runner is None and "not found" in message):
+        return (
+            "\nThe board needs Python 3.11 with `pip install executorch==1.5.1`, named in `device.options.python`, or "
+            "a compiled runner (lowerdeck devices runner --help)"
+        )
+    if "GLIBC" in message:
+        return "\nThe board's C library is older than the compiler's: compile the runner with the board's toolchain"
     return ""

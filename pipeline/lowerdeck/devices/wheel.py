@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.devices import DeviceError, DeviceTensor, Execution, Job
+from lowerdeck.formats.etdump import read_intermediates
+from lowerdeck.formats.pte import DelegateCall, KernelCall, read_pte
+from lowerdeck.formats.pte_requirements import argument_tensors
 
 RUNNER = Path(__file__).with_name("wheel_runner.py").resolve()
 _MAX_HEAD_BYTES = 1 << 26
+_ALIGNMENT_BYTES = 64
+"""Of tensors in the runtime's debug buffer."""
 
 
 def request(job: Job, num_threads: int) -> bytes:
@@ -23,6 +28,7 @@ def request(job: Job, num_threads: int) -> bytes:
         "profile": job.profile,
         "keeps_state": job.keeps_state,
         "num_threads": num_threads,
+        "debug_buffer_bytes": _debug_buffer_bytes(program) if job.intermediates else 0,
     }
     inputs = b"".join(tensor.content for sample in job.samples for tensor in sample)
     return json.dumps(head).encode() + b"\n" + program + inputs
@@ -45,8 +51,9 @@ def execution(answer: bytes, log: str, what: str) -> Execution:
             raise ValueError("there is no first line")
         head = json.loads(line)
         sizes = [output["bytes"] for sample in head["outputs"] for output in sample]
-        if len(content) != sum(sizes) + head["etdump_bytes"] or min([0, *sizes]) < 0:
-            raise ValueError(f"{len(content)} bytes follow where {sum(sizes) + head['etdump_bytes']} are announced")
+        parts = [head["etdump_bytes"], *head.get("intermediates_bytes", (0, 0))]
+        if len(content) != sum(sizes) + sum(parts) or min([*parts, *sizes]) < 0:
+            raise ValueError(f"{len(content)} bytes follow where {sum(sizes) + sum(parts)} are announced")
         outputs, place = [], 0
         for sample in head["outputs"]:
             tensors = []
@@ -59,16 +66,27 @@ def execution(answer: bytes, log: str, what: str) -> Execution:
                 )
                 place = end
             outputs.append(tensors)
+        etdump, logged, buffer = content[place:][: parts[0]], content[-parts[1] - parts[2] :], content[-parts[2] :]
         return Execution(
             outputs=outputs,
             latencies_ms=[float(nanoseconds) / 1e6 for nanoseconds in head["latencies_ns"]],
             metrics={str(name): float(value) for name, value in head["metrics"].items()},
-            etdump=content[place:] or None,
+            etdump=etdump or None,
+            intermediates=read_intermediates(logged[: parts[1]], buffer) if parts[1] else {},
+            program_sha256=str(head["program_sha256"]),
             log=log,
             notes=(f"executed by {head['runtime']}",),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeviceError(f"{what} answered something else than outputs: {error}", log) from error
+
+
+def _debug_buffer_bytes(program: bytes) -> int:
+    """Room for all tensors that all calls of the program use, each aligned."""
+    method = next(method for method in read_pte(program) if method.name == "forward")
+    calls = [call for chain in method.chains for call in chain if isinstance(call, (KernelCall, DelegateCall))]
+    tensors = [spec for call in calls for _, spec in argument_tensors(method, call.args)]
+    return sum(spec.size_bytes + _ALIGNMENT_BYTES for spec in tensors) + _ALIGNMENT_BYTES
 
 
 def _described(tensor: DeviceTensor) -> dict[str, Any]:

@@ -7,6 +7,7 @@ all samples, then the ETDump. devices/wheel.py writes the one and reads the othe
 The exit code is 0 on success and 1, with a message on standard error, where the runtime reports an error.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -60,16 +61,21 @@ def _execute(described: dict[str, Any], data: bytes, request: BinaryIO, answer: 
             module.run_method("forward", first, clone_outputs=True)
             latencies_ns.append(time.perf_counter_ns() - start)
     etdump = _profile(load, data, tuple(samples[0]), described) if samples and described["profile"] else b""
+    logged = b"", b""
+    if samples and described["debug_buffer_bytes"]:
+        logged = _intermediates(load, data, tuple(samples[0]), described["debug_buffer_bytes"])
     contents = [[_content(tensor) for tensor in sample] for sample in outputs]
     head = {
         "outputs": [[_described(tensor) for tensor in sample] for sample in outputs],
         "latencies_ns": latencies_ns,
         "metrics": metrics,
+        "program_sha256": hashlib.sha256(data).hexdigest(),
         "runtime": f"executorch {importlib.metadata.version('executorch')}, {platform.machine()}",
         "etdump_bytes": len(etdump),
+        "intermediates_bytes": [len(part) for part in logged],
     }
     answer.write(json.dumps(head).encode() + b"\n")
-    answer.write(b"".join(content for sample in contents for content in sample) + etdump)
+    answer.write(b"".join(content for sample in contents for content in sample) + etdump + b"".join(logged))
     answer.close()
 
 
@@ -88,6 +94,19 @@ def _profile(load: Any, data: bytes, inputs: tuple[Any, ...], described: dict[st
         path = Path(folder, "profile.etdp")
         module.write_etdump_result_to_file(str(path))
         return path.read_bytes()
+
+
+def _intermediates(load: Any, data: bytes, inputs: tuple[Any, ...], buffer_bytes: int) -> tuple[bytes, bytes]:
+    """ETDump of one execution with all tensors that operators use, and the buffer that it refers to."""
+    import tempfile
+    from pathlib import Path
+
+    module = load(data, enable_etdump=True, debug_buffer_size=buffer_bytes)
+    module.run_method("forward", inputs, clone_outputs=True)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = Path(folder, "tensors.etdp"), Path(folder, "tensors.bin")
+        module.write_etdump_result_to_file(*map(str, paths))
+        return paths[0].read_bytes(), paths[1].read_bytes()
 
 
 def _tensor(spec: dict[str, Any], content: bytes) -> Any:

@@ -5,6 +5,8 @@ Per sample and program remain the few numbers of the task's record, and those of
 
 from __future__ import annotations
 
+import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,8 @@ from lowerdeck.contracts.tasks import Task
 from lowerdeck.evaluation import fidelity
 
 Array = npt.NDArray[Any]
+MAPPED_BYTES = 64 * 2**20
+"""Arrays from this size on live in a temporary file without a name, below TMPDIR, and not in memory."""
 Records = Mapping[str, Array]
 """Name -> the records of all samples, [n x ...]."""
 
@@ -31,8 +35,8 @@ class ChosenTask:
 
     @property
     def needs_inputs(self) -> bool:
-        """Whether the task looks at the inputs, too."""
-        return bool(getattr(self.task, "NEEDS_INPUTS", False))
+        """Whether the task looks at the inputs, too, or draws on them."""
+        return bool(getattr(self.task, "NEEDS_INPUTS", False)) or hasattr(self.task, "overlay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +122,18 @@ class RecordsBuilder:
         for name, value in found.items():
             value = np.asarray(value)
             if name not in arrays:
-                arrays[name] = np.zeros((self.num_samples, *value.shape), value.dtype)
+                arrays[name] = _allocated((self.num_samples, *value.shape), value.dtype)
             elif arrays[name].shape[1:] != value.shape:
                 raise LowerdeckError(
                     f"the record {name} of sample {row} has shape {list(value.shape)}, and that of earlier samples "
                     f"{list(arrays[name].shape[1:])}; a task gives every sample the same shape"
                 )
             arrays[name][row] = value
+
+
+def _allocated(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array of zeros; a large one is mapped from a file, so that memory does not grow with the samples."""
+    if math.prod(shape) * dtype.itemsize < MAPPED_BYTES:
+        return np.zeros(shape, dtype)
+    with tempfile.TemporaryFile() as file:  # the mapping keeps the file's content
+        return np.memmap(file, dtype=dtype, mode="w+", shape=shape)

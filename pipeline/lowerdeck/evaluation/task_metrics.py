@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,15 +41,20 @@ class Measured:
     """Name -> the metric of every draw of the bootstrap, float64 [draws], where it has no closed form."""
     confusion: Mapping[str, Any]
     """Program -> actual and predicted class of every sample, int64 [n x 2]; empty where the task has no classes."""
+    class_names: tuple[str, ...] = ()
+    """Names of the classes by index; empty where they have none."""
+    pictures: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Program -> its curves and its histogram; empty where the task has none."""
 
 
-def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Measured:
+def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str, class_names: Sequence[str] = ()) -> Measured:
     """Compute all metrics.
 
     Args:
         chosen: The task.
         records: Those of all samples.
         missing: What replaces the task's metrics where its records lack targets.
+        class_names: Names of the classes by index, if they have some: metrics of classes are named by them.
     """
     described = _applicable(chosen, records)
     compute = functools.partial(_values, chosen, records, described)
@@ -62,7 +68,8 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Mea
         ends = interval(draws[name]) if name in draws and math.isfinite(value) else None
         metrics[name] = value if math.isfinite(value) else NOT_DEFINED if math.isnan(value) else "infinite"
         metrics |= {name + LOW: ends[0], name + HIGH: ends[1]} if ends else {}
-    metrics |= closed | _agreement(chosen, records) | _details(chosen, records) | _constants(records)
+    details = _details(chosen, records, metric_names(class_names))
+    metrics |= closed | _agreement(chosen, records) | details | _constants(records)
     executed = set(records.programs)
     for metric in described:
         for program in ("float", "quantized", "delegated"):
@@ -72,7 +79,19 @@ def measure(chosen: ChosenTask, records: EvaluationRecords, missing: str) -> Mea
     metrics[PRIMARY] = described[0].name if described else "cosine"
     for metric in described:
         metrics[DESCRIPTIONS + metric.name] = f"{metric.better} share" if metric.is_share else metric.better
-    return Measured(metrics=metrics, draws=draws, confusion=_confusion(chosen, records))
+    return Measured(
+        metrics=metrics,
+        draws=draws,
+        confusion=_of_programs(chosen, records, "confusion"),
+        class_names=tuple(class_names),
+        pictures=_of_programs(chosen, records, "pictures"),
+    )
+
+
+def metric_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """The names of classes as parts of metrics' names, e.g. `traffic_light`; empty where they would be ambiguous."""
+    plain = tuple(re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") for name in class_names)
+    return plain if all(plain) and len(set(plain)) == len(plain) else ()
 
 
 def _applicable(chosen: ChosenTask, records: EvaluationRecords) -> tuple[TaskMetric, ...]:
@@ -186,15 +205,16 @@ def _agreement(chosen: ChosenTask, records: EvaluationRecords) -> dict[str, floa
     return found
 
 
-def _confusion(chosen: ChosenTask, records: EvaluationRecords) -> dict[str, Any]:
-    confusion = getattr(chosen.task, "confusion", None)
-    if confusion is None or not records.has_targets:
+def _of_programs(chosen: ChosenTask, records: EvaluationRecords, name: str) -> dict[str, Any]:
+    """What the task's function `name` says of every program; empty where it has none, or there are no targets."""
+    function = getattr(chosen.task, name, None)
+    if function is None or not records.has_targets:
         return {}
-    return {program: confusion(chosen.options, of_program) for program, of_program in records.task.items()}
+    return {program: function(chosen.options, of_program) for program, of_program in records.task.items()}
 
 
-def _details(chosen: ChosenTask, records: EvaluationRecords) -> dict[str, float]:
-    """Further metrics of the task, e.g. of each class."""
+def _details(chosen: ChosenTask, records: EvaluationRecords, names: Sequence[str]) -> dict[str, float]:
+    """Further metrics of the task, e.g. of each class, whose index `names` replace."""
     details = getattr(chosen.task, "details", None)
     if details is None or not records.has_targets:
         return {}
@@ -202,6 +222,9 @@ def _details(chosen: ChosenTask, records: EvaluationRecords) -> dict[str, float]
     for program, of_program in records.task.items():
         for name, value in details(chosen.options, of_program).items():
             path, dot, last = name.rpartition(".")
+            kind, _, number = path.partition(".")
+            if kind == "classes" and number.isdecimal() and int(number) < len(names):
+                path = f"{kind}.{names[int(number)]}"
             if math.isfinite(value):
                 found[f"{path}{dot}{program}_{last}"] = float(value)
     return found

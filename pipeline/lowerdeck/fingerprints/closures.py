@@ -38,10 +38,16 @@ def _device_module(kind: str | None) -> list[str]:
     return [] if kind is None else [module_of("lowerdeck.devices", kind)]
 
 
+def _decoder_module(chosen: Any) -> list[str]:
+    """The module of a decoder; none for tasks without one."""
+    return [module_of("lowerdeck.tasks.decoders", chosen["name"])] if isinstance(chosen, Mapping) else []
+
+
 PLUG_POINTS = (
     PlugPoint("lowerdeck.models", "model", lambda model: [module_of("lowerdeck.models", model["source"])]),
     PlugPoint("lowerdeck.datasets", "dataset", lambda dataset: [module_of("lowerdeck.datasets", dataset["source"])]),
     PlugPoint("lowerdeck.tasks", "task", lambda task: [module_of("lowerdeck.tasks", task["source"])]),
+    PlugPoint("lowerdeck.tasks.decoders", "task", lambda task: _decoder_module(task["options"].get("decoder"))),
     PlugPoint(
         "lowerdeck.metrics",
         "evaluation",

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _NOTHING = "no such key"
+NOT_OF_A_BUILD = ("tracking", "compare")
+"""Sections of the configuration that decide where a build is recorded and how it is compared, not what it is."""
 
 
 def build_key(config: DataclassInstance, manifest: Mapping[str, Any]) -> str:
     """SHA-256 over everything that a build depends on: equal keys mean equal builds.
 
     Args:
-        config: Resolved configuration. `tracking` is left out: it decides where a build is recorded, not what it is.
+        config: Resolved configuration. Sections of NOT_OF_A_BUILD are left out.
         manifest: Manifest of the converted program, with the converter and versions actually used.
     """
     converter = {field: manifest["converter"][field] for field in ("name", "version", "flavor")}
@@ -31,7 +33,7 @@ def upstream_key(config: DataclassInstance, manifest: Mapping[str, Any]) -> str:
     """SHA-256 over everything that a build depends on except its converter flavor.
 
     Args:
-        config: Resolved configuration; `flavor`, `tracking` and the target's default flavor are left out.
+        config: Resolved configuration; `flavor`, the target's default flavor and NOT_OF_A_BUILD are left out.
         manifest: Manifest of the converted program, with the versions actually used.
     """
     configuration = _configuration(config)
@@ -100,5 +102,6 @@ def value_at(values: Any, key: str) -> Any:
 
 def _configuration(config: DataclassInstance) -> dict[str, Any]:
     configuration = dataclasses.asdict(config)
-    del configuration["tracking"]
+    for section in NOT_OF_A_BUILD:
+        configuration.pop(section, None)
     return configuration

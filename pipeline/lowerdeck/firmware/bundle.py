@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lowerdeck.devices import serial_board
 from lowerdeck.firmware.header import Placement, c_header
+from lowerdeck.firmware.memory_budget import memory_budget, parts_of
 from lowerdeck.firmware.metadata import FORMAT, Target, describe
 from lowerdeck.firmware.operators import selected_operators
+from lowerdeck.firmware.project import project
 from lowerdeck.firmware.readme import failed_readme, readme
+from lowerdeck.firmware.sample_format import SampleFormat
 from lowerdeck.firmware.vector import TestVector, bundled_program
 
 METADATA, KERNEL_SELECTION, OPERATORS = "metadata.json", "kernel_selection.c", "selected_operators.yaml"
@@ -27,6 +32,8 @@ def bundle(
     kernel_selection: bytes | None = None,
     structural: bool = False,
     mismatches: Sequence[str] = (),
+    sample: SampleFormat | None = None,
+    twins: Mapping[str, bytes] | None = None,
 ) -> dict[str, bytes]:
     """The files of the bundle, whose bytes depend on the arguments alone.
 
@@ -40,18 +47,32 @@ def bundle(
         kernel_selection: C source that names the NPU's kernels to link, where the converter wrote one.
         structural: Whether the vector's sample is random.
         mismatches: What the program computes otherwise than the quantized model, one line each.
+        sample: The preprocessing of samples and the names of classes.
+        twins: The manifest and the host twins by path, so that the bundle runs with `lowerdeck run`.
     """
+    sample = sample or SampleFormat()
+    said = sample.files()
     metadata = describe(program, manifest, vector, target, placement, structural, mismatches)
+    if target.memories:
+        budget = memory_budget(parts_of(metadata), target.memories, banked=target.banked_memory_planning)
+        metadata["memory_budget"] = {"lines": list(budget.lines()), "metrics": budget.metrics()}
     metadata["data_files"] = sorted(data_files or {})
     metadata["kernel_selection"] = KERNEL_SELECTION if kernel_selection is not None else None
+    metadata["sample_format"] = sorted(said)
     metadata["test_vector"]["bundled_program"] = BUNDLED_PROGRAM
+    metadata["twins"] = sorted(twins or {})
+    metadata["image_input"] = sample.is_image
     files = {
         PROGRAM: program,
         placement.file_name: c_header(program, placement, _notes(metadata)).encode(),
         OPERATORS: selected_operators(program),
         BUNDLED_PROGRAM: bundled_program(program, vector),
         **vector.files(),
+        **said,
+        **{path.name: path.read_bytes() for path in serial_board.SOURCES},
         **(data_files or {}),
+        **(twins or {}),
+        **project(metadata, vector, sample),
     }
     if kernel_selection is not None:
         files[KERNEL_SELECTION] = kernel_selection
@@ -68,7 +89,7 @@ def failed_bundle(target: Target, failure: str) -> dict[str, bytes]:
         target: The target of the program.
         failure: Why there is no bundle.
     """
-    metadata = {"format": FORMAT, "target": vars(target), "failure": failure}
+    metadata = {"format": FORMAT, "target": dataclasses.asdict(target), "failure": failure}
     return {README: failed_readme(target.name, failure).encode(), METADATA: _json(metadata)}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lowerdeck.contracts.memories import Memory
 from lowerdeck.firmware.header import Placement
 from lowerdeck.firmware.vector import TestVector
 from lowerdeck.formats import method_memory as memory
@@ -31,6 +32,10 @@ class Target:
     backend: str
     device: Mapping[str, Any]
     options: Mapping[str, Any]
+    memories: Sequence[Memory] = ()
+    """Memories of the board; empty where they are unknown."""
+    banked_memory_planning: bool = False
+    """Whether arenas were planned for them, one each."""
 
 
 def describe(
@@ -54,7 +59,7 @@ def describe(
         ],
         "mismatches": list(mismatches),
         "runs_on_target": not converter["host_only"],
-        "target": vars(target),
+        "target": dataclasses.asdict(target),
         "converter": converter,
         "versions": manifest["versions"],
         "program": {
@@ -72,6 +77,7 @@ def describe(
         "memory": _memory(forward, manifest),
         "compiler_estimates": manifest["estimates"],
         "test_vector": _test_vector(vector),
+        "front_end": dict(vector.front_end.parameters) if vector.front_end is not None else None,
     }
 
 

@@ -21,6 +21,15 @@ _REGISTRATION = {
     ),
 }
 
+_PROJECT_PARTS = """\
+- Another board: define the functions of `src/platform.h`, and `lowerdeck_put` of `src/line_protocol.h`, in a file of
+  your own, and give it as `-DLOWERDECK_PLATFORM=...` with `-DEXECUTORCH_ROOT=...` and your toolchain file.
+- CMSIS: `lowerdeck.clayer.yml` names the components of the pack PyTorch::ExecuTorch that this program needs;
+  `lowerdeck.csolution.yml` has to be given a board.
+- Zephyr: this folder is a module (`-DZEPHYR_EXTRA_MODULES=...`) beside ExecuTorch's own; Kconfig has the pools.
+- `src/model_config.h` has the sizes of all pools, `src/model.c` inputs, outputs and class names.
+- `src/postprocess.h`: real values of outputs, the best class, softmax."""
+
 
 def readme(metadata: Mapping[str, Any]) -> str:
     """The page for one bundle.
@@ -50,12 +59,46 @@ def _paragraphs(metadata: Mapping[str, Any]) -> Iterator[str]:
         f"`{program['sha256']}`. metadata.json holds all of "
         "the following for programs to read, and the SHA-256 of every file. Nothing here was run on the device."
     )
+    yield from _settings(metadata["target"]["options"])
+    yield from _project(metadata)
     yield from _header(program, metadata["data_files"])
     yield from _tensors(metadata)
     yield "## Delegates and operators"
     yield "\n".join(_registration(metadata))
     yield from _memory(metadata["memory"])
+    if "memory_budget" in metadata:
+        yield "In the memories that the target names:"
+        yield "\n".join(f"- {line}" for line in metadata["memory_budget"]["lines"])
     yield from _check(metadata)
+    yield from _measured_on_a_board()
+
+
+def _settings(options: Mapping[str, Any]) -> Iterator[str]:
+    """What the NPU's compiler assumed of the board's memories; firmware has to give the same."""
+    chosen = [
+        f"{name.replace('_', ' ')} `{options[name]}`" for name in ("system_config", "memory_mode") if options.get(name)
+    ]
+    if chosen:
+        yield f"Compiled for {' and '.join(chosen)}: the board's memories have to be what these say."
+
+
+def _project(metadata: Mapping[str, Any]) -> Iterator[str]:
+    yield "## The project"
+    yield (
+        "`src/main.cpp` loads the program, executes the test vector and says on the serial port what came out, in the "
+        "lines of `src/line_protocol.h`. On a host it builds with the C++ libraries of ExecuTorch's Python package:"
+    )
+    yield (
+        "    cmake -S . -B out "
+        "-DCMAKE_PREFIX_PATH=\"$(python -c 'import executorch; print(executorch.__path__[0])')\"\n"
+        "    cmake --build out && out/lowerdeck_firmware"
+    )
+    parts = [_PROJECT_PARTS]
+    if metadata["image_input"]:
+        parts.append("- `src/preprocess.h`: from pixels to the input, with the same bits as the pipeline.")
+    yield "\n".join(parts)
+    if metadata["target"]["backend"] != "xnnpack" and metadata["delegates"]:
+        yield "A host has no such NPU: there the application ends with `done failed where=load_method`."
 
 
 def _header(program: Mapping[str, Any], data_files: list[str]) -> Iterator[str]:
@@ -102,6 +145,11 @@ def _tensors(metadata: Mapping[str, Any]) -> Iterator[str]:
     if constants := ", ".join(f"`{name}`" for name in metadata["program"]["constant_methods"]):
         explanation += f"\nThe program answers the same by its methods without inputs: {constants}."
     yield explanation
+    if metadata["sample_format"]:
+        yield (
+            f"{' and '.join(f'`{name}`' for name in metadata['sample_format'])} hold what was done to a stored sample "
+            "before it became the input (size, scale, mean, deviation ...), and the names of the classes by index."
+        )
 
 
 def _registration(metadata: Mapping[str, Any]) -> Iterator[str]:
@@ -155,6 +203,13 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
             "The program keeps state between calls: the expected outputs are those of the first call after it was "
             "loaded. Loading it again returns to the initial state, which is stored in the program."
         )
+    if (front_end := metadata["front_end"]) is not None:
+        listed = ", ".join(f"{name} {value}" for name, value in front_end.items() if value is not None)
+        yield (
+            "The sample came from a front end, which firmware has to compute alike: `front_end_signal` holds the "
+            "float32 samples -1 ... 1 that the inputs of the vector depend on, `front_end_features` their features "
+            f"[frames x features], before they are arranged and quantized as the input. Its parameters: {listed}."
+        )
     yield "On a host, the answer is the same to the byte:"
     # A `.bin` file has no shape: `lowerdeck run` assumes the largest that the program accepts.
     suffixes = {f"input_{index}": "npy" if it["is_dynamic"] else "bin" for index, it in enumerate(metadata["inputs"])}
@@ -163,7 +218,7 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
         f"    lowerdeck run program.pte --inputs {inputs} --output answer\n"
         "    cmp answer/output_0.bin expected_output_0.bin"
     )
-    if metadata["target"]["backend"] != "xnnpack":
+    if metadata["target"]["backend"] != "xnnpack" and not metadata["twins"]:
         yield "(Where `lowerdeck run` asks for host twins, add `--manifest` and `--twins` of the build, build/convert.)"
     steps = [output["step"] for output in metadata["outputs"]]
     if any(step is not None for step in steps):
@@ -178,6 +233,16 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
             "On the device, compare floats with a tolerance: kernels may add in another order. No tolerance was "
             "measured on hardware."
         )
+
+
+def _measured_on_a_board() -> Iterator[str]:
+    yield "## Measure it on a board"
+    yield (
+        "`lowerdeck_board.c` executes programs that arrive at a serial port: compile it with your firmware, fill in "
+        "the `lowerdeck_board` that `lowerdeck_board.h` describes with the bytes of a UART and a call of "
+        "`Method::execute`, and call `lowerdeck_serve`. On the host, with the board's port in `device.options.port`:"
+    )
+    yield "    lowerdeck measure program.pte --on serial_board"
 
 
 def _real(tensor: Mapping[str, Any]) -> str:

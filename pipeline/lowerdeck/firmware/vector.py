@@ -13,7 +13,7 @@ import torch
 
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.lowering import ProgramTensor
-from lowerdeck.contracts.samples import Sample, Split
+from lowerdeck.contracts.samples import FrontEndVector, Sample, Split
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.tensors import strides_of
 
@@ -32,6 +32,8 @@ class TestVector:
     """Digest of the calibration sample that the inputs come from."""
     keeps_state: bool = False
     """Whether the outputs are those of the first call alone, because the program keeps state between calls."""
+    front_end: FrontEndVector | None = None
+    """What the dataset computed the inputs from, where a front end did."""
 
     def named(self) -> dict[str, torch.Tensor]:
         """The tensors by the name of their files, without suffix."""
@@ -44,6 +46,11 @@ class TestVector:
         for name, tensor in self.named().items():
             files[f"{name}.bin"] = raw_bytes(tensor)
             files[f"{name}.npy"] = _npy(tensor)
+        if self.front_end is not None:
+            arrays = {"signal": self.front_end.signal, "features": self.front_end.features}
+            for name, array in arrays.items():
+                tensor = torch.from_numpy(np.ascontiguousarray(array))
+                files |= {f"front_end_{name}.bin": raw_bytes(tensor), f"front_end_{name}.npy": _npy(tensor)}
         return files
 
 
@@ -68,13 +75,19 @@ def calibration_sample(split: Split, digests: Sequence[str]) -> Sample:
     )
 
 
-def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256: str) -> TestVector:
+def execute(
+    program: FloatProgram,
+    sample: Sequence[torch.Tensor],
+    sample_sha256: str,
+    front_end: FrontEndVector | None = None,
+) -> TestVector:
     """Execute `program` on a sample.
 
     Args:
         program: The program that ships.
         sample: float32 inputs in order.
         sample_sha256: Digest of the stored sample.
+        front_end: What its inputs were computed from, where a front end did.
 
     Raises:
         ProgramError: this host cannot execute the program, or it has outputs that are not tensors.
@@ -91,6 +104,7 @@ def execute(program: FloatProgram, sample: Sequence[torch.Tensor], sample_sha256
         executed_by=program.executor,
         sample_sha256=sample_sha256,
         keeps_state=program.program.has_state,
+        front_end=front_end,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerdeck.formats.pte import STATIC, Boxed, DelegateCall, KernelCall, Method, TensorSpec
+from lowerdeck.formats.pte import STATIC, Boxed, DelegateCall, KernelCall, Method, TensorSpec, read_pte
 
 METHOD_ALLOCATOR_SOURCE = (
     "estimate: the allocations that Method::init of ExecuTorch 1.5 makes for values, tensors, delegates and "
@@ -74,6 +75,56 @@ _MAX_COMPILE_SPECS = 8
 def planned_bytes(method: Method) -> dict[str, int]:
     """Size of each arena of planned memory, by its id; id 0 is reserved."""
     return {str(index): size for index, size in enumerate(method.arena_bytes) if index > 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkingMemory:
+    """All RAM that a program needs on its device while it runs, in the same terms on every backend."""
+
+    planned_bytes: int
+    """Activations, in all arenas."""
+    scratch_bytes: int | None
+    """The largest partition's scratch; None if the delegate does not say, 0 without delegates."""
+    method_allocator_bytes: int
+    """Estimate for the device's pointers, see METHOD_ALLOCATOR_SOURCE."""
+    unknown: tuple[str, ...]
+    """What comes on top and is known to nobody but the delegate."""
+
+    @property
+    def known_bytes(self) -> int:
+        """The sum of what is known: the least that the device needs."""
+        return self.planned_bytes + (self.scratch_bytes or 0) + self.method_allocator_bytes
+
+
+_UNKNOWN_OF_DELEGATES = {
+    "XnnpackBackend": "what XNNPACK allocates for packed weights and its workspace",
+    "NeutronBackend": "the context of Neutron's driver",
+}
+_POINTER_BYTES = {"XnnpackBackend": 8}
+"""Size of a pointer where a delegate is for application processors; microcontrollers have 4."""
+
+
+def working_memory(program: bytes, scratch_bytes: Sequence[int | None], *, is_host_only: bool) -> WorkingMemory:
+    """The RAM that the method `forward` of a `.pte` needs.
+
+    Args:
+        program: The program.
+        scratch_bytes: Scratch of each partition; None where the payload does not say.
+        is_host_only: Whether the converter is a stand-in, whose scratch means nothing on the device.
+    """
+    method = next(method for method in read_pte(program) if method.name == "forward")
+    delegates = {delegate.backend for delegate in method.delegates}
+    known = not is_host_only and all(size is not None for size in scratch_bytes)
+    unknown = [text for name, text in _UNKNOWN_OF_DELEGATES.items() if name in delegates]
+    if delegates and not known and "XnnpackBackend" not in delegates:
+        unknown.append("the delegate's scratch")
+    pointer_bytes = max((_POINTER_BYTES.get(name, 4) for name in delegates), default=4)
+    return WorkingMemory(
+        planned_bytes=sum(planned_bytes(method).values()),
+        scratch_bytes=max((size or 0 for size in scratch_bytes), default=0) if known else None,
+        method_allocator_bytes=method_allocator_bytes(method, pointer_bytes),
+        unknown=tuple(unknown),
+    )
 
 
 def _value_bytes(value: Any, sizes: _Sizes) -> int:

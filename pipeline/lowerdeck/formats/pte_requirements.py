@@ -27,7 +27,7 @@ def requirements(data: bytes) -> Requirements:
             if isinstance(instruction, KernelCall):
                 key = method.operators[instruction.operator], len(instruction.args)
                 dtypes, orders = uses.setdefault(key, (set(), set()))
-                for spec in _tensors(method, instruction.args):
+                for _, spec in argument_tensors(method, instruction.args):
                     dtypes.add(DTYPE_NAMES.get(spec.scalar_type, f"scalar type {spec.scalar_type}"))
                     orders.add(spec.dim_order)
             elif isinstance(instruction, DelegateCall):
@@ -44,17 +44,22 @@ def requirements(data: bytes) -> Requirements:
         planned_bytes=[
             max(sizes) for sizes in itertools.zip_longest(*(method.arena_bytes[1:] for method in methods), fillvalue=0)
         ],
-        input_bytes=max(sum(spec.size_bytes for spec in _tensors(method, method.inputs)) for method in methods),
+        input_bytes=max(map(_input_bytes, methods)),
         program_bytes=len(data),
         alignment_bytes=_ALIGNMENT_BYTES,
     )
 
 
-def _tensors(method: Method, args: tuple[int, ...]) -> list[TensorSpec]:
-    """Tensors among the arguments of a call, those in lists included."""
+def argument_tensors(method: Method, args: tuple[int, ...]) -> list[tuple[int, TensorSpec]]:
+    """Tensors among the arguments of a call, those in lists included: (index of the value, what it is)."""
     found = []
     for index in args:
         value = method.values[index]
-        items = [method.values[item] for item in value.items if item >= 0] if isinstance(value, Boxed) else [value]
-        found += [item for item in items if isinstance(item, TensorSpec)]
+        for item in value.items if isinstance(value, Boxed) else (index,):
+            if item >= 0 and isinstance(spec := method.values[item], TensorSpec):
+                found.append((item, spec))
     return found
+
+
+def _input_bytes(method: Method) -> int:
+    return sum(spec.size_bytes for _, spec in argument_tensors(method, method.inputs))

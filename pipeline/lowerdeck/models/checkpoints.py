@@ -103,6 +103,29 @@ def load_into(model: torch.nn.Module, weights: str, ignored_prefixes: Iterable[s
     _check_finite(weights, state)
 
 
+def class_names(weights: str | None) -> tuple[str, ...]:
+    """The names of classes in a checkpoint: a JSON list as `class_names` of a safetensors file's metadata; else none.
+
+    Raises:
+        ConfigurationError: the metadata is no list of names.
+    """
+    if weights is None or not weights.endswith(".safetensors"):
+        return ()
+    from safetensors import safe_open
+
+    with safe_open(weights, "numpy") as file:
+        text = (file.metadata() or {}).get("class_names")
+    try:
+        names = json.loads(text) if text is not None else []
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"model.weights is {weights!r}, whose metadata has class_names {text!r}; it must be a JSON list of names"
+        )
+    return tuple(names)
+
+
 def _safetensors_dtypes(path: Path) -> dict[str, str]:
     """Dtypes in the header of a file that cannot be those of weights; empty if the header is damaged.
 

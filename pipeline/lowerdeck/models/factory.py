@@ -106,3 +106,8 @@ def _check_kwargs(options: Options, accepted: signatures.Parameters | None) -> N
             f"model.options.kwargs lacks {', '.join(missing)}, which {options.factory} requires; add "
             f"{'it' if len(missing) == 1 else 'them'}"
         )
+
+
+def class_names(options: Options, weights: str | None) -> tuple[str, ...]:
+    """Those in the metadata of the weights."""
+    return checkpoints.class_names(weights)

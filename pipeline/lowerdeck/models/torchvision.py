@@ -128,6 +128,16 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     return model.eval()
 
 
+def class_names(options: Options, weights: str | None) -> tuple[str, ...]:
+    """Those of torchvision's weights, or those in the metadata of a checkpoint."""
+    if weights is None or checkpoints.is_path(weights):
+        return checkpoints.class_names(weights)
+    from torchvision import models
+
+    known = models.get_model_weights(options.architecture)[weights].meta.get("categories", ())
+    return tuple(map(str, known))
+
+
 @cache
 def architectures() -> Mapping[str, tuple[str, ...]]:
     """Classification architecture -> names of torchvision's weights, sorted; read from torchvision's source.

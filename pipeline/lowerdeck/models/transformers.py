@@ -72,6 +72,7 @@ def build(options: Options, weights: str | None) -> torch.nn.Module:
     plain = {"attn_implementation": "eager", "trust_remote_code": False}
     try:
         if weights is None:
+            assert options.model_type is not None, "`check` refuses neither"
             config = transformers.AutoConfig.for_model(options.model_type, **values)
             model: torch.nn.Module = auto_class.from_config(config, **plain)
         else:

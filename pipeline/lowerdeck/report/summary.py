@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from lowerdeck.contracts.devices import OWN_ESTIMATES, OWN_TOOL, Provenance
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
@@ -70,6 +71,16 @@ def rows(config: Config, metrics: Mapping[str, Any], manifest: Mapping[str, Any]
     return table
 
 
+def bundle_record(config: Config, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the firmware bundle says of its build: metrics of the task, gates and defects; nothing that was timed."""
+    table = [*quality(metrics), *further_metrics(metrics)]
+    chosen = gates.bounds(config.gates).items()
+    bounds = {name: bound for name, bound in chosen if bound is not None and not gates.is_of_device(name)}
+    failed = gates.failed_gates(bounds, metrics)
+    table += [(f"gate {name}", f"{bound:g}: {failed.get(name, 'passed')}") for name, bound in sorted(bounds.items())]
+    return table + [(DEFECTS, f"it {defect}") for defect in defects(metrics)]
+
+
 def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the configured device found, every number with its provenance; empty without a device."""
     if "device_provenance" not in metrics:
@@ -80,6 +91,8 @@ def device_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         off = f"{lsb:.4g} LSB" if is_number(lsb) else f"{metrics['device_max_error']:.3g}"
         equal = f"{100 * metrics['device_exact_share']:.2f} % equal the host's, at most {off} off"
         table.append(("outputs on the device", f"{equal} ({metrics['num_device_samples']} samples, {where})"))
+    if "device_first_difference" in metrics:
+        table.append(("outputs begin to differ at", str(metrics["device_first_difference"])))
     prefixes = ("measured_", "emulated_", "simulated_")
     for key in sorted(key for key in metrics if key.startswith(prefixes) and not key.endswith((LOW, HIGH))):
         value, low, high = _quantity(key, metrics[key]), metrics.get(key + LOW), metrics.get(key + HIGH)
@@ -188,8 +201,8 @@ def estimates(metrics: Mapping[str, Any], flavor: str) -> list[tuple[str, str]]:
 
 def estimate(key: str, value: Any, flavor: str) -> tuple[str, str]:
     """One estimate of the compiler, marked as such."""
-    author = flavor.capitalize() if flavor.isalpha() else flavor
-    return _readable_name(key), f"{_quantity(key, value)} ({author}'s estimate)"
+    author = OWN_TOOL if key.startswith(OWN_ESTIMATES) else flavor.capitalize() if flavor.isalpha() else flavor
+    return _readable_name(key), f"{_quantity(key, value)} ({Provenance.ESTIMATED.by(author)})"
 
 
 def _main_estimates(metrics: Mapping[str, Any]) -> list[str]:

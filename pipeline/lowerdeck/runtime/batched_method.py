@@ -51,8 +51,8 @@ class BatchTwin(Protocol):
 class BatchableTwin(Twin, Protocol):
     """A twin that may have an executor for batches."""
 
-    def batched(self) -> BatchTwin:
-        """That executor, which yields the same integers.
+    def batched(self, device: torch.device) -> BatchTwin:
+        """That executor, which yields the same integers; it computes on `device`, its arguments are on the CPU.
 
         Raises:
             UnsupportedGraphError: it lacks an operator of this partition.
@@ -72,12 +72,13 @@ def is_batchable(twin: Twin) -> TypeGuard[BatchableTwin]:
 class BatchedMethod:
     """One method with memory for several samples."""
 
-    def __init__(self, method: Method, twins: Sequence[Twin]) -> None:
+    def __init__(self, method: Method, twins: Sequence[Twin], device: torch.device) -> None:
         """Find out what can be executed at once.
 
         Args:
             method: The method.
             twins: One for each delegate, checked against the method's calls.
+            device: Where to execute twins; everything else stays on the CPU.
 
         Raises:
             UnbatchableError: it has state, control flow, tensors of dynamic shape or inputs that are no tensors.
@@ -87,7 +88,7 @@ class BatchedMethod:
         self._batch: list[BatchTwin | None] = []
         descriptions = []
         for twin in twins:
-            opened, description = _opened(twin)
+            opened, description = _opened(twin, device)
             self._batch.append(opened)
             descriptions.append(description)
         self.description = described(descriptions)
@@ -213,7 +214,7 @@ def _check_batchable(method: Method) -> None:
         raise UnbatchableError("it takes inputs that are no tensors")
 
 
-def _opened(twin: Twin) -> tuple[BatchTwin | None, str]:
+def _opened(twin: Twin, device: torch.device) -> tuple[BatchTwin | None, str]:
     """A twin's executor for batches and its description; None with the reason where it has none.
 
     Raises:
@@ -222,7 +223,7 @@ def _opened(twin: Twin) -> tuple[BatchTwin | None, str]:
     if not is_batchable(twin):
         return None, twin.description
     try:
-        opened = twin.batched()
+        opened = twin.batched(device)
     except UnsupportedGraphError as error:
         return None, f"{twin.description} (the exact executor lacks this: {error})"
     except ValueError as error:

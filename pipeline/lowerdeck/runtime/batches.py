@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -10,11 +11,15 @@ import numpy as np
 import torch
 
 from lowerdeck.runtime.floats import FloatProgram
-from lowerdeck.runtime.parallel_map import in_order
+from lowerdeck.runtime.parallel_map import in_order, num_processors
 
 EngineName = Literal["exact", "reference"]
 Label = TypeVar("Label")
+Item = TypeVar("Item")
+Loaded = TypeVar("Loaded")
 Inputs = tuple[torch.Tensor, ...]
+_WORTH_FORKING_S = 1.0
+"""Processes that load samples ahead start only where loading would take longer than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +52,15 @@ class Engine:
         return f"{program.program.batch_executor()}{checked}"
 
     def executed(
-        self, program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Inputs]]
+        self, program: FloatProgram, samples: Sequence[int], load: Callable[[int], tuple[Label, Sequence[Inputs]]]
     ) -> Iterator[tuple[Label, Inputs]]:
         """The program's float32 outputs for every sample, in order; at most one batch per process is in memory.
 
         Args:
             program: The program, which starts from its initial state for every sample.
             samples: Numbers of the samples.
-            load: Returns what belongs to a sample, and its inputs. It may run in a forked process.
+            load: Returns what belongs to a sample, and the inputs of all its calls: several where it is a stream. It
+                may run in a forked process.
 
         Raises:
             LowerdeckError: an operator failed, or the reference computes something else than the exact executor.
@@ -65,13 +71,54 @@ class Engine:
         size = max(1, min(size, -(-len(samples) // program.num_processes)))
         batches = [samples[start : start + size] for start in range(0, len(samples), size)]
 
-        def execute(batch: Sequence[int]) -> list[tuple[Label, Inputs]]:
-            loaded = [load(index) for index in batch]
-            labels, inputs = [label for label, _ in loaded], [values for _, values in loaded]
-            if self.name == "reference":
-                return [(label, program.first_call(*values)) for label, values in zip(labels, inputs, strict=True)]
-            rows = [row for row, index in enumerate(batch) if index in checked]
-            return list(zip(labels, program.calls(inputs, cross_check=rows), strict=True))
+        def loaded(batch: Sequence[int]) -> list[tuple[Label, Sequence[Inputs]]]:
+            return [load(index) for index in batch]
 
-        for results in in_order(execute, batches, program.num_processes):
-            yield from results
+        def execute(
+            batch: Sequence[int], given: Sequence[tuple[Label, Sequence[Inputs]]]
+        ) -> list[tuple[Label, Inputs]]:
+            labels, samples = [label for label, _ in given], [calls for _, calls in given]
+            rows = [row for row, index in enumerate(batch) if index in checked]
+            if all(len(calls) == 1 for calls in samples) and self.name == "exact":
+                return list(zip(labels, program.calls([calls[0] for calls in samples], cross_check=rows), strict=True))
+            outputs = [
+                self._stream(program, calls, row in rows) if len(calls) > 1 else program.first_call(*calls[0])
+                for row, calls in enumerate(samples)
+            ]
+            return list(zip(labels, outputs, strict=True))
+
+        if program.num_processes > 1:
+            for results in in_order(lambda batch: execute(batch, loaded(batch)), batches, program.num_processes):
+                yield from results
+            return
+        for batch, each in zip(batches, _ahead(loaded, batches), strict=True):
+            yield from execute(batch, each)
+
+    def _stream(self, program: FloatProgram, calls: Sequence[Inputs], is_checked: bool) -> Inputs:
+        """All calls of one sample, one after the other, or in batches where no call depends on those before it."""
+        program.program.reset()
+        if self.name == "reference" or program.program.has_state:
+            return as_one([program(*inputs) for inputs in calls])
+        outputs: list[Inputs] = []
+        for start in range(0, len(calls), self.batch_size):
+            check = (0,) if is_checked and start == 0 else ()
+            outputs += program.calls(calls[start : start + self.batch_size], cross_check=check)
+        return as_one(outputs)
+
+
+def as_one(calls: Sequence[Inputs]) -> Inputs:
+    """What a program returns for all calls of a sample: [1 x ...] for one call, [1 x calls x ...] for a stream."""
+    if len(calls) == 1:
+        return calls[0]
+    return tuple(torch.stack(outputs, dim=min(1, outputs[0].dim())) for outputs in zip(*calls, strict=True))
+
+
+def _ahead(load: Callable[[Item], Loaded], items: Sequence[Item]) -> Iterator[Loaded]:
+    """`load(item)` for every item, in order; where that is slow, by processes that are ahead of the caller."""
+    if not items:
+        return
+    started = time.perf_counter()
+    first = load(items[0])
+    slow = (time.perf_counter() - started) * len(items) > _WORTH_FORKING_S
+    yield first
+    yield from in_order(load, items[1:], num_processors() if slow else 1)

@@ -31,6 +31,7 @@ from lowerdeck.runtime.tensors import allocate, initial_value, resize, strides_o
 if TYPE_CHECKING:
     from lowerdeck.runtime.batched_method import BatchedMethod
 
+CPU = torch.device("cpu")
 MAX_INSTRUCTIONS = 10_000_000
 """The bound of ExecuTorch's runtime; beyond it a program counts as an endless loop."""
 
@@ -60,20 +61,25 @@ class Twin(Protocol):
 class Interpreter:
     """Methods of one program, bound to kernels and host twins."""
 
-    has_threads = False
-
-    def __init__(self, methods: Sequence[Method], find_twin: Callable[[Delegate], Twin]) -> None:
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        find_twin: Callable[[Delegate], Twin],
+        batch_device: torch.device = CPU,
+    ) -> None:
         """Bind all methods of one program.
 
         Args:
             methods: All methods.
             find_twin: Returns the host twin of a delegate, or raises LowerdeckError.
+            batch_device: Where twins are executed in batches.
 
         Raises:
             ValueError: an operator is unknown, or the program is inconsistent.
             LowerdeckError: a delegate has no host twin.
         """
-        self._methods = {}
+        self._methods, self._batch_device = {}, batch_device
+        self.has_threads = batch_device.type != "cpu"  # a forked process cannot use its parent's GPU
         self._parts = {method.name: (method, [find_twin(each) for each in method.delegates]) for method in methods}
         for name, (method, twins) in self._parts.items():
             self._methods[name] = BoundMethod(method, twins)
@@ -93,7 +99,7 @@ class Interpreter:
         from lowerdeck.runtime.batched_method import BatchedMethod, is_batchable
 
         stored, twins = self._parts[method]
-        return BatchedMethod(stored, twins) if any(map(is_batchable, twins)) else None
+        return BatchedMethod(stored, twins, self._batch_device) if any(map(is_batchable, twins)) else None
 
     def reset(self) -> None:
         """Give the state of all methods its initial values."""

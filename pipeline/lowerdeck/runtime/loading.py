@@ -11,13 +11,16 @@ from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
     from lowerdeck.formats.pte import Delegate, Method
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.interpreter import Twin
     from lowerdeck.runtime.program import HostProgram
-    from lowerdeck.runtime.twins import Manifest
+    from lowerdeck.runtime.twins import TwinFinder
 
 Resolver = Literal["reference", "optimized", "xnnpack"]
+BatchDevice = Literal["cpu", "cuda", "auto"]
 
 
 def open_program(
@@ -29,6 +32,7 @@ def open_program(
     num_threads: int = 1,
     engine: Literal["auto", "interpreter"] = "auto",
     is_own_build: bool = False,
+    batch_device: BatchDevice = "cpu",
 ) -> HostProgram:
     """Load a `.pte` for execution on this host.
 
@@ -45,6 +49,7 @@ def open_program(
         engine: `interpreter` uses it even for programs that ExecuTorch's runtime could execute.
         is_own_build: Whether the caller has just built program and twins. Others are first tried in a separate process
             (2 to 4 s), because tampered ones can end the process even if they match their manifest.
+        batch_device: Where host twins are executed in batches; `auto` is a GPU where PyTorch finds one.
 
     Raises:
         ProgramError: it has a delegate or operators that this host cannot execute; the message has the details and a
@@ -54,7 +59,7 @@ def open_program(
     from lowerdeck.formats.pte import read_pte
     from lowerdeck.formats.regular_files import check_regular
     from lowerdeck.runtime.program import HostProgram
-    from lowerdeck.runtime.twins import read_manifest
+    from lowerdeck.runtime.twins import TwinFinder, read_manifest
 
     if resolver not in get_args(Resolver):
         raise LowerdeckError(f"no resolver {resolver!r}; known are: {', '.join(get_args(Resolver))}")
@@ -81,7 +86,8 @@ def open_program(
             from lowerdeck.runtime.probe import probe_twins
 
             probe_twins(path, manifest, twins, resolver, num_threads, methods)
-        return _interpreted(methods, bound, twins, resolver, num_threads)
+        finder = TwinFinder(manifest=bound, folder=twins, resolver=resolver, num_threads=num_threads)
+        return _interpreted(methods, finder, _device(batch_device))
     except ValueError as error:
         raise ProgramError(f"{path} cannot be executed: {error}") from error
 
@@ -128,7 +134,13 @@ def open_made_program(
 
 
 def open_float_program(
-    path: Path, *, manifest: Path, twins: Path, resolver: Resolver = "reference", is_own_build: bool = False
+    path: Path,
+    *,
+    manifest: Path,
+    twins: Path,
+    resolver: Resolver = "reference",
+    is_own_build: bool = False,
+    batch_device: BatchDevice = "cpu",
 ) -> FloatProgram:
     """Load a `.pte` for execution on float32 samples, which are converted as described in its manifest.
 
@@ -137,7 +149,14 @@ def open_float_program(
     from lowerdeck.runtime.floats import FloatProgram
     from lowerdeck.runtime.twins import read_manifest
 
-    program = open_program(path, manifest=manifest, twins=twins, resolver=resolver, is_own_build=is_own_build)
+    program = open_program(
+        path,
+        manifest=manifest,
+        twins=twins,
+        resolver=resolver,
+        is_own_build=is_own_build,
+        batch_device=batch_device,
+    )
     described = read_manifest(manifest)
     return FloatProgram(program, described.inputs, described.outputs)
 
@@ -163,15 +182,22 @@ def _runs_natively(methods: tuple[Method, ...]) -> bool:
     return not missing
 
 
-def _interpreted(
-    methods: tuple[Method, ...], manifest: Manifest | None, twins: Path | None, resolver: str, num_threads: int
-) -> HostProgram:
+def _device(name: BatchDevice) -> torch.device:
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise LowerdeckError(
+            "evaluation.device is cuda, and PyTorch finds no GPU here; `auto` takes one where there is one, `cpu` "
+            "needs none. The figures are the same"
+        )
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _interpreted(methods: tuple[Method, ...], find_twin: TwinFinder, device: torch.device) -> HostProgram:
     from lowerdeck.runtime.interpreter import Interpreter
     from lowerdeck.runtime.program import HostProgram
-    from lowerdeck.runtime.twins import TwinFinder
 
-    finder = TwinFinder(manifest=manifest, folder=twins, resolver=resolver, num_threads=num_threads)
     try:
-        return HostProgram(methods, Interpreter(methods, finder))
+        return HostProgram(methods, Interpreter(methods, find_twin, device))
     except RuntimeError as error:
         raise ProgramError(f"the program's memory cannot be set up: {error}") from error

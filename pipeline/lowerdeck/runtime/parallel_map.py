@@ -7,12 +7,15 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_AHEAD = 2
+"""Items per process whose results may wait to be taken."""
 _work: Callable[[Any], Any] | None = None
 """The function for the processes of a pool, which they inherit by forking."""
 
@@ -23,7 +26,7 @@ def num_processors() -> int:
 
 
 def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processes: int) -> Iterator[Result]:
-    """`work(item)` for every item, in their order.
+    """`work(item)` for every item, in their order; few results wait in memory until they are taken.
 
     Args:
         work: Its exceptions are raised here; its results have to be picklable.
@@ -35,9 +38,22 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], num_processe
         return
     global _work
     _work = work
+    num_processes = min(num_processes, len(items))
+    window = threading.Semaphore(_AHEAD * num_processes)
+
+    def admitted() -> Iterator[Item]:
+        for item in items:
+            window.acquire()
+            yield item
+
     try:
-        with multiprocessing.get_context("fork").Pool(min(num_processes, len(items)), _die_with_parent) as pool:
-            yield from pool.imap(_call, items)
+        with multiprocessing.get_context("fork").Pool(num_processes, _die_with_parent) as pool:
+            try:
+                for result in pool.imap(_call, admitted()):
+                    yield result
+                    window.release()
+            finally:
+                window.release(len(items))  # the pool waits for the thread that takes items
     finally:
         _work = None
 

@@ -19,7 +19,7 @@ from lowerdeck.runtime.messages import captured_messages
 from lowerdeck.runtime.tensors import dtype_of
 
 if TYPE_CHECKING:
-    from lowerdeck.runtime.exact.tosa_twin import ExactTosaTwin
+    from lowerdeck.runtime.exact.twin import ExactTwin
 
 _IGNORED = "TOSA spec"
 """Part of a message that the reference model writes whenever it executes a graph for an older TOSA."""
@@ -135,15 +135,16 @@ class TosaTwin:
         """Number of inputs among the arguments of the delegate call, which come first."""
         return len(self._inputs)
 
-    def batched(self) -> ExactTosaTwin:
-        """The executor of this graph for batches; the twin has been checked before.
+    def batched(self, device: torch.device) -> ExactTwin[str]:
+        """The executor of this graph for batches on `device`; the twin has been checked before.
 
         Raises:
             UnsupportedGraphError: it lacks an operator of the graph; the message names it.
         """
-        from lowerdeck.runtime.exact.tosa_twin import ExactTosaTwin
+        from lowerdeck.runtime.exact.tosa_twin import TosaArguments
+        from lowerdeck.runtime.exact.twin import ExactTwin
 
-        return ExactTosaTwin(self._graph, self._orders, self.tensors)
+        return ExactTwin(TosaArguments(self._graph, self._orders, self.tensors, device))
 
     def tensors(self, names: Sequence[str], inputs: Sequence[torch.Tensor]) -> list[bytes]:
         """The content of any tensors of the graph.

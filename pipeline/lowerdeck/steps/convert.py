@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -18,12 +18,15 @@ from lowerdeck.conformance.subgraphs import Subgraph, subgraphs
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
-from lowerdeck.contracts.plan import DelegationPlan, Reason
+from lowerdeck.contracts.memories import Memory
+from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, Reason
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.compilation import naming_failed_partition
+from lowerdeck.delegation.fallback import lowering_of
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
+from lowerdeck.formats.method_memory import WorkingMemory, working_memory
 from lowerdeck.graph import io_boundary
 from lowerdeck.graph.state import store_initial_state
 
@@ -43,6 +46,8 @@ class Converted:
     """Kernels that the runtime needs for undelegated nodes."""
     planned_memory_bytes: int
     """Memory that ExecuTorch plans for mutable tensors, in all arenas."""
+    working_memory: WorkingMemory | None = None
+    """All RAM that the program needs on its device; None where it was not counted."""
     inputs: tuple[ProgramTensor, ...]
     outputs: tuple[ProgramTensor, ...]
     output_scales: tuple[float | None, ...]
@@ -56,6 +61,14 @@ class Converted:
     """The converter's reports about the whole program, by file name, in addition to those of partitions."""
     replaced: Sequence[Subgraph] = ()
     """What the partitions replace, in the program's order."""
+    instructions: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """Index of an instruction of the program -> nodes of the plan that it computes, as far as they are known."""
+
+    @property
+    def layers(self) -> tuple[CompiledLayer, ...]:
+        """The compiler's predictions by operator, where it states them."""
+        numbered = ((index, layer) for index, part in enumerate(self.partitions) for layer in part.layers)
+        return tuple(replace(layer, partition=index) for index, layer in numbered)
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -74,6 +87,7 @@ def convert(
     backend: Backend,
     workdir: Path,
     faulty: Mapping[str, Reason] = MappingProxyType({}),
+    banks: Sequence[Memory] = (),
 ) -> Converted:
     """Lower an edge program according to `plan`.
 
@@ -83,6 +97,8 @@ def convert(
         backend: The backend that partition used.
         workdir: Empty folder for the converter's files.
         faulty: Nodes that the delegate computes wrongly or does not compile; `plan` keeps them on the CPU.
+        banks: Memories to plan activations into, one arena each, in order of preference; empty for one arena without a
+            bound.
 
     Raises:
         PartitionCompilationError: a partition was not compiled.
@@ -91,10 +107,14 @@ def convert(
             the program cannot have the integer inputs or outputs that the backend's options require.
     """
     verification.check_planned_converter(plan, backend.converter())
-    lowering = backend.lowering(manager.exported_program())
+    lowering = lowering_of(backend, manager.exported_program())
     names = io_boundary.input_and_output_names(manager.exported_program())
     output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
+    nodes_by_handle: dict[int, list[str]] = {}
+    for node in manager.exported_program().graph.nodes:
+        if node.op == "call_function" and (handle := node.meta.get("debug_handle")) is not None:
+            nodes_by_handle.setdefault(handle, []).append(node.name)
     partitioner = partition_chain(lowering, verification.check_partitioner_against_plan(plan), faulty=faulty)
     with fast_graph_passes():
         with naming_failed_partition(plan), backend.compiling(workdir) as partitions:
@@ -104,10 +124,11 @@ def convert(
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
-        if lowering.replace_kernels is not None:
-            lowered = lowering.replace_kernels(lowered)
+        replace_kernels = (lowering.fallback or lowering).replace_kernels
+        if replace_kernels is not None:
+            lowered = replace_kernels(lowered)
         store_initial_state(lowered.exported_program())
-        executorch_program = lowered.to_executorch(lowering.executorch_config or ExecutorchBackendConfig())
+        executorch_program = _planned(lowered, lowering.executorch_config or ExecutorchBackendConfig(), banks)
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")
     if len(method.delegates) < len(plan.partitions) or len(partitions) != len(plan.partitions):
         raise ConversionError(
@@ -115,11 +136,13 @@ def convert(
             "are in the program"
         )
     inputs, outputs = io_boundary.describe(method, names, boundary)
+    program, scratch = executorch_program.buffer, [partition.scratch_bytes for partition in partitions]
     return Converted(
-        program=executorch_program.buffer,
+        program=program,
         delegates=tuple(delegate.id for delegate in method.delegates),
         operators=tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators})),
         planned_memory_bytes=sum(method.non_const_buffer_sizes),
+        working_memory=working_memory(program, scratch, is_host_only=backend.converter().host_only),
         inputs=inputs,
         outputs=outputs,
         output_scales=output_scales,
@@ -128,7 +151,50 @@ def convert(
         etrecord=None if recorder is None else recorder.finish(executorch_program),
         reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
         replaced=replaced,
+        instructions=_nodes_of_instructions(executorch_program, nodes_by_handle, replaced),
     )
+
+
+def _nodes_of_instructions(
+    manager: ExecutorchProgramManager, nodes_by_handle: Mapping[int, Sequence[str]], replaced: Sequence[Subgraph]
+) -> dict[int, list[str]]:
+    """Nodes of the edge program by instruction, by their debug handles; of a partition, those that it replaces."""
+    found: dict[int, list[str]] = {}
+    partitions = iter(replaced)
+    for instruction, handles in sorted(manager.debug_handle_map.get("forward", {}).items()):
+        if isinstance(handles, int):
+            found[instruction] = list(nodes_by_handle.get(handles, ()))
+        elif (part := next(partitions, None)) is not None:
+            found[instruction] = sorted(part.nodes)
+    return found
+
+
+def _planned(
+    lowered: EdgeProgramManager, config: ExecutorchBackendConfig, banks: Sequence[Memory]
+) -> ExecutorchProgramManager:
+    """The program with its memory planned into `banks`, where there are any.
+
+    Raises:
+        ConversionError: they have no room for it.
+    """
+    if not banks:
+        return lowered.to_executorch(config)
+    from executorch.exir.banked_memory_planning import (
+        Bank,
+        BankPlacementError,
+        TargetMemoryMap,
+        banked_memory_planning_pass,
+    )
+
+    arenas = [Bank(bank.name, bank.room_bytes, mem_id) for mem_id, bank in enumerate(banks, start=1)]
+    planning = banked_memory_planning_pass(TargetMemoryMap(arenas))
+    try:
+        return lowered.to_executorch(replace(config, memory_planning_pass=planning))
+    except BankPlacementError as error:
+        raise ConversionError(
+            f"activations do not fit into target.memories: {error}\nLet another memory hold `planned`, lower its "
+            "reserved_bytes, or build a smaller model"
+        ) from error
 
 
 def _data_files(manager: ExecutorchProgramManager) -> dict[str, bytes]:

@@ -27,6 +27,7 @@ from lowerdeck.conformance.units import Unit
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.conformance import ConformanceSettings, OutputError, PartitionConformance
 from lowerdeck.contracts.errors import ConversionError, LowerdeckError, PartitionCompilationError
+from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import DelegationPlan, Reason, ReasonCode, listed
 from lowerdeck.runtime.floats import FloatProgram
 from lowerdeck.runtime.loading import open_made_program
@@ -71,6 +72,7 @@ def convert_conforming(
     workdir: Path,
     settings: ConformanceSettings,
     report: Callable[[str], None],
+    banks: Sequence[Memory] = (),
 ) -> ConvertedConforming:
     """Lower an edge program, and keep operators on the CPU that compute something else on the delegate.
 
@@ -82,6 +84,7 @@ def convert_conforming(
         workdir: Empty folder for the converter's files.
         settings: What to do about a partition that computes something else.
         report: Shows a line to the user.
+        banks: See `convert`.
 
     Raises:
         ConversionError: a partition computes something else or is not compiled, and `settings` or the means found
@@ -95,7 +98,7 @@ def convert_conforming(
         folder = workdir / f"round_{round_number}"
         folder.mkdir()
         try:
-            converted = convert(manager, plan, backend, folder, faulty)
+            converted = convert(manager, plan, backend, folder, faulty, banks)
         except PartitionCompilationError as error:
             report(str(error))
             pieces = PieceCompiler(manager, backend, folder / "pieces", faulty)
@@ -118,7 +121,7 @@ def convert_conforming(
             report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
         if not mismatches or settings.on_mismatch == "warn":
             accepted += tuple(f"partition {found.partition}: {found.worst}" for _, found in mismatches)
-            result = replace(result, plan=replace(plan, mismatches=accepted))
+            result = replace(result, plan=replace(plan, mismatches=accepted, layers=converted.layers))
             for line in unchecked:
                 report(line)
             return _with_program_checked(result, manager, samples, settings, report)

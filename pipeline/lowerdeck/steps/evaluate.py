@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowerdeck.compat.terminal import progress_bar
-from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.evaluation import LayerMetrics, Outputs, OutputSpec, SampleOutputs
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.samples import Dataset, Sample, Split, finite_sample
@@ -27,6 +28,7 @@ from lowerdeck.evaluation.task_metrics import Measured
 from lowerdeck.graph.io_boundary import input_dtypes
 from lowerdeck.graph.outputs import output_names
 from lowerdeck.graph.state import initial_state
+from lowerdeck.runtime.batches import as_one
 from lowerdeck.runtime.parallel_map import in_order
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from lowerdeck.runtime.batches import Engine
     from lowerdeck.runtime.floats import FloatProgram
 
-Program = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
+Inputs = tuple[torch.Tensor, ...]
+Program = Callable[[Inputs], tuple[torch.Tensor, ...]]
 """Inputs of one sample -> all outputs, each with the batch dimension of the sample."""
 Array = npt.NDArray[Any]
 Item = TypeVar("Item")
@@ -57,26 +60,39 @@ def choose_samples(split: Split, max_samples: int | None, seed: int) -> list[int
     return stratified(split, max_samples, seed)
 
 
-def torch_program(program: ExportedProgram) -> Program:
+class TorchProgram:
     """An exported program, executed by PyTorch on samples, whose floats a float16 program gets rounded.
 
-    Every execution starts from the initial state, so that samples may be evaluated in any order.
+    Every sample starts from the initial state, so that samples may be evaluated in any order.
     """
-    module, state = program.module(check_guards=False), initial_state(program)
-    dtypes, buffers = input_dtypes(program), dict(module.named_buffers())
-    initial = {name: value.clone() for name, value in state.items()}
 
-    def run(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        for name, value in initial.items():
-            buffers[name].copy_(value)
-        outputs = module(*(value.to(dtype) for value, dtype in zip(inputs, dtypes, strict=True)))
-        return tuple(tree_leaves(outputs))
+    def __init__(self, program: ExportedProgram) -> None:
+        self._module = program.module(check_guards=False)
+        self._initial = {name: value.clone() for name, value in initial_state(program).items()}
+        self._buffers, self._dtypes = dict(self._module.named_buffers()), input_dtypes(program)
 
-    return run
+    def __call__(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        """The outputs of a sample with one call."""
+        return self.stream([inputs])
+
+    def stream(self, calls: Sequence[Inputs]) -> tuple[torch.Tensor, ...]:
+        """The outputs of all calls of a sample, see runtime.batches.as_one."""
+        for name, value in self._initial.items():
+            self._buffers[name].copy_(value)
+        return as_one([self._call(inputs) for inputs in calls])
+
+    def _call(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        outputs = self._module(*(value.to(dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)))
+        return tuple(value.clone() for value in tree_leaves(outputs))
+
+
+def torch_program(program: ExportedProgram) -> TorchProgram:
+    """`program`, executed by PyTorch."""
+    return TorchProgram(program)
 
 
 def evaluate(
-    programs: Mapping[str, Program],
+    programs: Mapping[str, Program | TorchProgram],
     samples: Sequence[int],
     dataset: Dataset,
     num_processes: int = 1,
@@ -99,10 +115,17 @@ def evaluate(
     def measure(index: int) -> SampleOutputs:
         sample = finite_sample(dataset.evaluation, index)
         with torch.no_grad():
-            outputs = {name: program(sample.inputs) for name, program in programs.items()}
+            outputs = {name: _executed(program, sample) for name, program in programs.items()}
         return _sample_outputs(sample, outputs, dataset, with_inputs=with_inputs)
 
     yield from _with_progress(in_order(measure, samples, num_processes), len(samples))
+
+
+def _executed(program: Program | TorchProgram, sample: Sample) -> tuple[torch.Tensor, ...]:
+    if not sample.following:
+        return program(sample.inputs)
+    assert isinstance(program, TorchProgram), "others take samples of one call"
+    return program.stream(sample.calls)
 
 
 def _sample_outputs(
@@ -143,7 +166,7 @@ def evaluate_delegated(
     reference: Outputs,
     task: ChosenTask,
     engine: Engine,
-    keep: Callable[[SampleOutputs], None] = lambda sample: None,
+    keepers: Sequence[Callable[[SampleOutputs], None]] = (),
 ) -> Evaluation:
     """Run the `.pte` on every sample and reduce what it and the reference return to records, sample by sample.
 
@@ -155,7 +178,7 @@ def evaluate_delegated(
         dataset: See `evaluate`.
         reference: Outputs of the float and the quantized program on these samples.
         task: What the outputs are judged by.
-        keep: Is given what the program returns for each sample, in order.
+        keepers: Are given what the program returns for each sample, in order.
         engine: How to execute host twins.
 
     Raises:
@@ -165,14 +188,15 @@ def evaluate_delegated(
     try:
         host = open_program()
 
-        def load(index: int) -> tuple[Sample, tuple[torch.Tensor, ...]]:
+        def load(index: int) -> tuple[Sample, Sequence[Inputs]]:
             sample = finite_sample(dataset.evaluation, index)
-            return sample, sample.inputs
+            return sample, sample.calls
 
         done = engine.executed(host, samples, load)
         for row, (given, outputs) in enumerate(_with_progress(done, len(samples))):
             sample = _sample_outputs(given, {"delegated": outputs}, dataset, with_inputs=task.needs_inputs)
-            keep(sample)
+            for keep in keepers:
+                keep(sample)
             records.add(row, {**rows_of(reference, row), **sample.values}, sample.target, sample.inputs)
     except ProgramError as error:
         records = RecordsBuilder(task, reference.specs, len(samples))
@@ -183,7 +207,11 @@ def evaluate_delegated(
 
 
 def measure(
-    task: ChosenTask, evaluation: Evaluation, structural: bool, further: Mapping[str, Any] = MappingProxyType({})
+    task: ChosenTask,
+    evaluation: Evaluation,
+    structural: bool,
+    further: Mapping[str, Any] = MappingProxyType({}),
+    class_names: Sequence[str] = (),
 ) -> Measured:
     """All metrics of the outputs.
 
@@ -192,24 +220,53 @@ def measure(
         evaluation: The records of all programs.
         structural: Whether the samples are random.
         further: Metrics of modules in `evaluation.metrics`.
+        class_names: Names of the classes by index, if they have some.
     """
-    measured = task_metrics.measure(task, evaluation.records, STRUCTURAL if structural else "no labels")
+    missing = STRUCTURAL if structural else "no labels"
+    measured = task_metrics.measure(task, evaluation.records, missing, class_names)
     metrics = {**measured.metrics, **further, "executed_by": evaluation.executed_by}
     return dataclasses.replace(measured, metrics=metrics)
+
+
+MAX_FAULTS = 20
+"""Most samples whose targets are refused one by one."""
 
 
 def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> None:
     """Execute the float program on one evaluation sample, and check that the task can judge its outputs.
 
+    Where the dataset can tell targets without their inputs, those of all evaluation samples are checked with these
+    outputs, so that a spoiled one does not end the build after it was compiled.
+
     Raises:
-        LowerdeckError: it cannot; nothing has been lowered yet.
+        LowerdeckError: it cannot, or some targets are wrong; nothing has been lowered yet.
     """
-    if not len(dataset.evaluation):
+    split = dataset.evaluation
+    if not len(split):
         return
     (sample,) = evaluate({"float": torch_program(program)}, [0], dataset, with_inputs=task.needs_inputs)
     specs = tuple(OutputSpec(name=name) for name in output_names(program))
     highest = dataset.num_classes - 1 if dataset.num_classes and isinstance(sample.target, int) else sample.target
     RecordsBuilder(task, specs, 1).add(0, sample.values, highest, sample.inputs)
+    target_of = getattr(split, "target", None)
+    if target_of is None or dataset.structural or not task.task.TARGETS:
+        return
+    named = {spec.name: value for spec, value in zip(specs, sample.values["float"], strict=True)}
+    faults = []
+    for index in range(len(split)):
+        try:
+            target = target_of(index)
+            if target is not None:
+                task.task.record(task.options, named, target, sample.inputs)
+        except LowerdeckError as error:
+            faults.append(f"{split.origin(index) if hasattr(split, 'origin') else f'sample {index}'}: {error}")
+    if faults:
+        more = f"\n  and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        listed = "\n  ".join(faults[:MAX_FAULTS])
+        raise LowerdeckError(
+            f"{len(faults)} of {len(split)} evaluation samples have targets that do not fit the model or the task:\n  "
+            f"{listed}{more}"
+        )
 
 
 def rows_of(outputs: Outputs, row: int) -> dict[str, tuple[Array, ...]]:
@@ -233,6 +290,7 @@ def summarize(
     layers: Sequence[LayerMetrics] = (),
     execution_failure: str | None = None,
     bundle_failure: str | None = None,
+    memory_budget: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All metrics of a build, with names that end in their unit, except for fractions and counts.
 
@@ -243,6 +301,7 @@ def summarize(
         layers: Metrics of layers, worst first.
         execution_failure: Why this host could not execute the `.pte`; None where it did.
         bundle_failure: Why there is no firmware bundle; None where there is one.
+        memory_budget: How the program fills the target's memories; None where they are unknown.
     """
     metrics: dict[str, Any] = dict(measured)
     if layers:
@@ -257,6 +316,28 @@ def summarize(
     metrics |= compiled_transposes(metrics, [partition["transposes"] for partition in manifest["partitions"]])
     metrics |= {
         "program_bytes": manifest["program"]["bytes"],
+        "program_sha256": _identity(manifest),
         "planned_memory_bytes": manifest["planned_memory_bytes"],
+        **_working_memory(manifest["working_memory"]),
     }
-    return metrics | {f"estimated_{name}": value for name, value in manifest["estimates"].items()}
+    estimates = {**manifest["estimates"], **(memory_budget or {})}
+    return metrics | {f"estimated_{name}": value for name, value in estimates.items()}
+
+
+def _identity(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the program, or over the program and the data files that it reads beside itself."""
+    program, data_files = str(manifest["program"]["sha256"]), manifest["data_files"]
+    if not data_files:
+        return program
+    parts = [program, *(f"{name} {file['sha256']}" for name, file in sorted(data_files.items()))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _working_memory(memory: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All RAM as metrics: what is known, and what is not, in words; nothing where it was not counted."""
+    if memory is None:
+        return {}
+    metrics = {"ram_bytes": memory["known_bytes"], "method_allocator_bytes": memory["method_allocator_bytes"]}
+    if memory["scratch_bytes"] is not None:
+        metrics["scratch_bytes"] = memory["scratch_bytes"]
+    return metrics | ({"ram_unknown": " and ".join(memory["unknown"])} if memory["unknown"] else {})

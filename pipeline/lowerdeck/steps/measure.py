@@ -2,116 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lowerdeck.contracts.devices import (
-    DeviceDescription,
-    DeviceError,
-    DeviceMetric,
-    DeviceModule,
-    Execution,
-    Job,
-    Provenance,
-)
+from lowerdeck.contracts.devices import DeviceDescription, DeviceError, DeviceMetric, Execution, Job, Provenance
 from lowerdeck.contracts.errors import ProgramError
-from lowerdeck.contracts.runtime_images import RuntimeImage
+from lowerdeck.contracts.runtime_images import Requirements
 from lowerdeck.devices.compatibility import check_runtime
-from lowerdeck.devices.locks import holding
+from lowerdeck.devices.locks import holding, note_failure
 from lowerdeck.devices.tensors import from_device, output_specs, to_device
 from lowerdeck.evaluation.intervals import median_interval
-from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.etdump import read_etdump
 from lowerdeck.formats.method_memory import method_allocator_bytes
-from lowerdeck.formats.pte import DelegateCall, KernelCall, Method, read_pte
+from lowerdeck.formats.pte import DelegateCall, Instruction, KernelCall, Method, read_pte
 from lowerdeck.formats.pte_requirements import requirements
 from lowerdeck.runtime.program import MethodInfo, method_info
+from lowerdeck.steps.measurement import Measurement, OperatorCost, Place, Settings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A device that is ready to be used."""
-
-    name: str
-    module: DeviceModule
-    options: Any
-    """Of the module's `Options`."""
-
-    def describe(self) -> DeviceDescription:
-        """What it is."""
-        return self.module.describe(self.options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How to execute and to time."""
-
-    warm_up: int = 0
-    repetitions: int = 0
-    """0 times nothing."""
-    profile: bool = False
-    timeout_s: float = 600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperatorTime:
-    """Time of one instruction of the program, or of one operator within a delegate."""
-
-    instruction: int
-    """Index in the program's chain."""
-    operator: str
-    """E.g. `aten::convolution.out`, or the delegate's name."""
-    inside: str
-    """The delegate's name of an operator within; empty for the whole instruction."""
-    median_ms: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """What executing a program on a device gave."""
-
-    device: str
-    title: str
-    provenance: Provenance
-    program_sha256: str
-    image: RuntimeImage | None
-    outputs: Sequence[tuple[torch.Tensor, ...]] = ()
-    """Outputs of every sample, with the program's own element types."""
-    metrics: Sequence[DeviceMetric] = ()
-    estimates: Sequence[DeviceMetric] = ()
-    """What was estimated without the device of the metrics that it reported, to compare the two."""
-    operators: Sequence[OperatorTime] = ()
-    """In order of execution; empty without a profile."""
-    latencies_ms: Sequence[float] = ()
-    notes: Sequence[str] = ()
-    log: str = ""
-    failure: str | None = None
-    """Why its runtime cannot execute the program; nothing was executed then."""
-
-    @property
-    def finest_operators(self) -> list[OperatorTime]:
-        """Operators without those that contain others: a delegate that reports its own operators is left out."""
-        opened = {operator.instruction for operator in self.operators if operator.inside}
-        return [operator for operator in self.operators if operator.inside or operator.instruction not in opened]
-
-
-def measure(program: Path, samples: Sequence[Sequence[torch.Tensor]], place: Place, settings: Settings) -> Measurement:
-    """Execute and time a program on a device.
+def measure(
+    program: Path,
+    samples: Sequence[Sequence[torch.Tensor]],
+    place: Place,
+    settings: Settings,
+    *,
+    intermediates: bool = False,
+) -> Measurement:
+    """Execute and time a program on a device; of several boards, on the first free one that does not fail.
 
     Args:
         program: The `.pte`.
         samples: Inputs of the method `forward` of every execution, with the program's own element types.
         place: The device.
         settings: How to time.
+        intermediates: Whether to return what every instruction wrote for the first sample, where the device can.
 
     Raises:
-        DeviceError: the device is absent, hung, crashed, or returned something else than outputs.
+        DeviceError: the device is absent, hung, crashed, or returned something else than outputs; of several boards,
+            all of them.
         LowerdeckError: the program is damaged.
     """
     data = program.read_bytes()
@@ -120,35 +56,87 @@ def measure(program: Path, samples: Sequence[Sequence[torch.Tensor]], place: Pla
         required = requirements(data)
     except (ValueError, StopIteration) as error:
         raise ProgramError(f"{program} is damaged, or has no method `forward`: {error}") from error
-    info, described = method_info(method), place.describe()
+    work = _Work(data=data, method=method, required=required, samples=samples, intermediates=intermediates)
+    boards, failed = place.all_boards(), dict[str, DeviceError]()
+    while True:
+        locks = {name: place.module.describe(options).lock for name, options in boards.items() if name not in failed}
+        what = f"the device {place.name}"
+        with holding(locks, settings.max_wait_s, settings.lock_folder, what) as board:
+            try:
+                found = _on_board(work, place, board, boards[board], settings)
+                notes = [f"board {name} failed: {error}" for name, error in failed.items()]
+                return dataclasses.replace(found, notes=[*found.notes, *notes]) if notes else found
+            except DeviceError as error:
+                failed[board] = error
+                note_failure(locks[board], settings.lock_folder)
+        if len(failed) == len(boards):
+            raise _failure(failed)
+
+
+def _failure(failed: Mapping[str, DeviceError]) -> DeviceError:
+    """The error of the only board, or one that lists those of all."""
+    if len(failed) == 1:
+        return next(iter(failed.values()))
+    listed = "\n".join(f"{board}: {error}" for board, error in failed.items())
+    logs = "\n".join(f"--- {board}\n{error.log}" for board, error in failed.items())
+    return DeviceError(f"all {len(failed)} boards failed:\n{listed}", logs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """A program, read once: what is executed is what its digest is of."""
+
+    data: bytes
+    method: Method
+    required: Requirements
+    samples: Sequence[Sequence[torch.Tensor]]
+    intermediates: bool
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def _on_board(work: _Work, place: Place, board: str, options: Any, settings: Settings) -> Measurement:
+    described, info, method = place.module.describe(options), method_info(work.method), work.method
     image = described.image() if described.image is not None and not described.missing else None
     about: dict[str, Any] = {
         "device": place.name,
+        "board": board,
         "title": described.title,
         "provenance": described.provenance,
-        "program_sha256": file_digest(program),
+        "program_sha256": work.sha256,
         "image": image,
     }
     if image is not None:
         try:
-            check_runtime(required, image)
+            check_runtime(work.required, image)
         except ProgramError as error:
             return Measurement(**about, failure=str(error))
-    executed = _execute(program, samples, place, described, settings, info, _keeps_state(method))
-    if len(executed.outputs) != len(samples):
+    executed = _execute(work, place, options, described, settings, info)
+    if len(executed.outputs) != len(work.samples):
         raise DeviceError(
-            f"the device returned outputs of {len(executed.outputs)} samples, {len(samples)} were sent", executed.log
+            f"the device returned outputs of {len(executed.outputs)} samples, {len(work.samples)} were sent",
+            executed.log,
         )
-    return Measurement(
-        **about,
-        outputs=[from_device(outputs, info.outputs) for outputs in executed.outputs],
-        metrics=_metrics_of(executed, place.name, described.provenance),
-        estimates=_estimates(executed, method),
-        operators=operator_times(executed.etdump, method) if executed.etdump else (),
-        latencies_ms=executed.latencies_ms,
-        notes=executed.notes,
-        log=executed.log,
-    )
+    if executed.program_sha256 not in (None, work.sha256):
+        raise DeviceError(
+            f"the device executed the program {executed.program_sha256}, {work.sha256} was sent", executed.log
+        )
+    try:
+        return Measurement(
+            **about,
+            outputs=[from_device(outputs, info.outputs) for outputs in executed.outputs],
+            metrics=_metrics_of(executed, place.name, described.provenance),
+            estimates=_estimates(executed, method),
+            operators=_operators(executed, method),
+            latencies_ms=executed.latencies_ms,
+            intermediates=executed.intermediates,
+            notes=executed.notes,
+            log=executed.log,
+        )
+    except DeviceError as error:
+        raise DeviceError(str(error), error.log or executed.log) from error
 
 
 def _keeps_state(method: Method) -> bool:
@@ -156,33 +144,29 @@ def _keeps_state(method: Method) -> bool:
 
 
 def _execute(
-    program: Path,
-    samples: Sequence[Sequence[torch.Tensor]],
-    place: Place,
-    described: DeviceDescription,
-    settings: Settings,
-    info: MethodInfo,
-    keeps_state: bool,
+    work: _Work, place: Place, options: Any, described: DeviceDescription, settings: Settings, info: MethodInfo
 ) -> Execution:
-    with (
-        tempfile.TemporaryDirectory(prefix="lowerdeck-device-") as folder,
-        holding(described.lock, settings.timeout_s),
-    ):
+    with tempfile.TemporaryDirectory(prefix="lowerdeck-device-") as folder:
+        program, workdir = Path(folder, "program.pte"), Path(folder, "work")
+        program.write_bytes(work.data)
+        workdir.mkdir()
         job = Job(
-            program=program.resolve(),
+            program=program,
+            program_sha256=work.sha256,
             samples=[
                 [to_device(tensor, expected) for tensor, expected in zip(sample, info.inputs, strict=True)]
-                for sample in samples
+                for sample in work.samples
             ],
             outputs=output_specs(info.outputs),
             warm_up=settings.warm_up,
             repetitions=settings.repetitions if "latency" in described.gives else 0,
-            profile=settings.profile and "profile" in described.gives,
-            keeps_state=keeps_state,
+            profile=settings.profile and not {"profile", "instructions"}.isdisjoint(described.gives),
+            intermediates=work.intermediates and "intermediates" in described.gives,
+            keeps_state=_keeps_state(work.method),
             timeout_s=settings.timeout_s,
-            workdir=Path(folder),
+            workdir=workdir,
         )
-        return place.module.execute(place.options, job)
+        return place.module.execute(options, job)
 
 
 def _metrics_of(executed: Execution, device: str, provenance: Provenance) -> list[DeviceMetric]:
@@ -207,7 +191,35 @@ def _estimates(executed: Execution, method: Method) -> list[DeviceMetric]:
     return [DeviceMetric(name=name, value=estimated, provenance=Provenance.ESTIMATED, source="lowerdeck")]
 
 
-def operator_times(etdump: bytes, method: Method) -> list[OperatorTime]:
+def _operators(executed: Execution, method: Method) -> list[OperatorCost]:
+    """Costs of operators: times where the device gave an ETDump, else counts of instructions.
+
+    Raises:
+        DeviceError: the profile is damaged or belongs to another program.
+    """
+    if executed.etdump:
+        return operator_times(executed.etdump, method)
+    costs = []
+    for instruction, count in sorted(executed.operator_instructions.items()):
+        if not 0 <= instruction < len(method.chains[0]):
+            raise DeviceError(f"the device counted instruction {instruction}, which the program does not have")
+        if (name := _name_of(method, method.chains[0][instruction])) is not None:
+            costs.append(OperatorCost(instruction=instruction, operator=name, inside="", processor_instructions=count))
+    return costs
+
+
+def _name_of(method: Method, instruction: Instruction) -> str | None:
+    """The operator or delegate that an instruction calls; None where it only moves values."""
+    match instruction:
+        case KernelCall(operator, _):
+            return method.operators[operator]
+        case DelegateCall(delegate, _):
+            return method.delegates[delegate].backend
+        case _:
+            return None
+
+
+def operator_times(etdump: bytes, method: Method) -> list[OperatorCost]:
     """Median time of every instruction of `method` and of the operators within its delegates.
 
     Raises:
@@ -216,17 +228,11 @@ def operator_times(etdump: bytes, method: Method) -> list[OperatorTime]:
     times = []
     try:
         for entry in read_etdump(etdump):
-            instruction = method.chains[entry.chain][entry.instruction]
-            match instruction:
-                case KernelCall(operator, _):
-                    name = method.operators[operator]
-                case DelegateCall(delegate, _):
-                    name = method.delegates[delegate].backend
-                case _:
-                    continue
+            if (name := _name_of(method, method.chains[entry.chain][entry.instruction])) is None:
+                continue
             median_ms = statistics.median(entry.ticks) / 1e6
             times.append(
-                OperatorTime(instruction=entry.instruction, operator=name, inside=entry.name, median_ms=median_ms)
+                OperatorCost(instruction=entry.instruction, operator=name, inside=entry.name, median_ms=median_ms)
             )
     except (ValueError, IndexError) as error:
         raise DeviceError(f"the device returned a damaged profile: {error}") from error

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 EXPERIMENT = "experiment"
 OBJECTIVES = "sweep.objectives"
 """Key of the metrics that a search optimizes; it is not part of any point."""
+CASE, CASES = "case", "cases"
+"""A case sets several choices and values at once, e.g. a model with its dataset: `case` names an entry of `sweep.cases`
+of the named sweep, which the basis of its points keeps as `cases`."""
 CHOICES = (*GROUPS, "plugins")
 PARAMS = (*CHOICES, "overrides")
 MAX_POINTS = 10_000
@@ -106,11 +109,13 @@ def hydra_key(key: str) -> str:
     first, dot, _ = key.partition(".")
     if not dot and first in CHOICES:
         return key
+    if key == CASE:
+        return f"++{key}"
     if dot and first == "overrides":
         return f"++{key}"
     if dot and first in _SECTIONS:
         return f"++overrides.{key}"
-    known = (*CHOICES, EXPERIMENT) if not dot else (*_SECTIONS, OBJECTIVES)
+    known = (*CHOICES, EXPERIMENT, CASE) if not dot else (*_SECTIONS, OBJECTIVES)
     kind = "group" if not dot else "section"
     raise ConfigurationError(
         f"{key}: there is no such {kind}. Allowed: {', '.join(known)}.{components.did_you_mean(first, known)}"
@@ -206,13 +211,21 @@ def as_params(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
     """params.yaml of one point.
 
     Args:
-        base: params.yaml with the named sweep's choices and values.
+        base: params.yaml with the named sweep's choices and values, and its cases.
         overrides: The point's overrides in the form of `to_hydra_overrides`, each with one value.
+
+    Raises:
+        ConfigurationError: there is no such case.
     """
-    params = {**base, "overrides": _copy(base.get("overrides") or {})}
-    for override in parse(overrides):
+    parsed = parse(overrides)
+    params = {key: value for key, value in base.items() if key != CASES}
+    for override in parsed:
+        if override.key_or_group == CASE:
+            params = merged(params, _case(base.get(CASES) or {}, override.value()))
+    params["overrides"] = _copy(params.get("overrides") or {})
+    for override in parsed:
         key = override.key_or_group
-        if key.startswith("hydra") or key == EXPERIMENT:
+        if key.startswith("hydra") or key in (EXPERIMENT, CASE):
             continue
         *parents, last = key.split(".")
         mapping = params
@@ -222,6 +235,16 @@ def as_params(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
             mapping = mapping[parent]
         mapping[last] = override.value()
     return params
+
+
+def _case(cases: Mapping[str, Any], name: Any) -> Mapping[str, Any]:
+    if name not in cases:
+        known = ", ".join(cases) or "none; a file of conf/experiment has them under `sweep.cases`"
+        raise ConfigurationError(
+            f"{CASE}={name}: there is no such case. Allowed: {known}.{components.did_you_mean(str(name), cases)}"
+        )
+    found: Mapping[str, Any] = cases[name]
+    return found
 
 
 def merged(params: Mapping[str, Any], upon: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,8 +58,11 @@ class PointBuild:
         self._failed_at = EVALUATE
         """The stage that failed there."""
 
-    def run(self) -> PointRecord:
-        """Take the point through all stages except `track`; returns its record."""
+    def run(self, *, defers_device: bool = False) -> PointRecord:
+        """Take the point through all stages except `track`; returns its record.
+
+        With `defers_device`, `measure` is left out where it needs a device, which may be in use by others.
+        """
         point, overrides = self._number, self._typed
         try:
             self.configure()
@@ -67,6 +70,8 @@ class PointBuild:
             return PointRecord(point=point, overrides=overrides, status="skipped", reason=str(error))
         try:
             waiting = [stage for stage in self._shared.stages.values() if stage.name not in (COMPOSE, TRACK)]
+            if defers_device and self._config.get("device", {}).get("kind") is not None:
+                waiting = [stage for stage in waiting if stage.name != MEASURE]
             while waiting:
                 stage = self._next(waiting)
                 self._ensure_result(stage)
@@ -78,6 +83,16 @@ class PointBuild:
             point=point, overrides=overrides, status="built", stages=self._done,
             program_sha256=self._digests[paths.PROGRAM.as_posix()], metrics=metrics,
         )  # fmt: skip
+
+    def measure(self, record: PointRecord) -> PointRecord:
+        """Measure a point that `run` has built without its device; returns its completed record."""
+        if record.status != "built" or MEASURE in self._keys or MEASURE not in self._shared.stages:
+            return record
+        try:
+            self._ensure_result(self._shared.stages[MEASURE])
+            return dataclasses.replace(record, stages=self._done, metrics=self._metrics())
+        except StageFailed as failed:
+            return self._failed(failed)
 
     def track(self, record: PointRecord) -> PointRecord:
         """Record in MLflow a point that `run` has built or that misses a gate; returns its updated record."""

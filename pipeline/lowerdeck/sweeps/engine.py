@@ -30,6 +30,8 @@ DEFAULT_STORE = snapshot.SWEEPS / "store"
 STORE_VARIABLE = "LOWERDECK_STORE"
 """Environment variable with the location of the store, used if no option names one."""
 _ID_CHARACTERS = 10
+_MAX_WAITING = 16
+"""Most points that use devices, or wait for one, at once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,15 +140,22 @@ def _exclusive(folder: Folder) -> Iterator[None]:
 
 @contextmanager
 def _recording_in_background(shared: SweepState) -> Iterator[None]:
-    """Record points of this process while the next one is built, and wait for all of them at the end of the block."""
+    """Record and measure points of this process while others are built, and wait for all at the end of the block."""
     pending: list[Future[None]] = []
+    measuring: list[Future[None]] = []
     recorder = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+    devices = ThreadPoolExecutor(_MAX_WAITING, thread_name_prefix="device")
     shared.defer = lambda end: pending.append(recorder.submit(end))
+    shared.defer_device = lambda measure: measuring.append(devices.submit(measure))
+    shared.defers_devices = True
     try:
         yield
-        for future in pending:
+        for future in (*measuring, *pending):
+            future.result()
+        for future in pending:  # measurements have added theirs meanwhile
             future.result()
     finally:
+        devices.shutdown(cancel_futures=True)
         recorder.shutdown(cancel_futures=True)
 
 
@@ -195,7 +204,7 @@ def _sweep(project: Path, copy: Path, typed: Sequence[str], store: str | None) -
     """The sweep that `typed` describes on `copy`, and the named sweep that it is based on."""
     name, experiment = hydra_multirun.read_experiment(copy / "conf", typed)
     params = read_params(copy / "params.yaml")
-    base = arguments.merged(params, {key: experiment[key] for key in experiment if key in arguments.PARAMS})
+    base = hydra_multirun.basis(params, experiment)
     own = _without_hydras(typed)  # another launcher is still the same sweep
     searched = [text for text in typed if text.startswith(("hydra/sweeper", "hydra.sweeper"))]
     versions = tool_versions()

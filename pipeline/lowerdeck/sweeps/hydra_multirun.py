@@ -43,7 +43,30 @@ def read_experiment(conf: Path, typed: Sequence[str]) -> tuple[str, dict[str, An
             f"conf/experiment/{name}.yaml: {unknown[0]} is none of {', '.join(arguments.CHOICES)}, overrides, hydra, "
             "sweep; single values belong under `overrides`, as in params.yaml"
         )
+    _check_cases(name, (values.get("sweep") or {}).get(arguments.CASES) or {})
     return name, values
+
+
+def _check_cases(name: str, cases: Any) -> None:
+    """Raise ConfigurationError unless every case has the form of params.yaml."""
+    if isinstance(cases, dict) and all(isinstance(case, dict) for case in cases.values()):
+        unknown = [key for case in cases.values() for key in case if key not in arguments.PARAMS]
+        if not unknown:
+            return
+        raise ConfigurationError(
+            f"conf/experiment/{name}.yaml: {unknown[0]} in sweep.cases is none of {', '.join(arguments.PARAMS)}; a "
+            "case has the form of params.yaml"
+        )
+    raise ConfigurationError(
+        f"conf/experiment/{name}.yaml: sweep.cases must map the name of each case to its choices, as in params.yaml"
+    )
+
+
+def basis(params: Mapping[str, Any], experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """What all points of a named sweep have in common, in the form of params.yaml, and its cases."""
+    base = arguments.merged(params, {key: experiment[key] for key in experiment if key in arguments.PARAMS})
+    cases = (experiment.get("sweep") or {}).get(arguments.CASES)
+    return base | ({arguments.CASES: cases} if cases else {})
 
 
 def sweeper_arguments(experiment: Mapping[str, Any]) -> list[str]:

@@ -103,8 +103,14 @@ def _run_point(shared: SweepState, session: str, number: int, overrides: Sequenc
         shared.folder.record(record)
         shared.folder.log_event("point ends", point=number, session=session, status=record.status)
 
-    record = build.run()
-    shared.defer(lambda: end(record))
+    # What a search optimizes must be known before its next point.
+    record = build.run(defers_device=shared.defers_devices and not shared.sweep.objectives)
+
+    def measure() -> None:
+        measured = build.measure(record)
+        shared.defer(lambda: end(measured))
+
+    shared.defer_device(measure)
     return record
 
 

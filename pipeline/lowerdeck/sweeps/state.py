@@ -57,6 +57,10 @@ class SweepState:
         """Why no other point can be built."""
         self.defer: Callable[[Callable[[], None]], object] = lambda end: end()
         """Runs the end of a point, after its stages: immediately, or in the background."""
+        self.defer_device: Callable[[Callable[[], None]], object] = lambda measure: measure()
+        """Runs what waits for a device, likewise."""
+        self.defers_devices = False
+        """Whether `defer_device` is in the background, so that points are built while others wait for a device."""
         self._digests: dict[str, str] = {}
         self._data_checked_s = -math.inf
         self._databases: dict[TrackingConfig, str] = {}

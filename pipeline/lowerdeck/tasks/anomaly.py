@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.pictures import Curve, Histogram
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 from lowerdeck.tasks import ranking
@@ -92,6 +93,22 @@ def details(options: Options, records: Mapping[str, Any]) -> Mapping[str, float]
     """The threshold of the recall, for firmware: scores from it on are anomalous."""
     anomalous, scores, _ = _recordings(options, records)
     return {"threshold": ranking.threshold_at(anomalous, scores, options.max_false_positive_rate)}
+
+
+def pictures(options: Options, records: Mapping[str, Any]) -> Sequence[Curve | Histogram]:
+    """The ROC curve with the point of the threshold, precision over recall, and the scores of both kinds."""
+    anomalous, scores, _ = _recordings(options, records)
+    groups = {"normal": scores[~anomalous], "anomalous": scores[anomalous]}
+    shown = Histogram(label="score", groups=groups)
+    if anomalous.all() or not anomalous.any():
+        return [shown]
+    x, threshold = np.linspace(0.0, 1.0, 101), ranking.threshold_at(anomalous, scores, options.max_false_positive_rate)
+    chosen = tuple(float((values >= threshold).mean()) for values in groups.values())
+    return [
+        Curve(name="roc", x=x, y=ranking.true_rates_at(anomalous, scores, x), mark=(chosen[0], chosen[1])),
+        Curve(name="precision_recall", x=x, y=ranking.precisions_at(anomalous, scores, x)),
+        shown,
+    ]
 
 
 def _recordings(options: Options, records: Mapping[str, Any]) -> tuple[npt.NDArray[np.bool_], Floats, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lowerdeck.contracts.pictures import Curve, Histogram
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 from lowerdeck.tasks import ranking
@@ -16,6 +17,8 @@ from lowerdeck.tasks import ranking
 TARGETS = ("class",)
 _ROWS = 256
 """Samples whose similarities to all others are computed at a time."""
+_PAIRS = 10_000
+"""Pairs whose similarities are computed at a time."""
 _MAX_IDENTITIES = 2**31
 
 Floats = npt.NDArray[np.float64]
@@ -64,11 +67,33 @@ def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Ma
         f"recall_at_{k}": output_choice.ratio(weights @ (is_query & (ranks < k)), weights @ is_query)
         for k in options.recall_at
     }
-    first, second = _pairs(len(identity), options.max_pairs)
-    similarity = (records["vector"][first] * records["vector"][second]).sum(axis=1)
-    same = identity[first] == identity[second]
+    first, second, similarity, same = _similarities(options, records)
     rates = [ranking.equal_error_rate(same, similarity, (row[first] * row[second])[None])[0] for row in weights]
     return found | {"equal_error_rate": np.array(rates)}
+
+
+def pictures(options: Options, records: Mapping[str, Any]) -> Sequence[Curve | Histogram]:
+    """The similarities of pairs of one identity and of two, and the ROC curve of telling them apart."""
+    _, _, similarity, same = _similarities(options, records)
+    shown = Histogram(label="cosine similarity", groups={"same": similarity[same], "different": similarity[~same]})
+    if same.all() or not same.any():
+        return [shown]
+    x = np.linspace(0.0, 1.0, 101)
+    return [Curve(name="roc", x=x, y=ranking.true_rates_at(same, similarity, x)), shown]
+
+
+def _similarities(options: Options, records: Mapping[str, Any]) -> tuple[Any, Any, Floats, npt.NDArray[np.bool_]]:
+    """Both samples of every pair, their similarity, and whether their identity is the same."""
+    vectors, identity = records["vector"], records["identity"]
+    first, second = _pairs(len(identity), options.max_pairs)
+    similarity = np.concatenate(
+        [
+            (vectors[first[start : start + _PAIRS]] * vectors[second[start : start + _PAIRS]]).sum(axis=1)
+            for start in range(0, len(first), _PAIRS)
+        ]
+        or [np.zeros(0)]
+    )
+    return first, second, similarity, identity[first] == identity[second]
 
 
 def _rank_of_first_match(vectors: Floats, identity: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

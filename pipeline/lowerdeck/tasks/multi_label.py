@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.pictures import Curve
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 from lowerdeck.tasks import ranking
@@ -75,3 +76,11 @@ def details(options: Options, records: Mapping[str, Any]) -> Mapping[str, float]
         )
         for label in labels
     }
+
+
+def pictures(options: Options, records: Mapping[str, Any]) -> Sequence[Curve]:
+    """Precision over recall, the mean of the labels that occur."""
+    x, positive = np.linspace(0.0, 1.0, 101), records["positive"]
+    labels = np.flatnonzero(positive.any(axis=0))
+    each = [ranking.precisions_at(positive[:, label], records["scores"][:, label], x) for label in labels]
+    return [Curve(name="precision_recall", x=x, y=np.mean(each, axis=0))] if each else []

@@ -14,23 +14,22 @@ from lowerdeck.registry import components
 Array = npt.NDArray[Any]
 
 
-def chosen(outputs: Mapping[str, Array], name: str | None) -> Array:
-    """The output `name`, or the first one, without its batch dimension.
+def chosen(outputs: Mapping[str, Array], name: str | None, key: str = "task.options.output") -> Array:
+    """The output `name`, or the first one, without its batch dimension; `key` names the option in messages.
 
     Raises:
         LowerdeckError: there is no such output, or it has no batch dimension of 1.
     """
     if name is not None and name not in outputs:
         raise LowerdeckError(
-            f"task.options.output is {name!r}, and the model returns {', '.join(outputs)}."
-            f"{components.did_you_mean(name, outputs)}"
+            f"{key} is {name!r}, and the model returns {', '.join(outputs)}.{components.did_you_mean(name, outputs)}"
         )
     called = name if name is not None else next(iter(outputs))
     array = outputs[called]
     if array.ndim == 0 or len(array) != 1:
         raise LowerdeckError(
             f"the output {called} has shape {list(array.shape)}; this task needs a batch dimension of 1 before the "
-            "values of the sample. Choose another output with task.options.output, or task: fidelity"
+            f"values of the sample. Choose another output with {key}, or task: fidelity"
         )
     return np.asarray(array[0])
 

@@ -73,6 +73,25 @@ def equal_error_rate(positive: npt.NDArray[np.bool_], scores: Floats, weights: F
     return rate
 
 
+def precisions_at(positive: npt.NDArray[np.bool_], scores: Floats, recalls: Floats) -> Floats:
+    """The highest precision at each of these recalls or above, float64 [points]; 0 without positive samples."""
+    true, false = (part[0] for part in _cumulated(positive, scores, np.ones((1, len(scores)))))
+    if not true[-1]:
+        return np.zeros(len(recalls))
+    highest = np.maximum.accumulate((true / (true + false))[::-1])[::-1]
+    found: Floats = highest[np.minimum(np.searchsorted(true / true[-1], recalls), len(highest) - 1)]
+    return found
+
+
+def true_rates_at(positive: npt.NDArray[np.bool_], scores: Floats, false_rates: Floats) -> Floats:
+    """The rate of true positives at each of these rates of false ones, on the lines of the ROC curve."""
+    false_rate, true_rate = (part[0] for part in _rates(positive, scores, np.ones((1, len(scores)))))
+    # Of points above each other the highest.
+    last = np.append(np.flatnonzero(np.diff(false_rate)), len(false_rate) - 1)
+    found: Floats = np.interp(false_rates, false_rate[last], true_rate[last])
+    return found
+
+
 def threshold_at(positive: npt.NDArray[np.bool_], scores: Floats, max_fpr: float) -> float:
     """The lowest score from which on at most `max_fpr` of the negative samples are taken for positive."""
     negative = np.sort(scores[~positive])[::-1]

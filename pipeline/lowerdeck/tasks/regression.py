@@ -10,12 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.pictures import Histogram
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 
 TARGETS = ("array",)
 MAX_VALUES = 4096
 """Most values of a sample that are kept one by one."""
+_COLUMNS = 64
+"""Columns that are measured at a time."""
+_SHOWN = 200_000
+"""About as many errors are in the histogram; of more, those of samples at even distances."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,7 +46,7 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
 
 
 def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
-    """Errors and targets, float64 [d]; with `flatten` their sums."""
+    """Errors and targets, float64 [d]; with `flatten` sums over them, [1] each."""
     values = output_choice.chosen(outputs, options.output).astype(np.float64)
     wanted = output_choice.array_target(target, "regression").astype(np.float64)
     if wanted.size != values.size or np.squeeze(wanted).shape != np.squeeze(values).shape:
@@ -63,17 +68,39 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             "sum_square": np.square(wanted).sum(),
         }
         return {name: np.array([value]) for name, value in sums.items()} | {"count": np.array([len(error)])}
-    return {
-        "absolute": np.abs(error),
-        "square": np.square(error),
-        "sum": wanted,
-        "sum_square": np.square(wanted),
-        "count": np.ones(len(error), dtype=np.int64),
-    }
+    return {"error": error, "target": wanted}
 
 
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
     """See `metrics`; a column that is constant has R2 1 where it is met exactly, else 0."""
+    if options.flatten:
+        blocks = [_measured(records, weights)]
+    else:
+        num_columns = records["error"].shape[1]
+        # Few columns at a time: records of many samples are mapped from a file.
+        ranges = (slice(start, start + _COLUMNS) for start in range(0, num_columns, _COLUMNS))
+        blocks = [_measured(_sums(records, columns), weights) for columns in ranges]
+    return {name: np.concatenate([block[name] for block in blocks], axis=1).mean(axis=1) for name in blocks[0]}
+
+
+def pictures(options: Options, records: Mapping[str, Any]) -> Sequence[Histogram]:
+    """The errors of all values or, with `flatten`, the mean absolute error of each sample."""
+    if options.flatten:
+        values = (records["absolute"] / records["count"])[:, 0]
+        return [Histogram(label="mean absolute error of a sample", groups={"samples": values})]
+    error = records["error"]
+    some = np.unique(np.linspace(0, len(error) - 1, max(1, _SHOWN // error.shape[1])).astype(int))
+    return [Histogram(label="error", groups={"values": np.asarray(error[some]).ravel()})]
+
+
+def _sums(records: Mapping[str, Any], columns: slice) -> dict[str, Floats]:
+    error, wanted = np.asarray(records["error"][:, columns]), np.asarray(records["target"][:, columns])
+    sums = {"absolute": np.abs(error), "square": np.square(error), "sum": wanted, "sum_square": np.square(wanted)}
+    return {**sums, "count": np.ones((len(error), 1))}
+
+
+def _measured(records: Mapping[str, Any], weights: Floats) -> dict[str, Floats]:
+    """Metrics of every column, float64 [b x columns] each."""
     count = weights @ records["count"]
     mse = (weights @ records["square"]) / count
     # Deviations are taken from the mean of all samples, where sums of squares cancel least.
@@ -83,8 +110,4 @@ def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Ma
     spread = (weights @ shifted_square) / count - np.square((weights @ shifted) / count)
     constant = spread <= 1e-12 * np.maximum(1.0, mean**2)
     r2 = np.where(constant, (mse == 0).astype(np.float64), 1 - mse / np.where(constant, 1.0, spread))
-    return {
-        "r2": r2.mean(axis=1),
-        "mae": ((weights @ records["absolute"]) / count).mean(axis=1),
-        "rmse": np.sqrt(mse).mean(axis=1),
-    }
+    return {"r2": r2, "mae": (weights @ records["absolute"]) / count, "rmse": np.sqrt(mse)}

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.pictures import Overlay
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 
@@ -36,7 +37,21 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
 
 
 def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
-    """Numbers of pixels of each class: `both`, `actual` and `predicted`, int64 [classes]."""
+    """Numbers of pixels of each class: `both`, `actual` and `predicted`, int32 [classes]."""
+    predicted, mask, num_classes = _judged(options, outputs, target)
+    valid = np.ones(mask.shape, dtype=bool) if options.ignore is None else mask != options.ignore
+    actual, predicted = mask[valid].astype(np.int64), predicted[valid]
+    if len(actual) and not 0 <= actual.min() <= actual.max() < num_classes:
+        raise LowerdeckError(
+            f"a mask has the classes {int(actual.min())} ... {int(actual.max())} and the model {num_classes}; correct "
+            "the masks, or name the value of pixels without a class as task.options.ignore"
+        )
+    members = {"both": actual[actual == predicted], "actual": actual, "predicted": predicted}
+    return {name: np.bincount(found, minlength=num_classes).astype(np.int32) for name, found in members.items()}
+
+
+def _judged(options: Options, outputs: Mapping[str, Any], target: Any) -> tuple[Any, Any, int]:
+    """The predicted class of every pixel, the mask, and the number of classes."""
     scores = output_choice.chosen(outputs, options.output)
     if scores.ndim != 3:
         raise LowerdeckError(
@@ -52,18 +67,7 @@ def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Se
             "masks of integers at the size of the output, or let the model resize its scores"
         )
     predicted = (scores[0] > 0).astype(np.int64) if len(scores) == 1 else scores.argmax(axis=0)
-    valid = np.ones(mask.shape, dtype=bool) if options.ignore is None else mask != options.ignore
-    actual, predicted = mask[valid].astype(np.int64), predicted[valid]
-    if len(actual) and not 0 <= actual.min() <= actual.max() < num_classes:
-        raise LowerdeckError(
-            f"a mask has the classes {int(actual.min())} ... {int(actual.max())} and the model {num_classes}; correct "
-            "the masks, or name the value of pixels without a class as task.options.ignore"
-        )
-    return {
-        "both": np.bincount(actual[actual == predicted], minlength=num_classes),
-        "actual": np.bincount(actual, minlength=num_classes),
-        "predicted": np.bincount(predicted, minlength=num_classes),
-    }
+    return predicted, mask, num_classes
 
 
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
@@ -83,3 +87,18 @@ def details(options: Options, records: Mapping[str, Any]) -> Mapping[str, float]
     both, actual, predicted = (records[name].sum(axis=0) for name in ("both", "actual", "predicted"))
     iou = output_choice.ratio(both, actual + predicted - both)
     return {f"classes.{label}.iou": float(value) for label, value in enumerate(iou[:MAX_DETAILED])}
+
+
+def loss(options: Options, record: Mapping[str, Any]) -> float:
+    """1 minus the mean intersection over union of the classes in one image."""
+    union = record["actual"] + record["predicted"] - record["both"]
+    return 1.0 - float((record["both"][union > 0] / union[union > 0]).mean()) if union.any() else 0.0
+
+
+def overlay(
+    options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any]
+) -> tuple[Overlay, Overlay]:
+    """Both masks; pixels without a class are drawn in neither."""
+    predicted, mask, _ = _judged(options, outputs, target)
+    unknown = np.zeros(mask.shape, dtype=bool) if options.ignore is None else mask == options.ignore
+    return Overlay(mask=np.where(unknown, -1, mask)), Overlay(mask=np.where(unknown, -1, predicted))

@@ -18,6 +18,7 @@ from lowerdeck.artifacts.measurements import read_all_metrics
 from lowerdeck.config.schema import Config
 from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
+from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
 from lowerdeck.report import summary
 from lowerdeck.tracking.address import database_file, redact_credentials, tracking_uri
 
@@ -58,7 +59,8 @@ def content(config: Config, lineage: Mapping[str, Any], sweep_tags: Mapping[str,
     """
     measured, manifest = read_all_metrics(), read_json(paths.MANIFEST)
     configuration = dataclasses.asdict(config)
-    del configuration["tracking"]
+    for section in NOT_OF_A_BUILD:
+        del configuration[section]
     params, cut = flat_params(configuration)
     results = dict(flat(measured))
     tags = {key: str(value) for key, value in results.items() if not summary.is_number(value)}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts.evaluation_results import Confusion
+from lowerdeck.artifacts.task_pictures import AXES, CurvesOfPrograms, HistogramsOfPrograms
 from lowerdeck.contracts.evaluation import LayerMetrics
 
 if TYPE_CHECKING:
@@ -36,6 +37,37 @@ def confusion_png(confusion: Confusion, title: str) -> bytes:
                     color = "white" if shares[row][column] > 0.5 else "black"
                     axes.text(column, row, str(count), ha="center", va="center", color=color)
     figure.colorbar(image, label="share of the actual class")
+    return _png(figure)
+
+
+def curves_png(curves: CurvesOfPrograms) -> bytes:
+    """A curve of every program, with the points that thresholds choose."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    axes = figure.add_subplot()
+    x_label, y_label = AXES[curves.name]
+    for (program, y), style in zip(curves.y.items(), ("-", "--", ":"), strict=False):
+        (line,) = axes.plot(curves.x, y, style, label=program)
+        if program in curves.marks:
+            axes.plot(*curves.marks[program], "o", color=line.get_color())
+    axes.set(xlabel=x_label, ylabel=y_label, xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend()
+    return _png(figure)
+
+
+def histogram_png(histogram: HistogramsOfPrograms) -> bytes:
+    """The groups of every program, one below the other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 2.2 * len(histogram.counts)), layout="constrained")
+    rows = figure.subplots(len(histogram.counts), sharex=True, squeeze=False)[:, 0]
+    for axes, (program, groups) in zip(rows, histogram.counts.items(), strict=True):
+        for group, counts in groups.items():
+            axes.stairs(counts, histogram.edges, label=group)
+        axes.set(title=program, ylabel="count")
+        axes.legend()
+    rows[-1].set(xlabel=histogram.label)
     return _png(figure)
 
 

@@ -17,6 +17,7 @@ from lowerdeck.artifacts.evaluation_results import read_confusion
 from lowerdeck.artifacts.files import read_json, write_bytes, write_json, write_text
 from lowerdeck.artifacts.measurements import has_measurement
 from lowerdeck.artifacts.sweep_tags import read_sweep_tags
+from lowerdeck.artifacts.task_pictures import read_pictures
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
@@ -166,9 +167,13 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pa
 
 def _plots(folder: Path) -> list[Path]:
     """Plots of the build's tables in `folder`; none for an empty table."""
-    from lowerdeck.tracking.plots import confusion_png, layers_png
+    from lowerdeck.tracking.plots import confusion_png, curves_png, histogram_png, layers_png
 
-    pictures = {}
+    task = read_pictures()
+    pictures = {f"{curves.name}.png": curves_png(curves) for curves in task.curves}
+    pictures |= {f"worst_{number}.png": content for number, content in enumerate(task.worst)}
+    if task.histogram is not None:
+        pictures["histogram.png"] = histogram_png(task.histogram)
     if (confusion := read_confusion(paths.CONFUSION)) is not None:
         title = summary.confusion_title(read_json(paths.METRICS))
         pictures["confusion_matrix.png"] = confusion_png(confusion, title)

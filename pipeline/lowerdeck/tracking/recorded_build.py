@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.artifacts import paths
 from lowerdeck.config.compose import compose
 from lowerdeck.config.load import config_of, read_config
-from lowerdeck.config.schema import Config, TrackingConfig
+from lowerdeck.config.schema import CompareConfig, Config, TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.tracking.runs import find_runs, read_artifact
 
@@ -53,6 +53,15 @@ def tracking_config() -> TrackingConfig:
         ConfigurationError: the file cannot be read.
     """
     return (read_config(paths.CONFIG) if paths.CONFIG.is_file() else compose(PARAMS, CONF)).tracking
+
+
+def compare_config() -> CompareConfig:
+    """The section `compare` of params.yaml and conf/, as they are now: no build depends on it.
+
+    Raises:
+        ConfigurationError: the configuration is invalid.
+    """
+    return compose(PARAMS, CONF).compare if PARAMS.is_file() else CompareConfig()
 
 
 def find_run(tracking: TrackingConfig, selector: str) -> RecordedRun:

@@ -29,6 +29,7 @@ def names(tensors: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
 def signature(manifest: Mapping[str, Any]) -> ModelSignature:
     """Element types and shapes of a program's tensors; dynamic ones have -1 in all dimensions.
 
+    Where all tensors are of one sample, their first dimension is -1: several samples may be passed at once.
     A single input has no name, because it may be passed as an array; several are passed by name.
 
     Raises:
@@ -39,13 +40,20 @@ def signature(manifest: Mapping[str, Any]) -> ModelSignature:
     for kind in ("inputs", "outputs"):
         if not manifest[kind]:
             raise LowerdeckError(f"the program has no {kind}; MLflow registers only models with inputs and outputs")
+    batches = takes_batches(manifest)
     return ModelSignature(
-        inputs=_schema(manifest["inputs"], "input", unnamed=len(manifest["inputs"]) == 1),
-        outputs=_schema(manifest["outputs"], "output", unnamed=False),
+        inputs=_schema(manifest["inputs"], "input", unnamed=len(manifest["inputs"]) == 1, batches=batches),
+        outputs=_schema(manifest["outputs"], "output", unnamed=False, batches=batches),
     )
 
 
-def _schema(tensors: Sequence[Mapping[str, Any]], kind: str, *, unnamed: bool) -> Schema:
+def takes_batches(manifest: Mapping[str, Any]) -> bool:
+    """Whether all inputs and outputs of a program have a first dimension of one, along which samples can be joined."""
+    tensors = [*manifest["inputs"], *manifest["outputs"]]
+    return all(tensor["shape"][:1] == [1] and not tensor["is_dynamic"] for tensor in tensors)
+
+
+def _schema(tensors: Sequence[Mapping[str, Any]], kind: str, *, unnamed: bool, batches: bool) -> Schema:
     from mlflow.types import ColSpec, Schema, TensorSpec
 
     specs: list[ColSpec | TensorSpec] = []
@@ -56,6 +64,7 @@ def _schema(tensors: Sequence[Mapping[str, Any]], kind: str, *, unnamed: bool) -
                 f"the {kind} {name} of the program is {tensor['dtype']}, which NumPy and therefore MLflow lack"
             )
         shape = tuple(ANY_SIZE if tensor["is_dynamic"] else size for size in tensor["shape"])
+        shape = (ANY_SIZE, *shape[1:]) if batches else shape
         specs.append(TensorSpec(dtype, shape, None if unnamed else name))
     return Schema(specs)
 

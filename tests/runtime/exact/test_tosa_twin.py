@@ -30,7 +30,7 @@ def samples() -> torch.Tensor:
 
 def test_a_batch_equals_single_calls() -> None:
     made, inputs = twin(), samples()
-    (found,) = made.batched()([inputs])
+    (found,) = made.batched(torch.device("cpu"))([inputs])
     for row, sample in enumerate(inputs):
         output = torch.zeros(1, 8, 9, 9, dtype=torch.int8).to(memory_format=torch.channels_last)
         made([sample.to(memory_format=torch.channels_last), output])
@@ -38,7 +38,7 @@ def test_a_batch_equals_single_calls() -> None:
 
 
 def test_equal_integers_pass_the_cross_check() -> None:
-    made = twin().batched()
+    made = twin().batched(torch.device("cpu"))
     assert torch.equal(made.cross_check([samples() * 0], [0, 2], "partition 0")[0], made([samples() * 0])[0])
 
 
@@ -60,8 +60,10 @@ def test_a_wrong_rescale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         LowerdeckError,
         match=r"partition 0: .* first in tensor 'rescale_\d+' of operator RESCALE: 1 of 648 elements, .*",
     ) as error:
-        twin().batched().cross_check([torch.zeros(1, 1, 4, 9, 9, dtype=torch.int8)], [0], "partition 0")
-    assert "by the reference model" in str(error.value)
+        twin().batched(torch.device("cpu")).cross_check(
+            [torch.zeros(1, 1, 4, 9, 9, dtype=torch.int8)], [0], "partition 0"
+        )
+    assert "by the reference" in str(error.value)
     assert "engine: reference" in str(error.value)
 
 
@@ -70,5 +72,5 @@ def test_only_the_chosen_samples_go_through_the_reference() -> None:
     made = twin()
     original = made.tensors
     made.tensors = lambda names, inputs: asked.append(names) or original(names, inputs)  # type: ignore[method-assign,func-returns-value]
-    made.batched().cross_check([samples()], [1], "partition 0")
+    made.batched(torch.device("cpu")).cross_check([samples()], [1], "partition 0")
     assert len(asked) == 1

@@ -25,7 +25,7 @@ from lowerdeck.runtime.interpreter import StoredTwin, Twin
 from lowerdeck.runtime.tensors import dtype_of
 
 if TYPE_CHECKING:
-    from lowerdeck.runtime.exact.litert_twin import ExactLitertTwin
+    from lowerdeck.runtime.exact.twin import ExactTwin
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 DELEGATE_ID = "NeutronBackend"
@@ -180,8 +180,8 @@ class NeutronTwin:
             np.copyto(target, result.reshape(target.shape))
             del result
 
-    def batched(self) -> ExactLitertTwin:
-        """The executor of this graph for batches; the twin has been checked before.
+    def batched(self, device: torch.device) -> ExactTwin[int]:
+        """The executor of this graph for batches on `device`; the twin has been checked before.
 
         Raises:
             UnsupportedGraphError: it lacks an operator of the graph, or LiteRT's kernels that execute this partition.
@@ -189,10 +189,11 @@ class NeutronTwin:
         if self._resolver not in ("reference", "optimized"):
             raise UnsupportedGraphError(f"the arithmetic of LiteRT's {self._resolver} kernels")
         kernels: Kernels = "reference" if self._resolver == "reference" else "optimized"
-        from lowerdeck.runtime.exact.litert_twin import ExactLitertTwin
+        from lowerdeck.runtime.exact.litert_twin import LitertArguments
+        from lowerdeck.runtime.exact.twin import ExactTwin
 
-        ports = self._inputs, self._outputs
-        return ExactLitertTwin(self._model, ports, self._sizes, self._header.num_arguments, self.tensors, kernels)
+        ports, count = (self._inputs, self._outputs), self._header.num_arguments
+        return ExactTwin(LitertArguments(self._model, ports, self._sizes, count, self.tensors, kernels, device))
 
     def tensors(self, indices: Sequence[int], inputs: Sequence[_Array]) -> list[_Array]:
         """Tensors of the graph, computed by LiteRT, for the graph's inputs of one sample."""

@@ -8,7 +8,7 @@ from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
     from lowerdeck.config.schema import DeviceConfig
-    from lowerdeck.steps.measure import Place, Settings
+    from lowerdeck.steps.measurement import Place, Settings
 
 
 def chosen_device() -> DeviceConfig | None:
@@ -27,8 +27,10 @@ def samples(device: DeviceConfig, evaluated: list[int]) -> list[int]:
 
 def place_and_settings(device: DeviceConfig) -> tuple[Place, Settings]:
     """The device, and how the configuration wants it to execute."""
+    from pathlib import Path
+
     from lowerdeck import devices
-    from lowerdeck.steps.measure import Place, Settings
+    from lowerdeck.steps.measurement import Place, Settings
 
     assert device.kind is not None
     module = devices.source(device.kind)
@@ -37,5 +39,9 @@ def place_and_settings(device: DeviceConfig) -> tuple[Place, Settings]:
         repetitions=device.repetitions,
         profile=device.profile,
         timeout_s=device.timeout_s,
+        max_wait_s=device.max_wait_s,
+        lock_folder=None if device.lock_folder is None else Path(device.lock_folder).expanduser(),
     )
-    return Place(name=device.name, module=module, options=module.Options(**device.options)), settings
+    boards = {name: module.Options(**options) for name, options in device.boards.items()}
+    options = None if boards else module.Options(**device.options)
+    return Place(name=device.name, module=module, options=options, boards=boards), settings

@@ -26,7 +26,9 @@ MAX_COLORS = 7
 MAX_PLOTS = 8
 MAX_CHOICES = 40
 """Most values of a parameter that the page offers as choices; others are found by typing."""
-_PLOTTED_AGAINST = ("coverage", "time", "size", "memory")
+_NEWER = ("report", "explanation")
+"""Files that runs of older versions do not have."""
+_PLOTTED_AGAINST = ("ram", "time", "size", "coverage", "memory")
 
 
 def render(comparison: Comparison, title: str, folder: Path | None) -> str:
@@ -46,12 +48,10 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         "comparison",
         title=title,
         caveats=sorted({caveat for build in builds if (caveat := build.texts.get("converter.caveat")) is not None}),
+        conclusions=conclusions.all_conclusions(comparison),
+        objective=", ".join(map(str.strip, comparison.objective)),
         sentences=conclusions.sentences(comparison),
-        choices=[
-            (number, parameter.key, values)
-            for number, parameter in enumerate(parameters)
-            if len(values := sorted(set(parameter.values))) <= MAX_CHOICES
-        ],
+        choices=_choices(comparison),
         legend=_legend(comparison),
         colors=by,
         plots=_plots(comparison, look),
@@ -76,6 +76,13 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         follows=[(parameter.key, ", ".join(parameter.follows)) for parameter in parameters if parameter.follows],
         shared=sorted(comparison.shared.items()),
     )
+
+
+def _choices(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    """(parameter, its values) to choose from."""
+    every = [one for found in comparison.configurations.values() for one in found]
+    values = {parameter.key: sorted({one[parameter.key] for one in every}) for parameter in comparison.parameters}
+    return [(key, found) for key, found in values.items() if 1 < len(found) <= MAX_CHOICES]
 
 
 def _look(comparison: Comparison) -> tuple[Parameter | None, Look]:
@@ -103,7 +110,7 @@ def _plots(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
     for y in resolve_columns("quality", comparison.columns):
         for x in (column for name in _PLOTTED_AGAINST for column in _varying(name, comparison)):
             have = [build for build in comparison.builds if x.value(build) is not None and y.value(build) is not None]
-            if len(have) > 1 and len({x.value(build) for build in have}) > 1:
+            if all(len({column.value(build) for build in have}) > 1 for column in (x, y)):
                 caption = formatting.title(y, with_source=False) + " against " + formatting.title(x)
                 source = comparison.source_label(y)
                 caption += f", {source}" if source else ""
@@ -131,4 +138,6 @@ def _links_of(build: ComparedBuild, folder: Path | None) -> Iterator[tuple[str, 
             yield name, address
         elif folder is not None and parts.scheme in ("", "file"):
             path = url2pathname(parts.path) if parts.scheme else address
+            if name in _NEWER and not Path(path).is_file():
+                continue
             yield name, Path(os.path.relpath(path, folder)).as_posix()

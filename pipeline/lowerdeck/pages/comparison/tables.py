@@ -13,23 +13,42 @@ from lowerdeck.comparison.effects import Effect, MetricChange
 from lowerdeck.comparison.marks import Mark, is_better, marks
 from lowerdeck.comparison.parameters import Parameter, differing
 from lowerdeck.comparison.pareto import Standing
+from lowerdeck.comparison.recommendations import RAM_UNKNOWN
 from lowerdeck.comparison.terminal import shown_columns
 from lowerdeck.pages.comparison.plots import Look
 
 SIGNS = {Mark.BEST: "★", Mark.TIED: "≈"}
 MAX_OPEN_ROWS = 40
 """Most rows of an unfolded table, except for the table of all builds."""
+MAX_UNFOLDED_BUILDS = 10
+"""Most builds whose targets start unfolded."""
 MAX_EFFECTS = 200
 
 
 def builds_table(comparison: Comparison, look: Look, links: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:
-    """All builds, for the script to sort and filter."""
+    """All builds by target, for the script to fold, sort and filter."""
     builds, columns = comparison.builds, shown_columns(comparison)
-    content = _table(comparison, look, builds, comparison.parameters, columns, comparison.marks)
+    parameters = [parameter for parameter in comparison.parameters if parameter.key != "target"]
+    content = _table(comparison, look, builds, parameters, columns, comparison.marks)
+    groups: dict[str, list[dict[str, Any]]] = {}
     for row, build in zip(content["rows"], builds, strict=True):
         row["style"] = look.style(build) if build.is_eligible else ""
         row["links"] = links[build.label]
-    return content | {"has_files": any(links.values())}
+        row["choices"] = [
+            list(dict.fromkeys(one.get(key, "") for one in comparison.configurations[build.label]))
+            for key in content["parameters"]
+        ]
+        row["same"] = [
+            f"{other.label}: {', '.join(f'{key}={value}' for key, value in parameters.items())}"
+            for other, parameters in zip(build.identical, comparison.configurations[build.label][1:], strict=True)
+        ]
+        groups.setdefault(build.target, []).append(row)
+    return content | {
+        "has_files": any(links.values()),
+        "groups": [(target or "unknown target", rows) for target, rows in groups.items()],
+        "width": 1 + len(parameters) + len(columns) + any(links.values()),
+        "is_folded": len(builds) > MAX_UNFOLDED_BUILDS and len(groups) > 1,
+    }
 
 
 def flavor_tables(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
@@ -112,16 +131,18 @@ def _name(comparison: Comparison, build: ComparedBuild, look: Look) -> dict[str,
         "title": f"{build.name}{f': {status}' if status else ''}",
         "order": order,
         "look": look.style(build),
+        "is_recommended": build.label in comparison.recommended,
     }
 
 
 def _number(column: Column, build: ComparedBuild, mark: Mark | None) -> dict[str, Any]:
     value = column.value(build)
     if value is None:
-        return {"value": None, "why": build.texts.get(column.metric, "")}
+        return {"value": None, "why": build.texts.get(column.metric, "") or "not known"}
+    at_least = "≥ " if column.metric == "ram_bytes" and RAM_UNKNOWN in build.texts else ""
     return {
         "value": value,
-        "text": formatting.number(column, value),
+        "text": at_least + formatting.number(column, value),
         "interval": formatting.interval(column, column.interval(build)),
         "mark": mark,
     }

@@ -4,8 +4,10 @@
 (() => {
   const LIMIT = 100;
   const table = document.querySelector(".builds table");
-  const body = table.tBodies[0];
-  const rows = [...body.rows];
+  const bodies = [...table.tBodies];
+  const rowsOf = (body) => [...body.rows].filter((row) => row.dataset.row !== undefined);
+  const rows = bodies.flatMap(rowsOf);
+  const folds = bodies.map((body) => body.querySelector(".group button"));
   const heads = [...table.tHead.rows[0].cells];
   const byNumber = new Map(rows.map((row) => [row.dataset.row, row]));
   const copies = [...document.querySelectorAll(".flavor tr[data-row]")];
@@ -26,24 +28,38 @@
     const optimal = document.getElementById("optimal").checked;
     const chosen = [...form.querySelectorAll("select")]
       .filter((select) => !select.selectedOptions[0].hasAttribute("data-all"))
-      .map((select) => [Number(select.dataset.parameter) + 1, select.value.trim().replace(/\s+/g, " ")]);
+      .map((select) => [select.dataset.parameter, select.value]);
     const wanted = new Set();
     rows.forEach((row, index) => {
       const fits = (!optimal || row.className.length > 0) && typed.every((word) => words[index].includes(word))
-        && chosen.every(([cell, value]) => cellText(row.cells[cell]) === value);
+        && chosen.every(([key, value]) => has(row, key, value));
       if (fits) wanted.add(row.dataset.row);
     });
+    const asked = typed.length > 0 || chosen.length > 0 || optimal;
     let shown = 0;
-    for (const row of body.rows) {
-      const fits = wanted.has(row.dataset.row);
-      row.hidden = !fits || (!showAll && shown >= LIMIT);
-      if (fits) shown += 1;
-    }
+    bodies.forEach((body, index) => {
+      let here = 0;
+      const folded = !asked && folds[index].getAttribute("aria-expanded") === "false";
+      for (const row of rowsOf(body)) {
+        const fits = wanted.has(row.dataset.row);
+        row.hidden = !fits || folded || (!showAll && shown >= LIMIT);
+        if (fits && !folded) shown += 1;
+        if (fits) here += 1;
+      }
+      body.rows[0].hidden = here === 0;
+    });
     for (const row of copies) row.hidden = !wanted.has(row.dataset.row);
     for (const mark of marks) mark.classList.toggle("off", !numbersOf(mark).some((number) => wanted.has(number)));
     document.getElementById("count").textContent = `${wanted.size} of ${rows.length} builds`;
     more.hidden = showAll || wanted.size <= LIMIT;
     more.textContent = `show all ${wanted.size}`;
+  }
+
+  // A merged row has the values of all its configurations. The target is no column: it heads the rows.
+  function has(row, key, value) {
+    if (key === "target") return row.parentNode.dataset.target === value;
+    const column = heads.findIndex((head) => headText(head).replace(/\s/g, "") === key);
+    return JSON.parse(row.cells[column].dataset.choices).includes(value);
   }
 
   function sort(head, column) {
@@ -56,14 +72,16 @@
       return cell.classList.contains("number") ? NaN : cellText(cell);
     };
     const sign = descending ? -1 : 1;
-    const sorted = [...body.rows].map((row) => [key(row), row]);
-    sorted.sort(([a], [b]) => {
-      const [noA, noB] = [Number.isNaN(a), Number.isNaN(b)];
-      if (noA || noB) return noA - noB;
-      return typeof a === "number" && typeof b === "number" ? sign * (a - b)
-        : sign * String(a).localeCompare(String(b), undefined, { numeric: true });
-    });
-    body.append(...sorted.map(([, row]) => row));
+    for (const body of bodies) {
+      const sorted = rowsOf(body).map((row) => [key(row), row]);
+      sorted.sort(([a], [b]) => {
+        const [noA, noB] = [Number.isNaN(a), Number.isNaN(b)];
+        if (noA || noB) return noA - noB;
+        return typeof a === "number" && typeof b === "number" ? sign * (a - b)
+          : sign * String(a).localeCompare(String(b), undefined, { numeric: true });
+      });
+      body.append(...sorted.map(([, row]) => row));
+    }
     narrow();
   }
 
@@ -84,7 +102,7 @@
         if (cell.classList.contains("files") || cell.classList.contains("none")) return;
         const [name, value] = [document.createElement("dt"), document.createElement("dd")];
         name.textContent = headText(heads[index]);
-        value.textContent = index === 0 ? `${cell.textContent} (${cell.title})` : readable(cell);
+        value.textContent = index === 0 ? `${cell.textContent.trim().replace(/\s+/g, " ")} (${cell.title})` : readable(cell);
         list.append(name, value);
       });
       card.append(list);
@@ -119,7 +137,7 @@
   }
   for (const row of [...rows, ...copies]) {
     row.addEventListener("click", (event) => {
-      if (event.target.closest("a")) return;
+      if (event.target.closest("a, summary")) return;
       event.stopPropagation();
       kept = [row.dataset.row];
       light(kept);
@@ -136,7 +154,15 @@
     head.addEventListener("click", () => sort(head, column));
     head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(head, column); });
   });
-  form.addEventListener("input", narrow);
+  folds.forEach((fold) => {
+    fold.disabled = false;
+    if ("folded" in table.dataset) fold.setAttribute("aria-expanded", "false");
+    fold.addEventListener("click", () => {
+      fold.setAttribute("aria-expanded", String(fold.getAttribute("aria-expanded") === "false"));
+      narrow();
+    });
+  });
+  for (const event of ["input", "change"]) form.addEventListener(event, narrow);
   form.addEventListener("submit", (event) => event.preventDefault());
   more.addEventListener("click", () => { showAll = true; narrow(); });
   form.hidden = false;

@@ -26,6 +26,9 @@ _SIGNIFICANT_DIGITS = 6
 _HEADING = "# Written by `lowerdeck ledger update`; docs/promote.md describes the fields.\n"
 
 
+_OF_DEVICE = ("device", "device_provenance", "device_program_sha256", "device_runtime_sha256")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry(Strict):
     """One build of a model."""
@@ -39,7 +42,9 @@ class Entry(Strict):
     defects: tuple[str, ...] = ()
     """Why the build must not ship."""
     metrics: dict[str, int | float]
-    """The measured, counted and estimated metrics of metrics.json."""
+    """The measured, counted and estimated metrics of metrics.json; names begin with their provenance."""
+    device: dict[str, str] = field(default_factory=dict)
+    """Where the metrics of a device come from: its name, provenance, and SHA-256 of the program and of its runtime."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """95 % intervals of metrics that are shares of samples."""
     not_measured: dict[str, str] = field(default_factory=dict)
@@ -86,6 +91,7 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
         caveat=converter["caveat"],
         defects=defects(metrics),
         metrics={name: _rounded(value) for name, value in values.items() if name in numbers},
+        device={name: str(metrics[name]) for name in _OF_DEVICE if name in metrics},
         intervals={name: (_rounded(values[low]), _rounded(values[high])) for name, (low, high) in ends.items()},
         not_measured={
             name: value for name, value in values.items() if name in program_metrics and isinstance(value, str)

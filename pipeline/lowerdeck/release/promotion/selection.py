@@ -16,9 +16,8 @@ from lowerdeck.config.compose import compose_params, conf_values
 from lowerdeck.config.options import option_names
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
 
-NOT_OF_A_BUILD = ("tracking",)
-"""Sections that do not affect what is built; params.yaml keeps its choice for them."""
 FINGERPRINTED = ("model", "dataset", "target")
 """Sections whose `fingerprint` compose computes from data, weights and code."""
 _MERGED_DEPTH = 2
@@ -88,6 +87,7 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
     values = _plain(wanted)
     for section in FINGERPRINTED:
         del values[section]["fingerprint"]
+    values["target"].pop("fallback_target", None)  # compose writes it
     del values["build"]["plugins"]
     candidates = {
         group: _candidates(group, values, params, conf_dir) for group in GROUPS if group not in NOT_OF_A_BUILD

@@ -16,7 +16,7 @@ from lowerdeck.runtime.exact import litert_reductions as reductions
 from lowerdeck.runtime.exact.accumulate import exact_kernels
 from lowerdeck.runtime.exact.litert_graph import GraphTensor, Kernels, LitertGraph, Operator, read_litert_graph
 from lowerdeck.runtime.exact.litert_softmax import softmax
-from lowerdeck.runtime.exact.nodes import UnsupportedGraphError
+from lowerdeck.runtime.exact.nodes import UnsupportedGraphError, last_reads
 
 Step = Callable[[Sequence[Tensor]], Tensor]
 """Computes an operator: its inputs [b x shape], or [1 x shape] where they are constants, -> its output [b x shape]."""
@@ -91,7 +91,9 @@ class LitertProgram:
             steps = [step for operator in self._graph.operators if (step := self._prepare(operator)) is not None]
         self._check_order(steps)
         self._constants = self._placed_constants(steps)
-        self._steps = _with_releases(_fused(steps, self._graph), self._graph.outputs)
+        fused = _fused(steps, self._graph)
+        released = last_reads([(step.sources, step.target) for step in fused], self._graph.outputs)
+        self._steps = [replace(step, released=indices) for step, indices in zip(fused, released, strict=True)]
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Execute the graph.
@@ -119,10 +121,9 @@ class LitertProgram:
         values = self._run(inputs, keep_all=True)
         return {step.target: self._out(step.target, values[step.target], len(inputs[0])) for step in self._steps}
 
-    def describe(self, index: int) -> tuple[str, str]:
+    def describe(self, key: int) -> tuple[str, str]:
         """Name of the operator that computes a tensor, and of the tensor."""
-        operator = next(step.operator.name for step in self._steps if step.target == index)
-        return operator, self._tensors[index].name
+        return next(step.operator.name for step in self._steps if step.target == key), self._tensors[key].name
 
     def _run(self, inputs: Sequence[Tensor], *, keep_all: bool) -> dict[int, Tensor]:
         values = self._given(inputs)
@@ -245,15 +246,3 @@ def _joined(first: _Bound, second: _Bound) -> _Bound | None:
             second.step.pad(amounts)
             return replace(second, sources=first.sources)
     return None
-
-
-def _with_releases(steps: Sequence[_Bound], outputs: Sequence[int]) -> list[_Bound]:
-    """The steps with the values that each is the last to read."""
-    computed = {step.target for step in steps}
-    seen = set(outputs)
-    ordered: list[_Bound] = []
-    for step in reversed(steps):
-        last = tuple(dict.fromkeys(index for index in step.sources if index not in seen and index in computed))
-        seen.update(last)
-        ordered.append(replace(step, released=last))
-    return ordered[::-1]

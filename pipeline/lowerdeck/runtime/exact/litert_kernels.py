@@ -7,12 +7,14 @@ floating point with the C library's functions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import flatbuffers
 import numpy as np
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.formats.flatbuffer_writer import numbers, table, tables
 from lowerdeck.formats.litert import BUILTIN_OPERATORS, IDENTIFIER
 from lowerdeck.runtime.exact.litert_graph import GraphTensor, Kernels, Numbers, Operator
 
@@ -74,71 +76,46 @@ def _single_operator_model(operator: Operator, size: int) -> bytes:
     """A LiteRT model whose only operator is `operator`, with its quantization and options, on tensors [size]."""
     builder = flatbuffers.Builder(1024)
     specs = [operator.input(position) for position in range(len(operator.inputs))] + [operator.outputs[0]]
-    tensors = _offsets(builder, [_tensor(builder, spec, size) for spec in specs])
+    inner = tables(builder, [_tensor(builder, spec, size) for spec in specs])
     count = len(specs) - 1
-    inputs, outputs = _numbers(builder, range(count), "int32"), _numbers(builder, [count], "int32")
+    inputs, outputs = numbers(builder, range(count), "int32"), numbers(builder, [count], "int32")
     kind, options = _options(builder, operator)
-    builder.StartObject(5)
-    builder.PrependUOffsetTRelativeSlot(1, inputs, 0)
-    builder.PrependUOffsetTRelativeSlot(2, outputs, 0)
-    if kind:
-        builder.PrependUint8Slot(3, kind, 0)
-        builder.PrependUOffsetTRelativeSlot(4, options, 0)
-    operators = _offsets(builder, [builder.EndObject()])
-    builder.StartObject(4)
-    for slot, offset in enumerate((tensors, inputs, outputs, operators)):
-        builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
-    subgraphs = _offsets(builder, [builder.EndObject()])
+    made = table(builder, {1: inputs, 2: outputs, 4: options or None}, lambda: builder.PrependUint8Slot(3, kind, 0))
+    operators = tables(builder, [made])
     code = BUILTIN_OPERATORS.index(operator.name)
-    builder.StartObject(4)
-    builder.PrependInt8Slot(0, min(code, _LAST_8_BIT_CODE), 0)
-    builder.PrependInt32Slot(2, 1, 1)
-    builder.PrependInt32Slot(3, code, 0)
-    codes = _offsets(builder, [builder.EndObject()])
-    builder.StartObject(0)
-    buffers = _offsets(builder, [builder.EndObject()])
-    builder.StartObject(5)
-    builder.PrependUint32Slot(0, _SCHEMA_VERSION, 0)
-    for slot, offset in ((1, codes), (2, subgraphs), (4, buffers)):
-        builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
-    builder.Finish(builder.EndObject(), file_identifier=IDENTIFIER)
+    described = table(
+        builder,
+        {},
+        lambda: (
+            builder.PrependInt8Slot(0, min(code, _LAST_8_BIT_CODE), 0),
+            builder.PrependInt32Slot(2, 1, 1),
+            builder.PrependInt32Slot(3, code, 0),
+        ),
+    )
+    fields = {
+        1: tables(builder, [described]),
+        2: tables(builder, [table(builder, {0: inner, 1: inputs, 2: outputs, 3: operators})]),
+        4: tables(builder, [table(builder, {})]),
+    }
+    version = partial(builder.PrependUint32Slot, 0, _SCHEMA_VERSION, 0)
+    builder.Finish(table(builder, fields, version), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
 
 
 def _options(builder: Any, operator: Operator) -> tuple[int, int]:
     """The operator's options and their type in the schema's union; (0, 0) for operators that have none."""
     if operator.name in _ACTIVATION_OPTIONS:
-        builder.StartObject(1)
-        builder.PrependInt8Slot(0, operator.options.scalar(0, "b"), 0)
-        return _ACTIVATION_OPTIONS[operator.name], builder.EndObject()
+        activation = operator.options.scalar(0, "b")
+        return _ACTIVATION_OPTIONS[operator.name], table(builder, {}, lambda: builder.PrependInt8Slot(0, activation, 0))
     if operator.name == "LEAKY_RELU":
-        builder.StartObject(1)
-        builder.PrependFloat32Slot(0, operator.options.scalar(0, "f"), 0.0)
-        return _LEAKY_RELU_OPTIONS, builder.EndObject()
+        slope = operator.options.scalar(0, "f")
+        return _LEAKY_RELU_OPTIONS, table(builder, {}, lambda: builder.PrependFloat32Slot(0, slope, 0.0))
     return 0, 0
 
 
 def _tensor(builder: Any, spec: GraphTensor, size: int) -> int:
-    shape = _numbers(builder, [size], "int32")
-    scales = _numbers(builder, spec.scales, "float32")
-    zero_points = _numbers(builder, [spec.zero_point], "int64")
-    builder.StartObject(4)
-    builder.PrependUOffsetTRelativeSlot(2, scales, 0)
-    builder.PrependUOffsetTRelativeSlot(3, zero_points, 0)
-    quantization = builder.EndObject()
-    builder.StartObject(5)
-    builder.PrependUOffsetTRelativeSlot(0, shape, 0)
-    builder.PrependInt8Slot(1, _INT8, 0)
-    builder.PrependUOffsetTRelativeSlot(4, quantization, 0)
-    return int(builder.EndObject())
-
-
-def _offsets(builder: Any, tables: Sequence[int]) -> int:
-    builder.StartVector(4, len(tables), 4)
-    for offset in reversed(tables):  # flatbuffers are written from their end
-        builder.PrependUOffsetTRelative(offset)
-    return int(builder.EndVector())
-
-
-def _numbers(builder: Any, values: Sequence[float], dtype: str) -> int:
-    return int(builder.CreateNumpyVector(np.array(values, dtype=dtype)))
+    shape = numbers(builder, [size], "int32")
+    scales = numbers(builder, spec.scales, "float32")
+    zero_points = numbers(builder, [spec.zero_point], "int64")
+    quantization = table(builder, {2: scales, 3: zero_points})
+    return table(builder, {0: shape, 4: quantization}, lambda: builder.PrependInt8Slot(1, _INT8, 0))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from lowerdeck.formats.flatbuffer import Table
 
+Key = TypeVar("Key", int, str)
 Step = Callable[[Sequence[Tensor]], Tensor]
 """Computes an operator: its inputs [b x shape], or [1 x shape] where they are constants, -> its output [b x shape]."""
 
@@ -132,3 +134,17 @@ RANGES = {
 def integers(values: Tensor, dtype: torch.dtype) -> Tensor:
     """`values` in `dtype`, which holds them."""
     return values if values.dtype == dtype else values.to(dtype)
+
+
+def last_reads(steps: Sequence[tuple[Sequence[Key], Key]], outputs: Sequence[Key]) -> list[tuple[Key, ...]]:
+    """For every step, which it is the last to read of the values that steps compute.
+
+    Args:
+        steps: What each step reads, and what it computes, in order.
+        outputs: Values that have to stay.
+    """
+    computed, seen, found = {target for _, target in steps}, set(outputs), []
+    for sources, _ in reversed(steps):
+        found.append(tuple(dict.fromkeys(key for key in sources if key not in seen and key in computed)))
+        seen.update(found[-1])
+    return found[::-1]

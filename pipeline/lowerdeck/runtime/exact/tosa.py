@@ -22,6 +22,7 @@ from lowerdeck.runtime.exact.nodes import (
     Step,
     UnsupportedGraphError,
     integers,
+    last_reads,
 )
 
 PREPARE: Mapping[str, Prepare] = {
@@ -73,7 +74,8 @@ class TosaProgram:
         for name in graph.outputs:
             if name not in self._operands:
                 raise ValueError(f"no operator of the TOSA graph computes its output {name!r}")
-        self._steps = _with_releases(prepared, graph.outputs)
+        released = last_reads([(step.inputs, step.output) for step in prepared], graph.outputs)
+        self._steps = [replace(step, released=names) for step, names in zip(prepared, released, strict=True)]
         self._constants = {
             name: operand.constant for name, operand in self._operands.items() if operand.constant is not None
         }
@@ -89,14 +91,22 @@ class TosaProgram:
         """
         return [self._out(name, values) for name, values in self._run(inputs, self._graph.outputs)]
 
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the graph's outputs."""
+        return self._graph.outputs
+
     def intermediates(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Every computed tensor of the graph by name, in the order of the operators; see `__call__`."""
-        names = [step.output for step in self._steps]
+        """Computed tensors of the graph by name, in the order of the operators; see `__call__`.
+
+        48-bit accumulators are left out: the files of the reference model have no agreed form of them.
+        """
+        names = [step.output for step in self._steps if self._operands[step.output].dtype != "int48"]
         return {name: self._out(name, values) for name, values in self._run(inputs, names)}
 
-    def operator_of(self, tensor: str) -> str:
-        """Name of the operator that computes `tensor`."""
-        return next(step.operator for step in self._steps if step.output == tensor)
+    def describe(self, key: str) -> tuple[str, str]:
+        """Name of the operator that computes a tensor, and of the tensor."""
+        return next(step.operator for step in self._steps if step.output == key), key
 
     def _run(self, inputs: Sequence[Tensor], names: Sequence[str]) -> list[tuple[str, Tensor]]:
         values: dict[str, Tensor] = dict(self._constants)
@@ -180,15 +190,3 @@ def _constant(tensor: TosaTensor, device: torch.device) -> Operand:
     values = torch.from_numpy(np.frombuffer(content.tobytes(), code).reshape(1, *tensor.shape).copy())
     low, high = (int(values.min()), int(values.max())) if count else (0, 0)
     return replace(described, low=low, high=high, constant=values.to(device))
-
-
-def _with_releases(steps: Sequence[_Bound], outputs: Sequence[str]) -> list[_Bound]:
-    """The steps with the values that each is the last to read."""
-    computed = {step.output for step in steps}
-    seen = set(outputs)
-    ordered: list[_Bound] = []
-    for step in reversed(steps):
-        last = tuple(dict.fromkeys(name for name in step.inputs if name not in seen and name in computed))
-        seen.update(last)
-        ordered.append(replace(step, released=last))
-    return ordered[::-1]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flatbuffers
-import numpy as np
 
 from lowerdeck.backends.neutron.reference.litert import NEUTRON_GRAPH, Graph, LitertTensor, Quantization
+from lowerdeck.formats.flatbuffer_writer import numbers, table, tables
 from lowerdeck.formats.litert import CUSTOM_OPERATOR, IDENTIFIER
 
 _SCHEMA_VERSION = 3
@@ -44,17 +44,17 @@ def build_neutron_graph(graph: Graph, microcode: bytes, weights: bytes, kernels:
     tensors = [_tensor(builder, graph.tensors[index], _NO_BUFFER) for index in renumbered]
     tensors += [_tensor(builder, _bytes_spec(name, len(data)), i) for i, (name, data) in enumerate(arrays.items(), 1)]
     tensors.append(_tensor(builder, _bytes_spec("scratch", 16), _NO_BUFFER))
-    operator = _table(
+    operator = table(
         builder,
-        {1: _vector(builder, [*inputs, *constants], "int32"), 2: _vector(builder, [*outputs, scratch], "int32")},
+        {1: numbers(builder, [*inputs, *constants], "int32"), 2: numbers(builder, [*outputs, scratch], "int32")},
     )
-    subgraph = _table(
+    subgraph = table(
         builder,
         {
-            0: _offsets(builder, tensors),
-            1: _vector(builder, inputs, "int32"),
-            2: _vector(builder, outputs, "int32"),
-            3: _offsets(builder, [operator]),
+            0: tables(builder, tensors),
+            1: numbers(builder, inputs, "int32"),
+            2: numbers(builder, outputs, "int32"),
+            3: tables(builder, [operator]),
         },
     )
     return _finish(builder, subgraph, list(arrays.values()), description)
@@ -62,7 +62,7 @@ def build_neutron_graph(graph: Graph, microcode: bytes, weights: bytes, kernels:
 
 def _finish(builder: Any, subgraph: int, constants: Sequence[bytes], description: str) -> bytes:
     """The whole model around `subgraph`; the constants become buffers 1 and following."""
-    code = _table(
+    code = table(
         builder,
         {1: builder.CreateString(NEUTRON_GRAPH)},
         lambda: (
@@ -71,14 +71,14 @@ def _finish(builder: Any, subgraph: int, constants: Sequence[bytes], description
             builder.PrependInt32Slot(3, CUSTOM_OPERATOR, 0),
         ),
     )
-    buffers = [_table(builder, {}), *(_table(builder, {0: _aligned_bytes(builder, data)}) for data in constants)]
-    model = _table(
+    buffers = [table(builder, {}), *(table(builder, {0: _aligned_bytes(builder, data)}) for data in constants)]
+    model = table(
         builder,
         {
-            1: _offsets(builder, [code]),
-            2: _offsets(builder, [subgraph]),
+            1: tables(builder, [code]),
+            2: tables(builder, [subgraph]),
             3: builder.CreateString(description),
-            4: _offsets(builder, buffers),
+            4: tables(builder, buffers),
         },
         lambda: builder.PrependUint32Slot(0, _SCHEMA_VERSION, 0),
     )
@@ -100,12 +100,12 @@ def _bytes_spec(name: str, size: int) -> LitertTensor:
 
 def _tensor(builder: Any, spec: LitertTensor, buffer: int) -> int:
     offsets = {
-        0: None if spec.shape is None else _vector(builder, spec.shape, "int32"),
+        0: None if spec.shape is None else numbers(builder, spec.shape, "int32"),
         3: None if spec.name is None else builder.CreateString(spec.name),
         4: None if spec.quantization is None else _quantization(builder, spec.quantization),
-        7: None if spec.shape_signature is None else _vector(builder, spec.shape_signature, "int32"),
+        7: None if spec.shape_signature is None else numbers(builder, spec.shape_signature, "int32"),
     }
-    return _table(
+    return table(
         builder,
         offsets,
         lambda: (
@@ -124,29 +124,8 @@ def _quantization(builder: Any, quantization: Quantization) -> int:
         (2, quantization.scale, "float32"),
         (3, quantization.zero_point, "int64"),
     )
-    offsets = {slot: None if values is None else _vector(builder, values, dtype) for slot, values, dtype in vectors}
-    return _table(builder, offsets, lambda: builder.PrependInt32Slot(6, quantization.dimension, 0))
-
-
-def _table(builder: Any, offsets: dict[int, int | None], scalars: Callable[[], object] = lambda: None) -> int:
-    """A table of these offset fields (None to omit one) and the scalar fields that `scalars` writes."""
-    builder.StartObject(9)  # the widest table written here, Tensor; unused slots at the end cost nothing
-    for slot, offset in offsets.items():
-        if offset is not None:
-            builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
-    scalars()
-    return int(builder.EndObject())
-
-
-def _offsets(builder: Any, tables: Sequence[int]) -> int:
-    builder.StartVector(4, len(tables), 4)
-    for offset in reversed(tables):  # flatbuffers are written from their end
-        builder.PrependUOffsetTRelative(offset)
-    return int(builder.EndVector())
-
-
-def _vector(builder: Any, values: Sequence[float], dtype: str) -> int:
-    return int(builder.CreateNumpyVector(np.array(values, dtype=dtype)))
+    offsets = {slot: None if values is None else numbers(builder, values, dtype) for slot, values, dtype in vectors}
+    return table(builder, offsets, lambda: builder.PrependInt32Slot(6, quantization.dimension, 0))
 
 
 def _aligned_bytes(builder: Any, data: bytes) -> int:

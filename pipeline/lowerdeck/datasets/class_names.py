@@ -1,0 +1,33 @@
+"""Names of classes in a text file of one name a line, in the order of the model's outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.formats.regular_files import check_regular
+
+
+def read(path: str | None) -> tuple[str, ...]:
+    """The names in a file; none without a file.
+
+    Raises:
+        LowerdeckError: the file is missing, is no text, or has a name twice.
+    """
+    if path is None:
+        return ()
+    try:
+        text = check_regular(Path(path)).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LowerdeckError(
+            f"dataset.options.class_names is {path!r}, which cannot be read as text: {error}; write one name a line"
+        ) from error
+    names = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if twice := sorted({name for name in names if names.count(name) > 1})[:3]:
+        raise LowerdeckError(f"{path} has the classes {', '.join(twice)} twice; every line must be another name")
+    return names
+
+
+def files(path: str | None) -> dict[str, Path]:
+    """The file for a fingerprint."""
+    return {} if path is None else {"class_names": Path(path)}

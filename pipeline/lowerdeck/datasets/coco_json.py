@@ -1,0 +1,257 @@
+"""Reads annotations in COCO's format, and lists everything that is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.datasets.faults import raise_faults
+from lowerdeck.formats.regular_files import check_regular
+
+SLACK_PIXELS = 1.0
+"""How far a box may reach beyond its image: published files round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotated:
+    """One object in an image."""
+
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom in pixels of the image."""
+    label: int
+    """Class index."""
+    is_crowd: bool
+    area: float
+    """Pixels of the object or, where the file does not say, of its box."""
+    outline: Any = None
+    """COCO's `segmentation`: polygons, or run lengths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotations:
+    """The content of one file, in the order of its images."""
+
+    files: tuple[Path, ...]
+    sizes: tuple[tuple[int, int], ...]
+    """Width and height of every image."""
+    objects: tuple[tuple[Annotated, ...], ...]
+    class_names: tuple[str, ...]
+
+
+@dataclass
+class _Reader:
+    """Collects what is wrong on the way."""
+
+    faults: list[str] = field(default_factory=list)
+
+    def listed(self, content: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+        """The entries under `key` with an id of their own."""
+        entries = content.get(key)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            self.faults.append(f"{key}: this must be a list of mappings")
+            return []
+        found: dict[Any, Mapping[str, Any]] = {}
+        for row, entry in enumerate(entries):
+            number = entry.get("id", row if key == "annotations" else None)
+            if not isinstance(number, int) or number in found:
+                wrong = "is not an integer" if not isinstance(number, int) else "occurs twice"
+                self.faults.append(f"{key}[{row}]: id {number!r} {wrong}")
+            else:
+                found[number] = entry
+        return list(found.values())
+
+
+def read(path: Path, folder: Path, *, category_ids: bool, outlines: bool) -> Annotations:
+    """The annotations in `path`, whose images are in `folder`.
+
+    Args:
+        path: The JSON file.
+        folder: Folder of the images.
+        category_ids: Whether classes are ids of categories instead of their positions.
+        outlines: Whether every object needs an outline instead of a box.
+
+    Raises:
+        LowerdeckError: the file is damaged, or some entries are wrong; the message lists all.
+    """
+    content, reader = _content(path), _Reader()
+    classes, names = _classes(reader, content, category_ids=category_ids)
+    images: dict[int, tuple[Path, tuple[int, int]]] = {}
+    for entry in reader.listed(content, "images"):
+        size = entry.get("width"), entry.get("height")
+        if not all(isinstance(side, int) and side > 0 for side in size):
+            reader.faults.append(f"image {entry['id']}: width and height are {size[0]!r} and {size[1]!r}")
+            continue
+        file = _image_file(folder, path, str(entry.get("file_name")))
+        if file is None:
+            reader.faults.append(f"image {entry['id']}: there is no file {entry.get('file_name')!r} in {folder}")
+            continue
+        images[entry["id"]] = file, (int(size[0]), int(size[1]))  # type: ignore[arg-type]
+    objects: dict[int, list[Annotated]] = {number: [] for number in images}
+    known = {entry.get("id") for entry in content.get("images") or () if isinstance(entry, dict)}
+    for entry in reader.listed(content, "annotations"):
+        number = entry.get("image_id")
+        if number not in known:
+            reader.faults.append(f"annotation {entry.get('id')}: there is no image {number!r}")
+        elif number in images and (one := _annotated(reader, entry, images[number][1], classes, outlines)):
+            objects[number].append(one)
+    if not images and not reader.faults:
+        reader.faults.append("it lists no images")
+    raise_faults(path, reader.faults)
+    return Annotations(
+        files=tuple(file for file, _ in images.values()),
+        sizes=tuple(size for _, size in images.values()),
+        objects=tuple(map(tuple, objects.values())),
+        class_names=names,
+    )
+
+
+def pixels(one: Annotated, width: int, height: int) -> npt.NDArray[np.bool_]:
+    """The pixels of an object, bool [height x width]."""
+    if isinstance(one.outline, Mapping):
+        return _run_lengths(one.outline, width, height)
+    from PIL import Image, ImageDraw
+
+    drawn = Image.new("1", (width, height))
+    draw = ImageDraw.Draw(drawn)
+    for polygon in one.outline:
+        draw.polygon(list(zip(polygon[0::2], polygon[1::2], strict=True)), fill=1)
+    return np.asarray(drawn, dtype=bool)
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(check_regular(path).read_bytes())
+    except FileNotFoundError:
+        raise LowerdeckError(f"{path} does not exist; correct dataset.options, or put the file there") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise LowerdeckError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise LowerdeckError(f"{path} is no mapping with images, annotations and categories, COCO's format")
+    return content
+
+
+def _classes(
+    reader: _Reader, content: Mapping[str, Any], *, category_ids: bool
+) -> tuple[Mapping[int, int], tuple[str, ...]]:
+    """Id of a category -> class index, and the names by class index."""
+    named = {entry["id"]: str(entry.get("name", entry["id"])) for entry in reader.listed(content, "categories")}
+    if not named and not reader.faults:
+        reader.faults.append("categories: it lists none")
+    if not category_ids:
+        return {number: index for index, number in enumerate(sorted(named))}, tuple(named[i] for i in sorted(named))
+    if negative := [number for number in named if not 0 <= number < 100_000]:
+        reader.faults.append(f"categories: the ids {negative[:3]} cannot be classes; set category_ids: false")
+        return {}, ()
+    return {number: number for number in named}, tuple(
+        named.get(i, f"({i})") for i in range(max(named, default=-1) + 1)
+    )
+
+
+def _image_file(folder: Path, path: Path, name: str) -> Path | None:
+    """An image of `folder`, or of the folder of the split in it: val2017 for instances_val2017.json."""
+    below = path.stem.rpartition("_")[2]
+    places = (folder / name, folder / below / name, folder / "images" / name)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _annotated(
+    reader: _Reader,
+    entry: Mapping[str, Any],
+    size: tuple[int, int],
+    classes: Mapping[int, int],
+    outlines: bool,
+) -> Annotated | None:
+    """One object; what is wrong with it is added to the reader's faults."""
+    called, box, before = f"annotation {entry.get('id')}", entry.get("bbox"), len(reader.faults)
+    label = classes.get(entry.get("category_id", -1))
+    if label is None:
+        reader.faults.append(f"{called}: there is no category {entry.get('category_id')!r}")
+    outline = entry.get("segmentation")
+    if outlines and (wrong := _outline_fault(outline, size)):
+        reader.faults.append(f"{called}: segmentation {wrong}")
+    if box is None and outlines:
+        box = [0, 0, *size]
+    numbers = box if isinstance(box, list) else []
+    if len(numbers) != 4 or not all(_is_number(value) for value in numbers):
+        reader.faults.append(f"{called}: bbox is {box!r}; it must be [left, top, width, height], finite numbers")
+        return None
+    left, top, width, height = map(float, numbers)
+    if width <= 0 or height <= 0:
+        reader.faults.append(f"{called}: bbox {box} has no area; remove the annotation, or correct the box")
+    elif (
+        min(left, top) < -SLACK_PIXELS or left + width > size[0] + SLACK_PIXELS or top + height > size[1] + SLACK_PIXELS
+    ):
+        reader.faults.append(f"{called}: bbox {box} reaches outside its image of {size[0]}x{size[1]} pixels")
+    if len(reader.faults) > before or label is None:
+        return None
+    area = entry.get("area")
+    return Annotated(
+        box=(left, top, left + width, top + height),
+        label=label,
+        is_crowd=bool(entry.get("iscrowd")),
+        area=float(area) if isinstance(area, (int, float)) and _is_number(area) else width * height,
+        outline=outline,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _outline_fault(outline: Any, size: tuple[int, int]) -> str | None:
+    """What is wrong with a `segmentation`; None if nothing is."""
+    if isinstance(outline, Mapping):
+        if outline.get("size") != [size[1], size[0]]:
+            return f"has size {outline.get('size')}; the image has [{size[1]}, {size[0]}], height and width"
+        counts = outline.get("counts")
+        if isinstance(counts, str):
+            return None
+        total = sum(counts) if isinstance(counts, list) and all(isinstance(count, int) for count in counts) else None
+        return (
+            None if total == size[0] * size[1] else f"has counts of {total} pixels; the image has {size[0] * size[1]}"
+        )
+    is_list = isinstance(outline, list) and outline and all(isinstance(polygon, list) for polygon in outline)
+    if not is_list or any(len(polygon) < 6 or len(polygon) % 2 for polygon in outline):
+        return "is no list of polygons [x0, y0, x1, y1, x2, y2 ...], nor run lengths"
+    return (
+        None if all(_is_number(value) for polygon in outline for value in polygon) else "has values that are no numbers"
+    )
+
+
+def _run_lengths(outline: Mapping[str, Any], width: int, height: int) -> npt.NDArray[np.bool_]:
+    """Run lengths down the columns, of pixels without and with the object in turn."""
+    counts: Sequence[int] = outline["counts"]
+    if isinstance(counts, str):
+        counts = _uncompressed(counts)
+    flags = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
+    if len(flags) != width * height:
+        raise LowerdeckError(f"run lengths of a segmentation have {len(flags)} pixels; the image has {width * height}")
+    return flags.reshape(width, height).T
+
+
+def _uncompressed(text: str) -> list[int]:
+    """COCO's compressed run lengths: 5 bits a character, the differences to the run before the last from the third on.
+
+    Source: pycocotools, common/maskApi.c, rleFrString.
+    """
+    counts: list[int] = []
+    take: Callable[[], int] = (ord(character) - 48 for character in text).__next__
+    while True:
+        value = shift = 0
+        try:
+            while (bits := take()) & 0x20:
+                value |= (bits & 0x1F) << shift
+                shift += 5
+        except StopIteration:
+            return counts
+        value |= (bits & 0x1F) << shift
+        value -= (1 << (shift + 5)) if bits & 0x10 else 0
+        counts.append(value + (counts[-2] if len(counts) > 2 else 0))

@@ -1,0 +1,131 @@
+"""Images with a mask of class indices each: `calibration/` and `evaluation/` below one folder, each with two folders.
+
+    root/evaluation/images/001.jpg      root/evaluation/masks/001.png
+
+A mask has the name of its image, with any suffix. Calibration needs no masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.datasets import class_names, image_folder, preprocessing, splits
+from lowerdeck.datasets.faults import raise_faults
+from lowerdeck.fingerprints import data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(preprocessing.ImageOptions):
+    """Keys of `dataset.options`."""
+
+    root: str
+    """Folder with `calibration/` and `evaluation/` below it."""
+    images: str = "images"
+    """Name of the folders with images."""
+    masks: str = "masks"
+    """Name of the folders with masks: images of one channel whose values are class indices."""
+    class_names: str | None = None
+    """Path of a text file with the name of each class in a line; null for numbers."""
+
+
+check = preprocessing.check
+
+
+def target_kind(options: Options) -> str:
+    """Masks."""
+    return "mask"
+
+
+def fingerprint(options: Options) -> str:
+    """SHA-256 over all images and masks, and the names of classes.
+
+    Raises:
+        LowerdeckError: a folder or a mask is missing; the message lists all faults.
+    """
+    files = class_names.files(options.class_names)
+    for split in ("calibration", "evaluation"):
+        images, masks = _pairs(options, split)
+        files |= {f"{split}/images/{path.name}": path for path in images}
+        files |= {f"{split}/masks/{path.name}": path for path in masks}
+    class_names.read(options.class_names)
+    return data.files_digest(files)
+
+
+def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> splits.LoadedDataset:
+    """The images, placed in the model's input, and their masks alike.
+
+    Args:
+        options: see Options
+        input_shapes: the model's, [[1, 1 or 3, h, w]]
+        seed: fixes the order of the samples
+
+    Raises:
+        ConfigurationError: options that do not fit the model.
+        LowerdeckError: a folder or a mask is missing; the message lists all faults.
+    """
+    prepare, shape = splits.image_preparation(options, input_shapes), preprocessing.image_shape(input_shapes)
+
+    def split(name: str) -> image_folder.ImageFileSplit:
+        images, masks = _pairs(options, name)
+
+        def target(row: int) -> Any:
+            decoded = preprocessing.decoded_image(masks[row])
+            size = preprocessing.decoded_image(images[row]).size
+            if decoded.size != size:
+                raise LowerdeckError(
+                    f"{masks[row]} has {decoded.width}x{decoded.height} pixels and its image {size[0]}x{size[1]}; a "
+                    "mask has one value for each pixel of its image"
+                )
+            return preprocessing.mask_pixels(decoded, shape[1:], options.resize, options.fit)
+
+        labels = [None] * len(images)
+        return image_folder.ImageFileSplit(images, labels, prepare, seed, target if masks else None)
+
+    names = class_names.read(options.class_names)
+    return splits.LoadedDataset(
+        num_classes=len(names) or None,
+        calibration=split("calibration"),
+        evaluation=split("evaluation"),
+        class_names=names,
+        preprocessing=preprocessing.description(options, shape),
+    )
+
+
+def _pairs(options: Options, split: str) -> tuple[list[Path], list[Path]]:
+    """Images and masks of a split, in the order of their names; no masks where calibration has no folder of them."""
+    root = Path(options.root) / split
+    images, masks = _by_stem(root / options.images), {}
+    if split == "evaluation" or (root / options.masks).is_dir():
+        masks = _by_stem(root / options.masks)
+        faults = [
+            f"image {path.name} has no mask in {options.masks}" for stem, path in images.items() if stem not in masks
+        ]
+        faults += [
+            f"mask {path.name} has no image in {options.images}" for stem, path in masks.items() if stem not in images
+        ]
+        raise_faults(root, faults)
+    return list(images.values()), [masks[stem] for stem in images if masks]
+
+
+def _by_stem(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise LowerdeckError(f"image folder {folder} does not exist; correct dataset.options, or put the images there")
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    files = [path for path in files if path.name.lower() not in image_folder.DESKTOP_METADATA_FILES]
+    faults = [
+        f"{path.name} is no image; allowed are {', '.join(image_folder.SUFFIXES)}"
+        for path in files
+        if path.suffix.lower() not in image_folder.SUFFIXES
+    ]
+    found = {path.stem: path for path in files}
+    faults += [
+        f"{path.name} and {found[path.stem].name} have the same name" for path in files if found[path.stem] != path
+    ]
+    if not files:
+        faults.append("there are no images")
+    raise_faults(folder, faults)
+    return found

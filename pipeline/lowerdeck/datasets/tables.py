@@ -1,0 +1,95 @@
+"""Rows of CSV and parquet files, by the names of their columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.formats.regular_files import check_regular
+
+PARQUET = ".parquet"
+
+
+def rows(path: Path, columns: Sequence[str]) -> list[Mapping[str, str]]:
+    """The rows of a table as text, each with at least `columns`.
+
+    Args:
+        path: A file that ends in `.parquet`, or else CSV in UTF-8 with the names of the columns in its first line.
+        columns: Columns that it has to have.
+
+    Raises:
+        LowerdeckError: the file cannot be read, lacks a column, or has no rows.
+    """
+    names, found = _parquet(path) if path.suffix == PARQUET else _csv(path)
+    if missing := [name for name in columns if name not in names]:
+        raise LowerdeckError(
+            f"{path} lacks the columns {', '.join(missing)} (dataset.options); it has: {', '.join(names) or 'none'}"
+        )
+    if not found:
+        raise LowerdeckError(f"{path} has no rows")
+    return found
+
+
+def place(path: Path, row: int) -> str:
+    """Where a row is, for messages: its line in a CSV file, which has a header."""
+    return f"row {row}" if path.suffix == PARQUET else f"row {row + 2}"
+
+
+def numbers(
+    path: Path, table: Sequence[Mapping[str, str]], columns: Sequence[str], faults: list[str]
+) -> npt.NDArray[np.float64]:
+    """The columns as float64 [rows x columns]; what is no finite number is NaN and added to `faults`."""
+    found = np.full((len(table), len(columns)), np.nan)
+    for position, column in enumerate(columns):
+        for row, fields in enumerate(table):
+            with suppress(ValueError):
+                found[row, position] = float(fields[column])
+            if not np.isfinite(found[row, position]):
+                faults.append(f"{place(path, row)}: {column} is {fields[column]!r}; it must be a finite number")
+    return found
+
+
+def labels(
+    path: Path, table: Sequence[Mapping[str, str]], column: str, classes: Sequence[str], faults: list[str]
+) -> tuple[int | None, ...]:
+    """The class index of every row, by name, or as it is without `classes`; what is wrong is added to `faults`."""
+    known = f"one of {', '.join(classes)}" if classes else "a class index"
+    found: list[int | None] = []
+    for row, fields in enumerate(table):
+        text = fields[column]
+        if classes:
+            found.append(classes.index(text) if text in classes else None)
+        else:
+            found.append(int(text) if text.isdecimal() else None)
+        if found[-1] is None:
+            faults.append(f"{place(path, row)}: {column} is {text!r}; it must be {known}")
+    return tuple(found)
+
+
+def _csv(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
+    try:
+        with check_regular(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restval="")
+            return list(reader.fieldnames or ()), list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise LowerdeckError(f"{path} cannot be read as CSV: {error}; correct dataset.options") from error
+
+
+def _parquet(path: Path) -> tuple[Sequence[str], list[Mapping[str, str]]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise LowerdeckError(f"{path} is a parquet file, and pyarrow is missing: pip install pyarrow") from error
+    try:
+        with check_regular(path).open("rb") as file:
+            columns = parquet.read_table(file).to_pydict()
+    except (OSError, ArrowException) as error:
+        raise LowerdeckError(f"{path} cannot be read as parquet: {error}; correct dataset.options") from error
+    texts = {name: ["" if value is None else str(value) for value in values] for name, values in columns.items()}
+    return list(texts), [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]

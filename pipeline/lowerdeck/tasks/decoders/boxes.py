@@ -1,0 +1,67 @@
+"""Boxes that the model has decoded itself: DETR, YOLOv8's [1, 4 + classes, n], or what a wrapper returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from lowerdeck.contracts.detection import Detections
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.tasks import outputs as output_choice
+from lowerdeck.tasks.decoders import selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(selection.SelectionOptions):
+    """Keys of `task.options.decoder`."""
+
+    boxes: str | None = None
+    """Name of the output with boxes [1, n, 4]; null for the first one."""
+    scores: str | None = None
+    """Name of the output with scores [1, n, classes]; null for the second one. Where the model has one output, it holds
+    boxes and scores in one row, [1, n, 4 + classes] or [1, 4 + classes, n]."""
+    layout: Literal["xyxy", "yxyx", "xywh", "cxcywh"] = "xyxy"
+    """Meaning of the four numbers: corners, or (`xywh`) left, top, width and height, or (`cxcywh`) the centre first."""
+    is_normalized: bool = False
+    """Whether boxes are fractions of the input's size instead of pixels."""
+    activation: selection.Activation = "none"
+    """What turns the stored scores into 0 ... 1."""
+    has_objectness: bool = False
+    """Whether the first score says how probable any object is, by which those of the classes are multiplied."""
+    background: Literal["none", "first", "last"] = "none"
+    """Which score is that of no object; it is dropped, so that `first` makes score 1 that of class 0."""
+
+
+def decode(options: Options, outputs: Mapping[str, Any], size: tuple[int, int]) -> Detections:
+    """See contracts.detection.Decoder."""
+    if len(outputs) == 1 or (options.boxes is not None and options.boxes == options.scores):
+        boxes, scores = _of_one_output(options, outputs)
+    else:
+        boxes = selection.rows(outputs, options.boxes, 0, "boxes", 4)
+        scores = selection.rows(outputs, options.scores, 1, "scores")
+    if len(boxes) != len(scores):
+        raise LowerdeckError(
+            f"the model returns {len(boxes)} boxes and scores of {len(scores)}; name the outputs in "
+            "task.options.decoder.boxes and .scores"
+        )
+    scores = selection.activated(scores, options.activation)
+    if options.has_objectness:
+        scores = scores[:, :1] * scores[:, 1:]
+    scores = {"none": scores, "first": scores[:, 1:], "last": scores[:, :-1]}[options.background]
+    if options.is_normalized:
+        boxes = boxes * np.array([size[1], size[0]] * 2 if options.layout != "yxyx" else [size[0], size[1]] * 2)
+    return selection.selected(options, selection.corners(boxes, options.layout), scores, size)
+
+
+def _of_one_output(options: Options, outputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    values = output_choice.chosen(outputs, options.boxes, "task.options.decoder.boxes").astype(np.float64)
+    if values.ndim != 2 or min(values.shape) < 5:
+        raise LowerdeckError(
+            f"the model returns {[1, *values.shape]}, and the decoder boxes needs [1, n, 4 + classes] or "
+            "[1, 4 + classes, n]; choose another one in task.options.decoder, e.g. yolo or ssd for raw heads"
+        )
+    values = values.T if values.shape[0] < values.shape[1] else values  # candidates are many, classes are few
+    return values[:, :4], values[:, 4:]

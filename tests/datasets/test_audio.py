@@ -1,0 +1,38 @@
+"""Files to waveforms, and which models take the features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.datasets import audio
+from tests.datasets.sounds import RATE_HZ, tone, write_wav
+
+
+def test_a_waveform_is_that_of_the_file(tmp_path: Path) -> None:
+    path = write_wav(tmp_path / "a.wav", tone(300, 0.5))
+    found = audio.waveform(path, RATE_HZ)
+    assert np.abs(found - tone(300, 0.5)).max() < 1e-4
+    assert audio.length(path) == (8000, RATE_HZ)
+    assert audio.duration_s(path) == 0.5
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
+    for read in (lambda path: audio.waveform(path, RATE_HZ), audio.length):
+        with pytest.raises(LowerdeckError, match=r"a.wav cannot be decoded"):
+            read(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("shape", [[1, 49, 40], [1, 1, 49, 40], [1, 49, 40, 1], [1, 1960]])
+def test_dimensions_of_one_do_not_matter(shape: list[int]) -> None:
+    assert audio.check_input(audio.ClipOptions(), [shape], 49) == tuple(shape)
+
+
+@pytest.mark.parametrize("shapes", [[[1, 40, 49]], [[1, 49, 40], [1, 1]], [[2, 49, 40]], [[1, 1959]]])
+def test_other_shapes_are_refused(shapes: list[list[int]]) -> None:
+    with pytest.raises(ConfigurationError, match=r"model.input_shapes is"):
+        audio.check_input(audio.ClipOptions(), shapes, 49)

@@ -1,0 +1,82 @@
+"""Folders of images and masks: pairs by name, names of classes, and every fault at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.datasets import mask_folder
+
+SHAPES = [[1, 3, 8, 8]]
+
+
+def stored(folder: Path, **options: Any) -> mask_folder.Options:
+    for split in ("calibration", "evaluation"):
+        for kind in ("images", "masks"):
+            (folder / split / kind).mkdir(parents=True)
+        for number in range(3):
+            pixels = np.zeros((8, 16), dtype=np.uint8)
+            pixels[:, 8:] = number + 1
+            Image.fromarray(pixels * 40).convert("RGB").save(folder / split / "images" / f"{number}.png")
+            Image.fromarray(pixels).save(folder / split / "masks" / f"{number}.png")
+    (folder / "names.txt").write_text("ground\ncar\n\nbus\nbike\n")
+    return mask_folder.Options(root=str(folder), **options)
+
+
+@pytest.mark.parametrize("fit", ["crop", "stretch", "letterbox"])
+def test_masks_are_placed_like_their_images(tmp_path: Path, fit: str) -> None:
+    dataset = mask_folder.load(stored(tmp_path, fit=fit, interpolation="nearest"), SHAPES, 0)
+    for index in range(3):
+        sample = dataset.evaluation[index]
+        seen = np.where(sample.target == 255, 0, sample.target)
+        assert np.array_equal(seen, np.round(sample.inputs[0][0, 0].numpy() * 255 / 40))
+        assert (sample.target == 255).any() == (fit == "letterbox")
+        assert np.array_equal(dataset.evaluation.target(index), sample.target)  # type: ignore[attr-defined]
+
+
+def test_names_of_classes(tmp_path: Path) -> None:
+    options = stored(tmp_path, class_names=str(tmp_path / "names.txt"))
+    dataset = mask_folder.load(options, SHAPES, 0)
+    assert (dataset.num_classes, dataset.class_names) == (4, ("ground", "car", "bus", "bike"))
+    before = mask_folder.fingerprint(options)
+    (tmp_path / "names.txt").write_text("ground\ncar\nbus\nbus\n")
+    with pytest.raises(LowerdeckError, match="the classes bus twice"):
+        mask_folder.fingerprint(options)
+    (tmp_path / "names.txt").write_text("ground\ncar\nbus\ntrain\n")
+    assert mask_folder.fingerprint(options) != before
+    (tmp_path / "names.txt").unlink()
+    with pytest.raises(LowerdeckError, match="write one name a line"):
+        mask_folder.load(options, SHAPES, 0)
+
+
+def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path) -> None:
+    options = stored(tmp_path)
+    (tmp_path / "evaluation" / "masks" / "0.png").unlink()
+    (tmp_path / "evaluation" / "masks" / "1.png").rename(tmp_path / "evaluation" / "masks" / "9.png")
+    with pytest.raises(LowerdeckError) as caught:
+        mask_folder.fingerprint(options)
+    for part in ("has 3 faults", "image 0.png has no mask", "image 1.png has no mask", "mask 9.png has no image"):
+        assert part in str(caught.value)
+    (tmp_path / "evaluation" / "images" / "notes.txt").write_text("x")
+    (tmp_path / "evaluation" / "images" / "2.jpg").write_text("x")
+    with pytest.raises(LowerdeckError, match=r"2 faults:\n  notes.txt is no image.*\n  2.* and 2.* have the same name"):
+        mask_folder.fingerprint(options)
+
+
+def test_calibration_needs_no_masks_and_masks_have_the_size_of_their_image(tmp_path: Path) -> None:
+    options = stored(tmp_path)
+    for path in (tmp_path / "calibration" / "masks").iterdir():
+        path.unlink()
+    (tmp_path / "calibration" / "masks").rmdir()
+    Image.new("L", (4, 4)).save(tmp_path / "evaluation" / "masks" / "1.png")
+    dataset = mask_folder.load(options, SHAPES, 0)
+    assert dataset.calibration[0].target is None
+    with pytest.raises(LowerdeckError, match=r"1\.png has 4x4 pixels and its image 16x8"):
+        [dataset.evaluation[index] for index in range(3)]
+    with pytest.raises(LowerdeckError, match="does not exist"):
+        mask_folder.fingerprint(mask_folder.Options(root=str(tmp_path / "none")))

@@ -1,0 +1,100 @@
+"""Tables of numbers from CSV and parquet: columns of inputs and targets, and every fault with its row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
+from lowerdeck.datasets import image_table, value_table
+
+TABLE = pd.DataFrame(
+    {"a": [1.0, 2.0, 3.0], "b": [10.0, 20.0, 30.0], "c": [0.1, 0.2, 0.3], "kind": ["ok", "bad", "ok"], "run": [4, 4, 7]}
+)
+SHAPES = [[1, 2], [1, 1, 1]]
+
+
+def stored(folder: Path, suffix: str, table: pd.DataFrame = TABLE, **options: Any) -> value_table.Options:
+    path = folder / f"table{suffix}"
+    table.to_csv(path, index=False) if suffix == ".csv" else table.to_parquet(path)
+    chosen = {"inputs": [["a", "b"], ["c"]], **options}
+    return value_table.Options(calibration=str(path), evaluation=str(path), **chosen)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_become_inputs_and_targets(tmp_path: Path, suffix: str) -> None:
+    options = stored(
+        tmp_path, suffix, label="kind", classes=["ok", "bad"], group="run", mean={"b": 10.0}, std={"b": 5.0}
+    )
+    dataset = value_table.load(options, SHAPES, 0)
+    found = sorted(
+        (sample.inputs[0].tolist(), sample.inputs[1].shape, sample.target)
+        for sample in (dataset.evaluation[index] for index in range(3))
+    )
+    assert found[0] == ([[1.0, 0.0]], (1, 1, 1), {"label": 0, "group": 4})
+    assert found[1] == ([[2.0, 2.0]], (1, 1, 1), {"label": 1, "group": 4})
+    assert (dataset.num_classes, dataset.class_names) == (2, ("ok", "bad"))
+    assert value_table.target_kind(options) == "class"
+
+
+def test_values_are_targets(tmp_path: Path) -> None:
+    options = stored(tmp_path, ".csv", values=["c", "run"])
+    dataset = value_table.load(options, SHAPES, 0)
+    found = sorted(dataset.evaluation[index].target.tolist() for index in range(3))
+    assert found[0] == pytest.approx([0.1, 4.0])
+    assert value_table.target_kind(options) == "array"
+    assert value_table.target_kind(stored(tmp_path, ".csv")) is None
+
+
+@pytest.mark.parametrize(("suffix", "row"), [(".csv", 3), (".parquet", 1)])
+def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path, suffix: str, row: int) -> None:
+    spoiled = TABLE.assign(a=[1.0, np.nan, 3.0], c=[0.1, np.inf, 0.3], kind=["ok", "worse", "ok"])
+    options = stored(tmp_path, suffix, spoiled, label="kind", classes=["ok", "bad"])
+    with pytest.raises(LowerdeckError) as caught:
+        value_table.fingerprint(options)
+    for part in ("3 faults", f"row {row}: a is ", f"row {row}: c is 'inf'", f"row {row}: kind is 'worse'; it must be"):
+        assert part in str(caught.value)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    options = stored(tmp_path, ".csv")
+    with pytest.raises(ConfigurationError, match=r"inputs has \[2, 1\] columns, and the model's inputs .* have \[3\]"):
+        value_table.check(options, [[1, 3]])
+    with pytest.raises(LowerdeckError, match="lacks the columns z"):
+        value_table.fingerprint(stored(tmp_path, ".csv", inputs=[["z"]]))
+    (tmp_path / "table.parquet").write_bytes(b"no")
+    with pytest.raises(LowerdeckError, match="cannot be read as parquet"):
+        value_table.fingerprint(value_table.Options(
+            calibration=str(tmp_path / "table.parquet"), evaluation=str(tmp_path / "table.parquet"), inputs=[["a"]]
+        ))  # fmt: skip
+    with pytest.raises(LowerdeckError, match="has no rows"):
+        value_table.fingerprint(stored(tmp_path, ".csv", TABLE[:0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": []}, "inputs is empty"),
+        ({"label": "kind", "values": ["c"]}, "label and values are set"),
+        ({"classes": ["ok"]}, "without label"),
+        ({"mean": {"z": 1.0}}, "mean or std has z"),
+        ({"std": {"a": 0.0}}, "every value must be above 0"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stored(tmp_path, ".csv", **options)
+
+
+def test_lists_of_images_may_be_parquet(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "a.png")
+    pd.DataFrame({"image": ["a.png"], "x": [0.5]}).to_parquet(tmp_path / "list.parquet")
+    path = str(tmp_path / "list.parquet")
+    options = image_table.Options(calibration=path, evaluation=path, values=["x"])
+    assert image_table.load(options, [[1, 3, 8, 8]], 0).evaluation[0].target.tolist() == [0.5]

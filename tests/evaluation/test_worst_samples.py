@@ -1,0 +1,80 @@
+"""The worst samples: which are kept, and what is drawn on them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from lowerdeck import tasks
+from lowerdeck.contracts.detection import Boxes
+from lowerdeck.contracts.evaluation import OutputSpec, SampleOutputs
+from lowerdeck.evaluation.records import ChosenTask
+from lowerdeck.evaluation.worst_samples import COLORS, NUM_DRAWN, WorstSamples
+
+SIDE = 64
+BLACK = np.zeros((1, 1, SIDE, SIDE), np.float32)
+
+
+class Split:
+    def origin(self, index: int) -> str:
+        return f"data/images/{index}.png"
+
+
+def keeper(task: str, count: int, **options: Any) -> WorstSamples:
+    module = tasks.source(task)
+    specs = (OutputSpec(name="output"),)
+    chosen = ChosenTask(task=module, options=module.Options(**options))
+    assert chosen.needs_inputs == (task != "classification")
+    return WorstSamples(chosen, specs, range(100, 100 + count), Split(), ("ground", "car"))  # type: ignore[arg-type]
+
+
+def opened(content: bytes) -> Any:
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+def test_masks_of_the_worst_are_drawn_side_by_side() -> None:
+    worst, mask = keeper("segmentation", 8), np.zeros((SIDE, SIDE), np.int64)
+    mask[:32] = 1
+    for right in (32, 8, 30, 28, 16, 32, 32, 31):  # rows of the car that the program finds
+        scores = np.zeros((1, 2, SIDE, SIDE), np.float32)
+        scores[:, 1, :right], scores[:, 0, right:] = 1, 1
+        worst.add(SampleOutputs(target=mask, values={"delegated": (scores,)}, inputs=(BLACK,)))
+    pictures = worst.pictures()
+    assert len(pictures) == NUM_DRAWN
+    first = opened(pictures[0])
+    left, right = first[14:, : SIDE * 3], first[14:, SIDE * 3 + 4 :]
+    color = tuple(value // 2 for value in COLORS[0])
+    assert tuple(left[90, 10]) == color
+    assert tuple(right[10, 10]) == color
+    assert tuple(right[90, 10]) == (0, 0, 0), "the program misses it there"
+    assert tuple(left[150, 10]) == (0, 0, 0), "the first class is the background"
+
+
+def test_boxes_have_their_names_and_samples_that_are_right_come_last() -> None:
+    worst = keeper("detection", 2, decoder={"name": "boxes"})
+    wanted = Boxes(boxes=np.array([[8.0, 8, 40, 40]]), classes=np.array([1]), crowd=np.array([False]))
+    for box in ([8, 8, 40, 40], [20, 30, 60, 60]):
+        row = np.tile(np.array([[*box, 0.0, 0.9]], np.float32), (6, 1))
+        row[1:, 5] = 0.0
+        worst.add(SampleOutputs(target=wanted, values={"delegated": (row[None],)}, inputs=(BLACK,)))
+    wrong, right = (opened(content) for content in worst.pictures())
+    target = wrong[14:, : SIDE * 3]
+    color = np.array(COLORS[1])
+    assert (target[8 * 3, 30:110] == color).all(axis=1).mean() > 0.9, "the upper side"
+    assert not (wrong[14:, SIDE * 3 + 4 :] == target).all()
+    assert (right[14 + 24, SIDE * 3 + 4 + 40 : SIDE * 3 + 4 + 110] == color).all(axis=1).mean() > 0.9
+
+
+def test_nothing_is_kept_of_tasks_and_samples_that_cannot_be_drawn() -> None:
+    logits = SampleOutputs(target=1, values={"delegated": (np.zeros((1, 3)),)}, inputs=(BLACK,))
+    worst = keeper("classification", 1)
+    worst.add(logits)
+    assert worst.pictures() == []
+    worst = keeper("segmentation", 2)
+    scores = np.zeros((1, 2, 4, 4))
+    worst.add(SampleOutputs(target=None, values={"delegated": (scores,)}, inputs=(BLACK,)))
+    worst.add(SampleOutputs(target=np.zeros((4, 4), int), values={"delegated": (scores,)}, inputs=(np.zeros((1, 9)),)))
+    assert worst.pictures() == []

@@ -1,0 +1,302 @@
+"""lowerdeck.firmware.project and its sources: the bundle compiles, and its application runs the test vector."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import executorch
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from lowerdeck.artifacts.conversion import read_companions
+from lowerdeck.cli.run_program import run_program
+from lowerdeck.datasets.preprocessing import PIXEL_SCALE, normalised
+from lowerdeck.firmware import cmsis
+from lowerdeck.firmware.c_literals import c_float, c_string
+from lowerdeck.firmware.project import record_header
+from lowerdeck.firmware.record import recorded
+from lowerdeck.firmware.sample_format import SampleFormat
+from lowerdeck.runtime.floats import to_program
+from lowerdeck.runtime.twins import read_manifest
+from tests.conftest import Lowered
+from tests.firmware.test_bundle import bundled
+from tests.graph.test_io_boundary import Flagged, build
+
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
+MEAN, STD = [0.485, 0.456, 0.4], [0.229, 0.224, 0.3]
+IMAGE = {"kind": "image", "channels": "RGB", "height": 32, "width": 32, "scale": PIXEL_SCALE, "mean": MEAN, "std": STD,
+         "fit": "crop", "resize": None, "interpolation": "bilinear"}  # fmt: skip
+SAMPLE = SampleFormat(preprocessing=IMAGE, class_names=("cat", 'dog "\\?', "großer Vogel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """(target, integers at the I/O boundary) -> the folder of its bundle, and nothing else of its build."""
+    known: dict[tuple[str, bool], Path] = {}
+
+    def get(target: str, integers: bool = False) -> Path:
+        if (target, integers) not in known:
+            base, folder = lowered(target), tmp_path_factory.mktemp(f"project_{target}")
+            if integers:
+                build(base.quantized(), Flagged(base.backend(), inputs=True, outputs=True), folder)
+            with chdir(folder if integers else base.folder):
+                twins = read_companions()
+            files = bundled(base, folder if integers else base.folder, sample=SAMPLE, twins=twins)
+            known[target, integers] = tmp_path_factory.mktemp(f"unpacked_{target}")
+            for name, content in files.items():
+                path = known[target, integers] / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return known[target, integers]
+
+    return get
+
+
+def tool(name: str, package: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name}: apt-get install {package}")
+    return found
+
+
+def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def crc16(text: str) -> int:
+    """CRC-16/CCITT-FALSE, written once more."""
+    crc = 0xFFFF
+    for byte in text.encode():
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
+            crc &= 0xFFFF
+    return crc
+
+
+def lines_of(text: str) -> list[tuple[str, dict[str, str]]]:
+    """(verb, fields) of each line, whose CRC is right."""
+    found = []
+    for line in text.splitlines():
+        match = re.fullmatch(r"LD (.*) \*([0-9a-f]{4})", line)
+        assert match, line
+        assert crc16(match[1]) == int(match[2], 16), line
+        words = match[1].split(" ")
+        verb = " ".join(word for word in words if "=" not in word)
+        found.append((verb, dict(word.split("=", 1) for word in words if "=" in word)))
+    return found
+
+
+def configured(folder: Path, out: Path, compiler: str, *flags: str) -> Path:
+    """The application, built by CMake with warnings as errors."""
+    names = {"g++": ("gcc", "g++"), "clang++": ("clang", "clang++")}[compiler]
+    tool("cmake", "cmake"), tool(compiler, "g++" if compiler == "g++" else "clang")
+    (package,) = executorch.__path__
+    made = ran("cmake", "-S", folder, "-B", out, f"-DCMAKE_PREFIX_PATH={package}", f"-DCMAKE_C_COMPILER={names[0]}",
+               f"-DCMAKE_CXX_COMPILER={names[1]}", f"-DCMAKE_C_FLAGS=-Werror {' '.join(flags)}",
+               f"-DCMAKE_CXX_FLAGS=-Werror {' '.join(flags)}", folder=folder)  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    made = ran("cmake", "--build", out, folder=folder)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return out / "lowerdeck_firmware"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+@pytest.mark.parametrize("integers", [False, True])
+def test_the_application_runs_its_test_vector_on_the_host(
+    unpacked: Callable[..., Path], tmp_path: Path, compiler: str, integers: bool
+) -> None:
+    folder = unpacked("xnnpack_cpu", integers)
+    answer = ran(configured(folder, tmp_path / "out", compiler), folder=tmp_path)
+    said = lines_of(answer.stdout)
+    assert answer.returncode == 0, answer.stdout
+    assert said[0][0] == "hello 1"
+    assert said[-1] == ("done passed", {})
+    output = b"".join(bytes.fromhex(fields["data"]) for verb, fields in said if verb == "output")
+    assert output == (folder / "expected_output_0.bin").read_bytes()
+    (result,) = [fields for verb, fields in said if verb == "result"]
+    assert result["equal"] == result["elements"]
+    assert result["max_steps"] == "0"
+    pools = {fields["name"]: fields for verb, fields in said if verb == "memory"}
+    assert 0 < int(pools["method"]["used"]) <= int(pools["method"]["size"])
+
+
+@pytest.mark.slow
+def test_a_wrong_answer_and_a_small_pool_are_told(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(unpacked("xnnpack_cpu"), damaged)
+    vector = (damaged / "src/test_vector.c").read_text()
+    first, name = re.search(r"outputs_0\[\d+\] = \{\n(0x..)", vector), damaged / "src/test_vector.c"
+    assert first
+    name.write_text(vector[: first.start(1)] + f"0x{int(first[1], 16) ^ 1:02x}" + vector[first.end(1) :])
+    answer = ran(configured(damaged, tmp_path / "out", "g++"), folder=tmp_path)
+    assert answer.returncode == 2
+    assert lines_of(answer.stdout)[-1] == ("done failed", {"where": "test_vector", "code": "0"})
+    small = configured(unpacked("xnnpack_cpu"), tmp_path / "small", "g++", "-DLOWERDECK_METHOD_POOL_BYTES=64u")
+    answer = ran(small, folder=tmp_path)
+    (verb, fields) = lines_of(answer.stdout)[-1]
+    assert (answer.returncode, verb, fields["where"]) == (1, "done failed", "load_method")
+
+
+@pytest.mark.slow
+def test_a_program_for_an_npu_compiles_and_says_why_it_does_not_run_here(
+    unpacked: Callable[..., Path], tmp_path: Path
+) -> None:
+    answer = ran(configured(unpacked("ethos_u55_128"), tmp_path / "out", "g++"), folder=tmp_path)
+    assert answer.returncode == 1
+    verb, fields = lines_of(answer.stdout)[-1]
+    assert (verb, fields["where"]) == ("done failed", "load_method")
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize(
+    ("compiler", "package", "flags"),
+    [
+        ("gcc", "gcc", ()),
+        ("clang", "clang", ()),
+        ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi", ("-mcpu=cortex-m55", "-mfloat-abi=hard")),
+        ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi", ("-mcpu=cortex-m0",)),
+    ],
+)
+def test_c_sources_are_c11_without_a_warning(
+    unpacked: Callable[..., Path], tmp_path: Path, target: str, compiler: str, package: str, flags: tuple[str, ...]
+) -> None:
+    """All that needs no sources of ExecuTorch."""
+    folder, executable = unpacked(target), tool(compiler, package)
+    sources = sorted(folder.glob("src/*.c"))
+    assert {"line_protocol.c", "model.c", "postprocess.c", "preprocess.c", "test_vector.c"} == {s.name for s in sources}
+    for source in sources:
+        made = tmp_path / "object.o"
+        done = ran(executable, "-std=c11", *WARNINGS, *flags, "-c", source, "-o", made, folder=folder)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize("integers", [False, True])
+def test_preprocessing_in_c_gives_the_bits_of_the_pipeline(
+    unpacked: Callable[..., Path], tmp_path: Path, target: str, integers: bool
+) -> None:
+    folder = unpacked(target, integers)
+    library = tmp_path / "preprocess.so"
+    done = ran(tool("gcc", "gcc"), "-std=c11", "-O2", "-shared", "-fPIC", "-o", library, "src/preprocess.c",
+               "src/model.c", "-Isrc", "-lm", folder=folder)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    manifest = read_manifest(folder / "manifest.json")
+    (tensor,) = manifest.inputs
+    sample = torch.from_numpy(normalised(pixels.transpose(2, 0, 1), PIXEL_SCALE, MEAN, STD))[None]
+    expected = to_program(sample, tensor).permute(tensor.dim_order).contiguous().numpy().tobytes()
+    loaded, made = ctypes.CDLL(str(library)), ctypes.create_string_buffer(len(expected))
+    inputs = ctypes.addressof(ctypes.c_char.in_dll(loaded, "lowerdeck_inputs"))
+    assert loaded.lowerdeck_preprocess(ctypes.c_void_p(inputs), pixels.tobytes(), made) == 0
+    assert made.raw == expected
+
+
+def test_postprocessing_in_c(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+    folder = unpacked("neutron_imxrt700", True)
+    library = tmp_path / "postprocess.so"
+    done = ran(tool("gcc", "gcc"), "-std=c11", "-shared", "-fPIC", "-o", library, "src/postprocess.c", "src/model.c",
+               "-Isrc", "-lm", folder=folder)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    output = json.loads((folder / "metadata.json").read_text())["outputs"][0]
+    stored = np.fromfile(folder / "expected_output_0.bin", dtype=np.int8)
+    loaded = ctypes.CDLL(str(library))
+    tensor = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(loaded, "lowerdeck_outputs")))
+    real = output["scale"] * (stored.astype(np.float64) - output["zero_point"])
+    loaded.lowerdeck_real.restype = ctypes.c_float
+    found = [loaded.lowerdeck_real(tensor, stored.tobytes(), index) for index in range(len(stored))]
+    np.testing.assert_allclose(found, real, rtol=1e-6)
+    assert loaded.lowerdeck_argmax(tensor, stored.tobytes()) == int(real.argmax())
+    probabilities = (ctypes.c_float * len(stored))()
+    loaded.lowerdeck_softmax(tensor, stored.tobytes(), probabilities)
+    wanted = np.exp(real - real.max())
+    np.testing.assert_allclose(list(probabilities), wanted / wanted.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700"])
+def test_the_unzipped_bundle_runs_without_its_build(unpacked: Callable[..., Path], tmp_path: Path, target: str) -> None:
+    folder = unpacked(target)
+    run_program(folder / "program.pte", [folder / "input_0.bin"], tmp_path)
+    assert (tmp_path / "output_0.bin").read_bytes() == (folder / "expected_output_0.bin").read_bytes()
+    assert "--manifest" not in (folder / "README.md").read_text()
+
+
+def test_components_are_those_of_the_operators(unpacked: Callable[..., Path]) -> None:
+    folder = unpacked("ethos_u55_128")
+    layer = yaml.safe_load((folder / cmsis.LAYER).read_text())["layer"]
+    names = [entry["component"] for entry in layer["components"]]
+    assert names == [
+        "Machine Learning:ExecuTorch:Runtime",
+        "Machine Learning:ExecuTorch:Kernel Utils",
+        "Machine Learning:ExecuTorch:Kernel Registration",
+        "Machine Learning:ExecuTorch:Backend EthosU",
+        "Machine Learning:ExecuTorch Operators:Quantized dequantize",
+        "Machine Learning:ExecuTorch Operators:Quantized quantize",
+    ]
+    for entry in layer["groups"][0]["files"]:
+        assert (folder / entry["file"]).is_file()
+    solution = yaml.safe_load((folder / cmsis.SOLUTION).read_text())["solution"]
+    assert solution["projects"] == [{"project": f"./{cmsis.PROJECT}"}]
+    assert layer["packs"] == [solution["packs"][0]]
+    metadata: dict[str, Any] = {"delegates": ["NeutronBackend"], "operators": ["aten::_softmax.out", "aten::add.out",
+                "aten::add.Scalar_out", "cortex_m::quantize_per_tensor.out"]}  # fmt: skip
+    assert cmsis.components(metadata)[3:] == [
+        f"Machine Learning:ExecuTorch Operators:{name}"
+        for name in ("Portable softmax", "Portable add", "Cortex-M quantize_per_tensor")
+    ]
+    assert cmsis.without_component(metadata) == ["NeutronBackend"]
+    assert "NeutronBackend" in (unpacked("neutron_imxrt700") / cmsis.LAYER).read_text()
+
+
+def test_zephyr_gets_the_same_pools(unpacked: Callable[..., Path]) -> None:
+    folder = unpacked("ethos_u55_128")
+    kconfig, header = (folder / "zephyr/Kconfig").read_text(), (folder / "src/model_config.h").read_text()
+    for name in ("METHOD", "TEMPORARY"):
+        default = re.search(rf"config LOWERDECK_{name}_POOL_BYTES\n.*\n\tdefault (\d+)", kconfig)
+        assert default
+        assert f"#define LOWERDECK_{name}_POOL_BYTES {default[1]}u" in header
+    module = yaml.safe_load((folder / "zephyr/module.yml").read_text())
+    assert (folder / module["build"]["cmake"] / "CMakeLists.txt").is_file()
+    assert (folder / module["build"]["kconfig"]).is_file()
+
+
+def test_the_record_stands_in_readme_header_and_metadata(unpacked: Callable[..., Path]) -> None:
+    folder = unpacked("ethos_u55_128")
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert b'LOWERDECK_BUILD_KEY ""' in files["src/build_record.h"]
+    made = recorded(
+        files, "ab" * 32, [("delegated accuracy", "98.89 % of 360 samples"), ("gate max_x", "5: passed */")]
+    )
+    assert made == recorded(
+        files, "ab" * 32, [("delegated accuracy", "98.89 % of 360 samples"), ("gate max_x", "5: passed */")]
+    )
+    header = made["src/build_record.h"].decode()
+    assert f'#define LOWERDECK_BUILD_KEY "{"ab" * 32}"' in header
+    assert "delegated accuracy: 98.89 %" in header
+    assert header.count("*/") == 1
+    assert f"Build key `{'ab' * 32}`" in made["README.md"].decode()
+    metadata = json.loads(made["metadata.json"])
+    assert metadata["record"]["results"]["gate max_x"] == "5: passed */"
+    assert set(metadata["files"]) == set(made) - {"metadata.json"}
+    assert recorded({"README.md": b"none"}, "k", []) == {"README.md": b"none"}
+    for option in ("system_config", "memory_mode"):
+        value = metadata["target"]["options"][option]
+        assert f"`{value}`" in made["README.md"].decode()
+        assert c_string(value) in made["src/model_config.h"].decode()
+
+
+def test_literals_are_safe() -> None:
+    assert c_string('a"b\\?ß1') == '"a\\042b\\134\\077\\303\\2371"'
+    assert [c_float(value) for value in (0.0, 1.0, 0.1, 1e-30)] == ["0.0e+00f", "1.0e+00f", "1.0e-01f", "1.0e-30f"]
+    assert record_header("", []).count("*/") == 1
