@@ -8,7 +8,6 @@ from lowerdeck.execution.stage_entry import run_stage
 def main() -> None:
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_json
-    from lowerdeck.artifacts.plans import read_plan
     from lowerdeck.provenance import lineage
     from lowerdeck.report.bundle import write_recorded_bundle
 
@@ -16,10 +15,10 @@ def main() -> None:
     chain = lineage.trace(config)
     write_recorded_bundle(config, chain["build_key"])
     if config.tracking.enabled:
-        from lowerdeck.pages.explanation import export
+        from lowerdeck.pages.recorded import recorded_pages
         from lowerdeck.tracking.record import record
 
-        run = record(config, chain, export.render(read_plan(), config))
+        run = record(config, chain, recorded_pages(chain))
         what = f"{'new' if run.new else 'updated'} run {run.run_name!r} of experiment {run.experiment!r}"
         print(f"track: {what}; `lowerdeck ui` shows it")
     else:

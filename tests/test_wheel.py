@@ -104,6 +104,7 @@ def test_dvc_notices_another_version(workspace: Project, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_workspace_builds_the_program_that_the_repository_builds(workspace: Project) -> None:
     done = workspace.run(sys.executable, "-m", "lowerdeck.cli", "repro", timeout_s=900)
     assert done.returncode == 0, done.stderr

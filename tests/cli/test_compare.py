@@ -258,8 +258,9 @@ def test_it_is_kept_in_mlflow_once_and_is_no_build(capsys: pytest.CaptureFixture
     for _ in range(2):
         compare("precision", capsys=capsys, log=True)
     client = MlflowClient(f"sqlite:///{project}/mlflow/mlflow.db")
-    experiment = lowerdeck_experiment(client)
-    (run,) = client.search_runs([experiment], f"tags.`{KIND_TAG}` = 'comparison'")
+    apart = client.get_experiment_by_name("lowerdeck comparisons")
+    assert apart is not None
+    (run,) = client.search_runs([apart.experiment_id], f"tags.`{KIND_TAG}` = 'comparison'")
     assert {info.path for info in client.list_artifacts(run.info.run_id)} == {
         "compare.html",
         "compare.json",

@@ -19,6 +19,7 @@ from lowerdeck.config.load import read_config
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
 from tests.conftest import ALL_TARGETS
+from tests.datasets import published
 from tests.project import REPOSITORY, SELECTION, Project
 
 CONF = REPOSITORY / "conf"
@@ -38,15 +39,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         for label in ("cat", "dog"):
             (folder / "images" / split / label).mkdir(parents=True)
             Image.new("RGB", (40, 40), "red").save(folder / "images" / split / label / "0.png")
-    annotated = {"image_id": 1, "category_id": 1, "bbox": [1, 1, 9, 9]}
-    coco = {"images": [{"id": 1, "file_name": "0.png", "width": 40, "height": 40}], "annotations": [annotated]}
-    for split in ("calibration", "evaluation"):
-        (folder / f"{split}.json").write_text(json.dumps({**coco, "categories": [{"id": 1}]}))
-        (folder / f"values_{split}.csv").write_text("a\n1\n")
-        for kind in ("images", "masks"):
-            (folder / "pairs" / split / kind).mkdir(parents=True)
-            Image.new("RGB" if kind == "images" else "L", (40, 40)).save(folder / "pairs" / split / kind / "0.png")
-    Image.new("RGB", (40, 40), "red").save(folder / "0.png")
+    wake_images = published.make_visual_wake_words(folder / "visual_wake_words")
     (folder / "cifar10" / "cifar-10-batches-py").mkdir(parents=True)
     annotated = {"image_id": 1, "category_id": 1, "bbox": [1, 1, 9, 9]}
     coco = {"images": [{"id": 1, "file_name": "0.png", "width": 40, "height": 40}], "annotations": [annotated]}
@@ -71,6 +64,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             }
         },
         "cifar10": {"options": {"root": str(folder / "cifar10")}},
+        "cifar10_binary": {"options": published.make_cifar10_binary(folder / "cifar10_binary")},
+        "visual_wake_words": {"options": wake_images},
+        "speech_commands": {"options": published.make_speech_commands(folder / "speech_commands")},
+        "toyadmos": {"options": published.make_toyadmos(folder / "toyadmos") | {"first_frame": 0}},
+        "streaming_wake_word": {"options": published.make_streams(folder / "wake_word")},
+        "audio_folder": {"options": published.make_audio_folder(folder / "audio_folder") | {"features": "mfcc"}},
+        "audio_streams": {"options": published.make_streams(folder / "streams") | {"layout": "features_first"}},
         "custom": {
             "options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"},
             "input_shapes": [[1, 3, 32, 32]],
@@ -118,6 +118,13 @@ FITTING: dict[str, dict[str, str]] = {
     "model": {"dataset": "random"},  # it fits every model
     "dataset": {"task": "fidelity"},  # which fits every dataset
     **{task: {"dataset": "arrays"} for task in ("regression", "segmentation", "multi_label", "detection")},
+    "streaming_detection": {"dataset": "streaming_wake_word_stand_in", "model": "wake_word"},
+    "audio_folder": {"model": "ds_cnn"},
+    "audio_streams": {"model": "wake_word"},
+    **{dataset: {"model": "ds_cnn"} for dataset in ("speech_commands", "speech_commands_stand_in")},
+    **{dataset: {"model": "deep_autoencoder"} for dataset in ("toyadmos", "toyadmos_stand_in")},
+    **{dataset: {"model": "wake_word"} for dataset in ("streaming_wake_word", "streaming_wake_word_stand_in")},
+    **{dataset: {"model": "mobilenet_v1_025"} for dataset in ("visual_wake_words", "visual_wake_words_stand_in")},
 }
 """Group or option -> what else is chosen."""
 

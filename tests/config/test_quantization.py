@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"scheme": "int16x8"},
         ("quantization.scheme: ", '"int16x8"', "allowed: int8"),
     ),
-    "float for an NPU": ("ethos_u", {"scheme": "float16"}, ("quantization.scheme: ", "allowed: int8, int16x8")),
+    "float for an NPU": ("ethos_u", {"scheme": "float16"}, ("quantization.scheme: ", "allowed: int8, int8x4, int16x8")),
     "granularity of another scheme": (
         "xnnpack",
         {"scheme": "int8_dynamic", "weight_granularity": "per_tensor"},

@@ -49,6 +49,7 @@ def recorded_hook(position: HookPosition, calls: list[str]) -> PartitionHook:
 
 ORDER = [
     "before STEP",
+    "before FALLBACK",
     "before IO_BOUNDARY",
     "before MARK_EXCLUDED",
     "before MARK_FAULTY",
@@ -58,6 +59,7 @@ ORDER = [
     "after MARK_FAULTY",
     "after MARK_EXCLUDED",
     "after IO_BOUNDARY",
+    "after FALLBACK",
     "after STEP",
 ]
 

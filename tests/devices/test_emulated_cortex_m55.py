@@ -17,8 +17,11 @@ import torch
 from lowerdeck import devices
 from lowerdeck.contracts.devices import DeviceError
 from lowerdeck.devices import emulated_cortex_m55 as device
+from lowerdeck.devices.arm_runner import EXECUTE, addresses
+from lowerdeck.devices.self_test.expected import PROGRAM
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.elf import symbol_addresses
+from lowerdeck.formats.pte_requirements import requirements
 from lowerdeck.steps.measure import measure
 from lowerdeck.steps.measurement import Place, Settings
 from tests.devices.programs import firsts, needs_emulator, self_test_job
@@ -106,32 +109,65 @@ def test_symbols_of_the_firmware(tmp_path: Path) -> None:
         symbol_addresses(image.read_bytes()[:100_000], ["main"])
 
 
-class Network(torch.nn.Module):
-    """A convolution and a linear layer, for portable kernels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.linear = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.nn.Linear(512, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.linear(torch.relu(self.convolution(x)).flatten(1))
-        return logits
+def layers(number: int) -> tuple[torch.nn.Module, tuple[int, ...]]:
+    """Networks for portable kernels, each with the shape of its input."""
+    nn = torch.nn
+    chosen: list[tuple[list[torch.nn.Module], tuple[int, ...]]] = [
+        ([nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)], (1, 3, 16, 16)),
+        ([nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 64)], (1, 64)),
+        ([nn.Linear(16, 16), nn.ReLU()] * 6, (1, 16)),
+        ([nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.Flatten()], (1, 1, 16, 16)),
+    ]
+    modules, shape = chosen[number]
+    return nn.Sequential(*modules).eval(), shape
 
 
 @needs_emulator
 @pytest.mark.slow
-def test_a_float_network_and_the_estimate_of_its_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_float_networks_and_the_estimate_of_their_memory(tmp_path: Path, number: int) -> None:
     from executorch.exir import to_edge
 
     torch.manual_seed(0)
-    network, samples = Network().eval(), [(torch.randn(1, 3, 16, 16),) for _ in range(3)]
+    network, shape = layers(number)
+    samples = [(torch.randn(shape),) for _ in range(2)]
     program = tmp_path / "network.pte"
     program.write_bytes(to_edge(torch.export.export(network, samples[0])).to_executorch().buffer)
     place = Place(name="m55", module=devices.source("emulated_cortex_m55"), options=device.Options())
-    found = measure(program, samples, place, Settings(timeout_s=60))
+    found = measure(program, samples, place, Settings(timeout_s=120, profile=True))
     with torch.no_grad():
         for outputs, sample in zip(found.outputs, samples, strict=True):
             assert (outputs[0] - network(*sample)).abs().max() < 1e-6
+    counted = {metric.name: metric.value for metric in found.metrics}
     (estimated,) = found.estimates
-    (counted,) = (metric for metric in found.metrics if metric.name == estimated.name)
-    assert 1.0 <= estimated.value / counted.value <= 1.05
+    assert 1.0 <= estimated.value / counted[estimated.name] <= 1.06
+    # The sum that a memory budget makes, against the firmware's own high-water mark.
+    budget = counted["planned_memory_bytes"] + estimated.value + requirements(program.read_bytes()).input_bytes
+    assert 0.99 <= budget / counted["method_pool_peak_bytes"] <= 1.06
+    costs = [cost.processor_instructions or 0 for cost in found.operators]
+    assert all(costs)
+    assert 0.9 <= sum(costs) / counted["instructions"] <= 1.0
+
+
+@needs_emulator
+def test_counts_of_instructions_are_the_same_every_time(tmp_path: Path) -> None:
+    place = Place(name="m55", module=devices.source("emulated_cortex_m55"), options=device.Options())
+    samples = [(torch.ones(1, 16),)]
+    found = [measure(PROGRAM, samples, place, Settings(timeout_s=60, profile=True)) for _ in range(2)]
+    assert found[0].operators == found[1].operators
+    assert found[0].metrics == found[1].metrics
+    assert [cost.median_ms for cost in found[0].operators] == [None, None], "emulation has no time"
+
+
+@needs_emulator
+def test_a_crash_of_the_firmware_is_noticed(tmp_path: Path) -> None:
+    image = device.firmware(device.Options())
+    assert image is not None
+    crashing = tmp_path / "crashing.axf"
+    content = bytearray(image.read_bytes())
+    place = addresses(image)
+    offset = content.index(image.read_bytes()[0x1000 + place[EXECUTE] :][:16])
+    content[offset : offset + 2] = b"\xff\xde"  # udf, an undefined instruction
+    crashing.write_bytes(content)
+    with pytest.raises(DeviceError, match=r"the firmware crashed \(HardFault\)|the emulator ended"):
+        device.execute(device.Options(image=str(crashing)), self_test_job(tmp_path, timeout_s=30.0))

@@ -170,15 +170,27 @@ def test_a_runner_that_is_missing_and_an_sdk_without_headers(tmp_path: Path) -> 
 
 
 @needs_ssh
-def test_a_connection_that_dies_midway(board: linux_ssh.Options, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["runner", "server"])
+def test_a_connection_that_dies_midway(board: linux_ssh.Options, tmp_path: Path, victim: str) -> None:
+    def is_victim(process: psutil.Process) -> bool:
+        # The runner on the "board", which no other test starts this way, and sshd's process for the connection.
+        if process.name().startswith("python") and "exec(compile(sys.stdin" in " ".join(process.cmdline()):
+            if victim == "runner":
+                process.kill()
+                return True
+            for parent in process.parents():
+                if parent.name() == "sshd":
+                    parent.kill()
+                    process.kill()
+                    return True
+        return False
+
     def strike() -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for process in psutil.process_iter():
                 with suppress(psutil.Error):  # it ended meanwhile
-                    # The runner on the "board", which no other test starts this way.
-                    if process.name().startswith("python") and "exec(compile(sys.stdin" in " ".join(process.cmdline()):
-                        process.kill()
+                    if is_victim(process):
                         return
             time.sleep(0.01)
 

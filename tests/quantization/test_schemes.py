@@ -58,6 +58,7 @@ SCHEMES = {
         "xnnpack_cpu",
         QuantizationScheme(name="int8", rules=(ModuleRule(types=("torch.nn.Linear",), scheme="int8_dynamic"),)),
     ),
+    "4-bit weights on U55": ("ethos_u55_128", QuantizationScheme(name="int8x4")),
     "16 bits on U55": ("ethos_u55_128", QuantizationScheme(name="int16x8")),
     "16 bits on U85": ("ethos_u85_256", QuantizationScheme(name="int16x8")),
     "16 bits for the body": (

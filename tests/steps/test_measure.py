@@ -120,6 +120,10 @@ def test_metrics_of_a_measurement_that_is_off() -> None:
     assert metrics["num_device_samples"] == 3
     assert metrics["device_provenance"] == "measured on board"
     assert (metrics["device_runtime"], metrics["device_runtime_sha256"]) == ("stand-in 1", "ab" * 32)
+    beside = device_metrics(found, (host, "the host"), described, [0.25], labels, [(h[0].numpy(),) for h in host])
+    assert beside["device_quantized_exact_share"] == 47 / 48
+    assert (beside["device_quantized_max_error"], beside["device_quantized_error_lsb"]) == (0.5, 2.0)
+    assert not any(name.startswith("device_quantized") for name in metrics), "nothing to compare with"
     failed = gates.failed_gates({"max_device_error_lsb": 1.0, "max_measured_latency_ms": 5.0}, metrics)
     assert list(failed) == ["max_device_error_lsb"]
     unknown = device_metrics(found, (None, "no kernel"), described, [None], [None] * 3)

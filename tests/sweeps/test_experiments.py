@@ -49,7 +49,16 @@ def composed(params: dict[str, Any]) -> Config | None:
 
 
 def test_every_named_sweep_is_tested_here() -> None:
-    assert NAMES == ["calibration", "delegation", "flavors", "precision", "release", "search", "torchvision"]
+    assert NAMES == [
+        "calibration",
+        "delegation",
+        "flavors",
+        "mlperf_tiny",
+        "precision",
+        "release",
+        "search",
+        "torchvision",
+    ]
 
 
 @pytest.mark.parametrize("target", ["neutron_imxrt700", "ethos_u55_128", "xnnpack_cpu"])
@@ -69,8 +78,8 @@ def test_precision_has_every_scheme_that_a_backend_has(points: Callable[..., lis
         by_target.setdefault(config.target.name, set()).add(config.quantization.name)
     assert by_target == {
         "neutron_imxrt700": {"int8"},
-        "ethos_u55_128": {"int8", "int8_per_channel", "int8_per_tensor", "int16x8"},
-        "xnnpack_cpu": schemes - {"int16x8"},
+        "ethos_u55_128": {"int8", "int8_per_channel", "int8_per_tensor", "int16x8", "int8x4"},
+        "xnnpack_cpu": schemes - {"int16x8", "int8x4"},
     }
 
 
@@ -119,3 +128,27 @@ def test_every_corner_of_the_search_is_a_build(points: Callable[..., list[Config
     found = points("search")
     assert len(found) > 10
     assert None not in found
+
+
+def test_mlperf_tiny_has_five_benchmarks_on_every_target(points: Callable[..., list[Config | None]]) -> None:
+    found = [config for config in points("mlperf_tiny") if config is not None]
+    targets = {path.stem for path in (CONF / "target").glob("*.yaml")}
+    assert len(found) == 5 * len(targets)
+    assert {config.target.name for config in found} == targets
+    held = {(config.model.name, config.dataset.name, config.task.name): config.gates.metrics for config in found}
+    assert held == {
+        ("resnet8_pictures", "cifar10_stand_in", "classification"): {"min_delegated_accuracy": 0.85},
+        ("mobilenet_v1_025", "visual_wake_words_stand_in", "classification"): {"min_delegated_accuracy": 0.80},
+        ("ds_cnn", "speech_commands_stand_in", "classification"): {"min_delegated_accuracy": 0.90},
+        ("deep_autoencoder", "toyadmos_stand_in", "anomaly"): {"min_delegated_auc": 0.85},
+        ("wake_word", "streaming_wake_word_stand_in", "streaming_detection"): {
+            "max_delegated_false_accepts": 8,
+            "max_delegated_false_rejects": 8,
+        },
+    }, "the quality targets of the closed division, version 1.3"
+
+
+def test_one_benchmark_can_be_chosen(points: Callable[..., list[Config | None]]) -> None:
+    (config,) = points("mlperf_tiny", "case=keyword_spotting", "target=ethos_u55_128")
+    assert config is not None
+    assert (config.model.name, config.target.name) == ("ds_cnn", "ethos_u55_128")

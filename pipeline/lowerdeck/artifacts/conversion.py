@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +154,28 @@ def _rounded(error: float, unit: ErrorUnit) -> float | None:
     if unit is ErrorUnit.LSB:
         return round(error, 2)
     return float(f"{error:.0e}") if error >= 1e-4 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEstimate:
+    """What a compiler estimates for one layer of a partition."""
+
+    name: str
+    cycles: int
+    sram_bytes: int
+
+
+def read_layer_estimates() -> list[LayerEstimate]:
+    """The layers in the per-layer tables among the converter's reports, which Vela writes; empty without any."""
+    found = []
+    for path in sorted(paths.REPORTS.glob("*/*per-layer*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if row.get("Name") and row.get("Op Cycles"):
+                    sram = float(row.get("Staging Usage") or row.get("SRAM Usage") or 0)
+                    cycles = round(float(row["Op Cycles"]))
+                    found.append(LayerEstimate(name=row["Name"], cycles=cycles, sram_bytes=round(sram)))
+    return found
 
 
 def read_companions() -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
 
 if TYPE_CHECKING:
+    from lowerdeck.explain.costs import Profile
     from lowerdeck.steps.measurement import Measurement
 
 
@@ -72,6 +73,23 @@ def read_all_metrics() -> dict[str, Any]:
     """
     metrics: dict[str, Any] = read_json(paths.METRICS)
     return metrics | (read_json(paths.DEVICE_METRICS) if paths.DEVICE_METRICS.is_file() else {})
+
+
+def read_profile() -> Profile | None:
+    """Costs of the operators of the program in build/; None where no device measured those of this program."""
+    from lowerdeck.explain.costs import Profile
+
+    if not (paths.MEASUREMENT.is_file() and paths.MANIFEST.is_file()):
+        return None
+    measurement, manifest = read_json(paths.MEASUREMENT), read_json(paths.MANIFEST)
+    is_of_program = measurement.get("program_sha256") == manifest["program"]["sha256"]
+    if not measurement.get("operators") or not is_of_program:
+        return None
+    return Profile(
+        provenance=measurement["provenance"],
+        operators=measurement["operators"],
+        instructions=manifest.get("instructions", {}),
+    )
 
 
 def has_measurement() -> bool:

@@ -12,7 +12,7 @@ from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, require_file, sha256, write_json
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
+from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, PlannedNode, PlannedTensor, Reason, ReasonCode
 
 
 def write_plan(plan: DelegationPlan, path: Path = paths.PLAN) -> None:
@@ -53,7 +53,9 @@ def parse_plan(text: str, source: str) -> DelegationPlan:
             backend=stored["backend"],
             nodes=nodes,
             outputs=outputs,
+            fallback=stored.get("fallback"),  # plans of earlier versions have none
             converter=converter,
+            layers=tuple(CompiledLayer(**layer) for layer in stored.get("layers", ())),
             mismatches=tuple(stored.get("mismatches", ())),  # plans of earlier versions have none
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -67,6 +69,7 @@ def _planned_node(stored: Mapping[str, Any]) -> PlannedNode:
     given = dict(stored)
     for name in ("inputs", "outputs"):
         given[name] = tuple(PlannedTensor(**tensor | {"shape": tuple(tensor["shape"])}) for tensor in given[name])
-    if given["reason"] is not None:
-        given["reason"] = Reason(**given["reason"] | {"code": ReasonCode(given["reason"]["code"])})
+    for name in ("reason", "delegate_reason"):
+        if (reason := given.get(name)) is not None:
+            given[name] = Reason(**reason | {"code": ReasonCode(reason["code"])})
     return PlannedNode(**given)

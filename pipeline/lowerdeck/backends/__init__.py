@@ -31,7 +31,12 @@ def source(name: str) -> type[Backend]:
 
 
 def create(
-    name: str, *, device: Values, options: Values | None = None, flavor: Flavor[Values] | None = None
+    name: str,
+    *,
+    device: Values,
+    options: Values | None = None,
+    flavor: Flavor[Values] | None = None,
+    fallback: Values | None = None,
 ) -> Backend:
     """Create the backend `name` from values of the resolved configuration, and validate them.
 
@@ -40,9 +45,12 @@ def create(
         device: `target.device`.
         options: `target.options`; not needed for the quantizer.
         flavor: The section `flavor`; not needed for the quantizer.
+        fallback: `target.fallback_target`: backend and device of the kernel library beneath it.
     """
     backend = source(name)
+    library = None if fallback is None else create(fallback["backend"], device=fallback["device"], options={})
     return backend(
+        fallback=library,
         device=_read(backend.device_type, device),
         options=None if options is None else _read(backend.options_type, options),
         flavor=None if flavor is None else _flavor(backend, flavor),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -137,8 +136,7 @@ def _print(found: Sequence[Removables]) -> None:
             table.add_row(kind.kind, Text(item.what), _megabytes(item.size_bytes), day)
     total = sum(item.size_bytes for kind in found for item in kind.items)
     table.add_row("all", "", _megabytes(total), "")
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "160"))
-    terminal_console(width=width, highlight=False).print(table)
+    terminal_console(highlight=False).print(table)
 
 
 def _megabytes(size_bytes: int) -> str:

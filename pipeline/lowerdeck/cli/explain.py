@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from lowerdeck.contracts.plan import DelegationPlan
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lowerdeck.explain.causes import Cause, Trial
     from lowerdeck.explain.graph import PlanGraph
     from lowerdeck.explain.groups import Group
 
@@ -23,7 +25,7 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
         help="explain why nodes are not delegated, and what would make them delegable",
-        description="Shows what stays on the CPU, by reason, most MACs first, and what would make it delegable; writes "
+        description="Shows which changes would free what stays on the CPU, then the reasons, most MACs first; writes "
         "build/explain.html with the whole graph. A PLAN is a plan.json, a git revision or an MLflow run.",
     )
     parser.add_argument("plan", nargs="?", metavar="PLAN", help="the plan (default: that of the build in build/)")
@@ -32,6 +34,12 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--reason", metavar="CODE", help="only nodes with this reason code, e.g. no_converter")
     parser.add_argument("--against", metavar="PLAN", help="what changed against another plan")
+    parser.add_argument(
+        "--try",
+        action="store_true",
+        dest="tries",
+        help="make each change that the tool can make, and partition the build in build/ again to measure the gain",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON; docs/plan.md describes it")
     parser.set_defaults(run=run)
 
@@ -46,41 +54,84 @@ def run(options: argparse.Namespace) -> None:
 
     if sum(value is not None for value in (options.node, options.reason, options.against)) > 1:
         raise LowerdeckError("--node, --reason and --against exclude one another: use one of them")
+    if options.tries and options.plan is not None:
+        raise LowerdeckError(
+            "--try partitions the build in build/ again; leave out PLAN, or `lowerdeck promote` it first"
+        )
     code = None if options.reason is None else reason_code(options.reason)
-    plan = newest_plan() if options.plan is None else named_plan(options.plan)[0]
+    plan, name = (newest_plan(), None) if options.plan is None else named_plan(options.plan)
     console, graph = terminal_console(), PlanGraph(plan)
     if options.against is not None:
         _against(console, plan, options)
     elif options.node is not None:
         _nodes(console, graph, options)
     else:
-        _groups(console, graph, groups(graph, code), options)
+        _groups(console, graph, groups(graph, code), name, options)
 
 
-def _groups(console: Console, graph: PlanGraph, found: Sequence[Group], options: argparse.Namespace) -> None:
-    from lowerdeck.artifacts import paths
-    from lowerdeck.artifacts.files import write_text
-    from lowerdeck.config import load
+def _groups(
+    console: Console, graph: PlanGraph, found: Sequence[Group], name: str | None, options: argparse.Namespace
+) -> None:
     from lowerdeck.delegation.coverage import coverage
-    from lowerdeck.explain import groups, terminal
-    from lowerdeck.pages.explanation import export
+    from lowerdeck.explain import groups, portable, terminal
+    from lowerdeck.explain.causes import causes
 
     metrics = coverage(graph.plan)
+    concluded = causes(graph) if options.reason is None else []
+    tried = _tried(console, concluded, graph.plan) if options.tries else []
     if options.json:
         listed = groups.as_json(found, int(metrics["total_macs"]))
-        mismatches = list(graph.plan.mismatches)
-        _print_json({"backend": graph.plan.backend, "coverage": metrics, "mismatches": mismatches, "groups": listed})
+        said = {"backend": graph.plan.backend, "fallback": graph.plan.fallback, "coverage": metrics}
+        said |= {"mismatches": list(graph.plan.mismatches), "causes": terminal.causes_json(concluded, tried)}
+        _print_json(said | {"groups": listed, "portable": portable.as_json(portable.remainders(graph))})
         return
+    if name is not None:
+        console.print(f"plan of {name}", markup=False, highlight=False, soft_wrap=True)
+    terminal.print_summary(console, graph)
+    terminal.print_causes(console, graph, concluded, tried)
     terminal.print_groups(console, graph, found)
+    if options.reason is None:
+        terminal.print_remainders(console, portable.remainders(graph))
     if options.reason is not None and not found:
         there = ", ".join(sorted(name.removeprefix("reasons.") for name in metrics if name.startswith("reasons.")))
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
-    if options.plan is None:
-        config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
-        for name, text in export.render(graph.plan, config).items():
-            write_text(paths.BUILD / name, text)
-        pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
-        console.print(f"\n{pages}", soft_wrap=True)
+    _write_pages(console, graph.plan, name, tried)
+
+
+def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -> list[Trial]:
+    """Each change that the tool can make, made."""
+    from lowerdeck.compat.terminal import progress_bar
+    from lowerdeck.execution.trials import try_change
+    from lowerdeck.explain.causes import Trial
+
+    tried = []
+    possible = [cause.change for cause in concluded if cause.change.can_be_tried]
+    for change in progress_bar(possible, desc="trying", unit="change", disable=None):
+        try:
+            tried.append(Trial.of(change, plan, try_change(change)))
+        except LowerdeckError as error:
+            tried.append(Trial(change=change, failure=" ".join(str(error).split())))
+    return tried
+
+
+def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried: Sequence[Trial]) -> None:
+    """Write the page of the build in build/, or that of the plan that was named."""
+    from lowerdeck.artifacts import paths
+    from lowerdeck.artifacts.files import write_text
+    from lowerdeck.artifacts.measurements import read_profile
+    from lowerdeck.config import load
+    from lowerdeck.pages.explanation import export, page
+
+    if name is not None:
+        place = paths.BUILD / f"explain_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_')[:60]}.html"
+        write_text(place, page.render(plan, f"{plan.backend}: {name}", tried))
+        console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
+        return
+    config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
+    for file, text in export.render(plan, config, tried, read_profile()).items():
+        write_text(paths.BUILD / file, text)
+    pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
+    console.print(f"\n{pages}", soft_wrap=True)
 
 
 def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> None:
@@ -92,7 +143,12 @@ def _nodes(console: Console, graph: PlanGraph, options: argparse.Namespace) -> N
         terminal.print_nodes(console, graph, nodes)
         return
     users = {node.name: [user.name for user in graph.users(node)] for node in nodes}
-    listed = [asdict(node) | {"users": users[node.name], "hint": hint(node, graph)} for node in nodes]
+    listed = [
+        asdict(node)
+        | {"users": users[node.name], "hint": hint(node, graph)}
+        | ({} if node.delegate_reason is None else {"delegate_hint": hint(node, graph, node.delegate_reason)})
+        for node in nodes
+    ]
     _print_json({"backend": graph.plan.backend, "nodes": listed})
 
 

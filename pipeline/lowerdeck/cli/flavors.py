@@ -1,4 +1,4 @@
-"""`lowerdeck flavors`: every option of conf/flavor, and whether its converter is usable here."""
+"""`lowerdeck flavors`: every option of conf/flavor, whether its converter is usable here, and environments for more."""
 
 from __future__ import annotations
 
@@ -28,6 +28,52 @@ def add(commands: Any) -> None:
         help="time limit for querying one of them (default: %(default)g)",
     )
     command.set_defaults(run=_flavors)
+    actions = command.add_subparsers(metavar="ACTION")
+    added = actions.add_parser("add", help="install a release in an environment of its own, with its option")
+    added.description = (
+        "Make a virtual environment with one release of a converter, and its option in conf/flavor, so that builds "
+        "with several releases stand side by side."
+    )
+    added.add_argument("release", metavar="CONVERTER==VERSION", help="e.g. vela==5.0.0")
+    added.add_argument("--index-url", metavar="URL", help="package index (default: pip's own)")
+    added.add_argument(
+        "--folder", metavar="FOLDER", help="of all environments (default: ~/.local/share/lowerdeck/flavors)"
+    )
+    added.add_argument("--use", action="store_true", help="choose and open it in params.yaml, too")
+    added.set_defaults(run=_add)
+
+
+def _add(options: argparse.Namespace) -> None:
+    from lowerdeck import backends
+    from lowerdeck.artifacts.files import write_text
+    from lowerdeck.config.compose import read_params
+    from lowerdeck.config.params import with_values
+    from lowerdeck.contracts.backends import Flavor
+    from lowerdeck.workspace import flavor_environments as environments
+
+    wanted = environments.release(options.release)
+    opened = options.folder or environments.ENVIRONMENTS
+    parent = Path(opened).expanduser().absolute()
+    python = environments.install(wanted, parent / f"{wanted.converter}-{wanted.version}", options.index_url, print)
+    written = str(python) if options.folder else f"{opened}/{python.relative_to(parent)}"
+    flavor = Flavor(name=wanted.option, converter=wanted.converter, options={"python": written})
+    found = backends.probe(wanted.backend, flavor).converter.require_version(wanted.version)
+    path = environments.write_option(wanted, written, CONF)
+    print(f"{path}: {found.name} {found.version}")
+    plugins = read_params(PARAMS).get("plugins") or []
+    values: dict[str, Any] = {"flavor": wanted.option}
+    if opened not in plugins:
+        values["plugins"] = [*plugins, opened]
+    if options.use:
+        write_text(PARAMS, with_values(PARAMS, values))
+        print(f"{PARAMS} chooses it; `lowerdeck repro` builds with it")
+        return
+    lines = "".join(f"\n    {key}: {_yaml(value)}" for key, value in values.items())
+    print(f"\nTo build with it, let {PARAMS} say{lines}")
+
+
+def _yaml(value: Any) -> str:
+    return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
 
 
 def _flavors(options: argparse.Namespace) -> None:

@@ -40,7 +40,9 @@ def add(commands: Any) -> None:
         "regression is; one is enough for exit status 1.",
     )
     diff.add_argument("revision", metavar="REV", help="e.g. origin/main or HEAD")
-    diff.add_argument("--json", action="store_true", help="print JSON")
+    form = diff.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--md", action="store_true", help="print Markdown, for a comment on a pull request")
     diff.set_defaults(run=_diff)
 
 
@@ -93,6 +95,8 @@ def _diff(options: argparse.Namespace) -> None:
     found = difference(parsed(dict(_files_of(options.revision))), read(LEDGER), tolerances)
     if options.json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
+    elif options.md:
+        print("\n".join(_markdown(found, options.revision)))
     else:
         _show(found, options.revision)
     if worse := found.of(ChangeVerdict.REGRESSION):
@@ -144,6 +148,27 @@ def _show(found: LedgerDifference, revision: str) -> None:
     lines += [f"built differently: {name}: {', '.join(what)}" for name, what in found.changed_inputs.items()]
     for line in lines or ([] if found.changes else [f"nothing differs from {revision}"]):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _markdown(found: LedgerDifference, revision: str) -> Iterator[str]:
+    """The differences as a comment on a pull request: regressions first, what stayed within its tolerance folded."""
+    from lowerdeck.release.ledger.difference import ChangeVerdict
+
+    counts = {verdict: len(found.of(verdict)) for verdict in ChangeVerdict}
+    said = ", ".join(f"{number} {verdict.value}" for verdict, number in counts.items() if number)
+    yield f"**Ledger against `{revision}`:** {said or 'no metric differs'}"
+    for verdict, number in counts.items():
+        if not number:
+            continue
+        folded = verdict not in (ChangeVerdict.REGRESSION, ChangeVerdict.IMPROVEMENT)
+        yield f"\n<details><summary>{verdict.value}</summary>\n" if folded else ""
+        yield f"| | entry | metric | {revision} | now | change |\n|---|---|---|--:|--:|--:|"
+        for change in found.of(verdict):
+            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in _cells(change))} |"
+        yield "\n</details>" if folded else ""
+    for what, names in (("new", found.new), ("removed", found.missing)):
+        yield from (f"- {what}: {name}" for name in names)
+    yield from (f"- built differently: {name}: {', '.join(what)}" for name, what in found.changed_inputs.items())
 
 
 def _cells(change: LedgerChange) -> tuple[str, ...]:

@@ -184,14 +184,14 @@ def _report(options: argparse.Namespace) -> None:
     from lowerdeck.report.build import read_build
 
     build = read_build()
-    write_text(paths.REPORT, report.render(build))
+    write_text(paths.REPORT, report.render(build, has_comparison=paths.COMPARISON.is_file()))
     terminal.print_table(build, terminal_console())
 
 
 def _ui(options: argparse.Namespace) -> None:
     from lowerdeck.tracking import recorded_build, ui
 
-    location = ui.locate(recorded_build.tracking_config())
+    location = ui.locate(recorded_build.tracking_config(), with_view=True)
     address = location.address(options.host, options.port)
     if location.has_server:
         print(f"The builds are recorded on a server: {address}")

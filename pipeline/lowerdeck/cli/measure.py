@@ -61,7 +61,7 @@ def _measure(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(described(measured) | {"inputs": origin, "compared": compared}, indent=2))
         return
-    print("\n".join([*report(measured), f"inputs: {origin}", f"outputs: {compared}"]))
+    print("\n".join([*report(measured, options.program), f"inputs: {origin}", f"outputs: {compared}"]))
 
 
 def _samples(options: argparse.Namespace) -> tuple[list[tuple[torch.Tensor, ...]], str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +83,13 @@ def random_inputs(inputs: Sequence[ValueInfo], seed: int = 0) -> tuple[torch.Ten
     return tuple(values)
 
 
-def report(measurement: Measurement) -> list[str]:
-    """What a device found, line by line, every metric with its provenance."""
+def report(measurement: Measurement, program: Path | None = None) -> list[str]:
+    """What a device found, line by line, every metric with its provenance.
+
+    Args:
+        measurement: What it found.
+        program: The `.pte`; operators of the one in build/ are named with their lines of the model.
+    """
     lines = [f"device: {measurement.device}, {measurement.title}"]
     image = measurement.image
     if image is not None:
@@ -95,13 +101,31 @@ def report(measurement: Measurement) -> list[str]:
         interval = f" (95 %: {low:,.3f} to {high:,.3f})" if low is not None and high is not None else ""
         value = f"{metric.value:,.0f}" if metric.value.is_integer() else f"{metric.value:,.3f}"
         lines.append(f"{metric.name}: {value}{interval}, {metric.provenance.by(metric.source)}")
-    if timed := measurement.finest_operators:
-        total = sum(operator.cost for operator in timed) or 1.0
-        lines.append(f"costliest of {len(timed)} operators, {measurement.provenance.by(measurement.device)}:")
-        for operator in sorted(timed, key=lambda operator: -operator.cost)[:10]:
-            share, name = 100 * operator.cost / total, operator.inside or operator.operator
-            within = f"#{operator.instruction}, {operator.operator}" if operator.inside else f"#{operator.instruction}"
-            took = f"{operator.cost:13,.0f} instructions" if operator.median_ms is None else f"{operator.cost:9.4f} ms"
-            lines.append(f"  {took} {share:5.1f} %  {name} ({within})")
+    lines += _costliest(measurement, program)
     lines += [f"note: {note}" for note in measurement.notes]
     return lines
+
+
+def _costliest(measurement: Measurement, program: Path | None) -> Iterator[str]:
+    """The operators that cost most."""
+    if not measurement.operators:
+        return
+    from lowerdeck.artifacts import paths, plans
+    from lowerdeck.artifacts.files import read_json
+    from lowerdeck.contracts.plan import DelegationPlan
+    from lowerdeck.explain.costs import Profile
+
+    manifest = None if program is None else program.parent / paths.MANIFEST.name
+    stored = read_json(manifest) if manifest is not None and manifest.is_file() else {}
+    is_of_build = stored.get("program", {}).get("sha256") == measurement.program_sha256
+    place = manifest.with_name(paths.PLAN.name) if manifest is not None else None
+    plan = plans.read_plan(place) if is_of_build and place is not None and place.is_file() else None
+    profile = Profile(
+        provenance=measurement.provenance.by(measurement.device),
+        operators=[dataclasses.asdict(operator) for operator in measurement.operators],
+        instructions=stored.get("instructions", {}) if is_of_build else {},
+    )
+    yield f"costliest of {len(measurement.finest_operators)} operators, {profile.provenance}:"
+    for row in profile.costliest(plan or DelegationPlan(backend="", nodes=())):
+        where = ", ".join((f"#{row.instruction}", *row.modules[:2], *row.sources[:2]))
+        yield f"  {row.text:>22} {100 * row.share:5.1f} %  {row.name} ({where})"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck import backends
@@ -110,9 +108,6 @@ def _print(fresh: Page) -> None:
         table.add_column(heading, overflow="fold")
     for row in fresh.rows:
         table.add_row(*page.columns(row), style="bold" if row.verdict in page.MARKED else None)
-    # Without a terminal, the columns of a table need an explicit width.
-    console = terminal_console(
-        width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")), markup=False
-    )
+    console = terminal_console(markup=False)
     console.print(table)
     console.print(f"{len(fresh.rows)} rows: {page.summary(fresh.rows)}")

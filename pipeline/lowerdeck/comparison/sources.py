@@ -27,7 +27,13 @@ _OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
 _PROGRAM = "program_sha256"
 _TEXTS = ("delegated_accuracy", "converter.caveat", RAM_UNKNOWN)
 _REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE, paths.DEVICE_METRICS)
-_LINKED = {"plan": paths.PLAN.name, "program": paths.PROGRAM.name, "configuration": paths.CONFIG.name}
+_LINKED = {
+    "report": paths.REPORT.name,
+    "explanation": paths.EXPLANATION.name,
+    "plan": paths.PLAN.name,
+    "program": paths.PROGRAM.name,
+    "configuration": paths.CONFIG.name,
+}
 
 
 def from_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list[ComparedBuild]:

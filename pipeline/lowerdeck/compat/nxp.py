@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 from lowerdeck.compat.replacement import Replacement
 
 _PARTITIONER = "executorch.backends.nxp.neutron_partitioner"
@@ -50,3 +53,20 @@ NEUTRON_LIBRARY_UTILS = Replacement(
     reason="The same as for neutron_converter.",
     upstream="pytorch/executorch#17625",
 )
+WARNING = Replacement(
+    target="executorch.backends.nxp.backend.ir.logger:w",
+    reason="Prints the same warning for every constant; once is enough.",
+)
+
+
+def told_once(warn: Callable[[str], None]) -> Callable[[str], None]:
+    """`warn` for messages that differ from earlier ones in more than a quoted name."""
+    told: set[str] = set()
+
+    def warn_once(message: str) -> None:
+        text = re.sub(r"'[^']*'", "", message)
+        if text not in told:
+            told.add(text)
+            warn(message)
+
+    return warn_once

@@ -6,6 +6,7 @@ control sequences of their own: they get the terminal itself, rich with escaped 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from tqdm import tqdm
 
+_PIPED_WIDTH = 100_000
 _KEPT = "\n\t"
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Marks that change the order in which a terminal shows what surrounds them."""
@@ -68,11 +70,17 @@ def terminal(stream: TextIO) -> TextIO:
 
 
 def terminal_console(**options: Any) -> Console:
-    """rich's console for standard output, which escapes control characters in all texts; `options` are rich's."""
+    """rich's console for standard output, which escapes control characters in all texts; `options` are rich's.
+
+    In a pipe or a file a line is as long as its text, so that tables do not fold, unless COLUMNS is set.
+    """
     from rich.console import Console
 
     rich_replacements.STRIP_CONTROL_CODES.apply(escape_control_characters)
-    return Console(**options)
+    console = Console(**options)
+    if console.is_terminal or "COLUMNS" in os.environ or options.get("width") is not None:
+        return console
+    return Console(**options | {"width": _PIPED_WIDTH})
 
 
 def progress_bar(iterable: Iterable[Any] = (), **options: Any) -> tqdm[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from lowerdeck import backends, datasets, devices, metrics, models, tasks
 from lowerdeck.config import flavor as flavors
 from lowerdeck.config.device import option_sets
+from lowerdeck.config.fallback import fallback, fallback_target
 from lowerdeck.config.options import conf_folders, hydra_search_path, option_file, option_names
 from lowerdeck.config.problems import Problem, find_non_plain, raise_problems, unknown, validate
 from lowerdeck.config.quantization import completed, quantization_problems, quantization_scheme
@@ -327,10 +328,13 @@ def _resolved(config: Config, conf_dir: Path) -> Config:
 
     device_options, device_problems = _device(config, backend_class)
     problems += device_problems
-    backend = backend_class(device=device, options=target_options)
+    library, fallback_problems = fallback(config.target, backend_class, conf_dir)
+    problems += fallback_problems
+    backend = backend_class(device=device, options=target_options, fallback=library)
     config = dataclasses.replace(config, model=_in_memory_format(config.model, backend))
     problems += _combination_problems(config, backend_class, conf_dir)
     chosen: dict[str, Any] = {"device": dataclasses.asdict(device), "options": dataclasses.asdict(target_options)}
+    chosen["fallback_target"] = fallback_target(library)
     for key, message in _collect(problems, "target", lambda: list(backend.check())) or ():
         problems.append(Problem(f"target.{key}", message, _value_at(chosen, key)))
     problems += shape_problems(config.model, config.target, backend_class)

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from lowerdeck.config.problems import Problem, unknown, validate
 from lowerdeck.config.schema import ObserverConfig, QuantizationConfig, TargetConfig
 from lowerdeck.contracts.backends import Backend
-from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
+from lowerdeck.contracts.quantization import STATIC, ModuleRule, ObserverChoice, QuantizationScheme
 from lowerdeck.quantization.observers import ACTIVATION_OBSERVERS, BACKEND_DEFAULT, PER_TENSOR_ONLY, WEIGHT_OBSERVERS
 
-_STATIC = ("int8", "int16x8")
-"""Schemes that fix the ranges of activations in advance."""
 _FLOAT = ("float32", "float16")
 
 
@@ -132,8 +130,8 @@ def _observer_problems(config: QuantizationConfig) -> Iterator[Problem]:
     """Problems of observers that would observe nothing."""
     schemes = {config.scheme, *(rule.scheme for rule in config.rules)}
     observed = {
-        "activation_observer": schemes.intersection(_STATIC),
-        "weight_observer": schemes.intersection((*_STATIC, "int8_dynamic")),
+        "activation_observer": schemes.intersection(STATIC),
+        "weight_observer": schemes.intersection((*STATIC, "int8_dynamic")),
     }
     for key, anything in observed.items():
         kind = getattr(config, key).kind
@@ -156,7 +154,7 @@ def _observer_problems(config: QuantizationConfig) -> Iterator[Problem]:
 
 
 def _calibration_problems(config: QuantizationConfig) -> Iterator[Problem]:
-    if config.scheme in _STATIC or any(rule.scheme in _STATIC for rule in config.rules):
+    if config.scheme in STATIC or any(rule.scheme in STATIC for rule in config.rules):
         return
     message = f"has no effect with {config.scheme}, which uses no calibration samples; remove it"
     if config.num_calibration_samples is not None:

@@ -88,7 +88,7 @@ class TaskConfig(Strict):
 
 
 Granularity = Literal["backend_default", "per_tensor", "per_channel", "per_group"]
-SchemeName = Literal["int8", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
+SchemeName = Literal["int8", "int8x4", "int8_dynamic", "int8_dynamic_int4_weight", "int16x8", "float16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +137,9 @@ class QuantizationConfig(Strict):
     name: Name
     """Name of the scheme in tables and in MLflow."""
     scheme: SchemeName
-    """`int8`: static 8-bit activations and weights (PT2E); `int8_dynamic`: activations quantized at run time;
-    `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao); `int16x8`: 16-bit activations, 8-bit
-    weights; `float16`, `float32`: not quantized."""
+    """`int8`: static 8-bit activations and weights (PT2E); `int8x4`: the same with 4-bit weights; `int8_dynamic`:
+    activations quantized at run time; `int8_dynamic_int4_weight`: the same with 4-bit weights in groups (torchao);
+    `int16x8`: 16-bit activations, 8-bit weights; `float16`, `float32`: not quantized."""
     weight_granularity: Granularity = "backend_default"
     """One scale per weight tensor, channel or group, or the vendor's recommendation for each operator."""
     group_size: Annotated[int, Field(gt=0, le=65_536)] | None = None
@@ -183,6 +183,11 @@ class TargetConfig(Strict):
     banked_memory_planning: bool = False
     """Whether ExecuTorch plans one arena for each memory that holds `planned`, the first one first, and spills to the
     next what does not fit. Firmware must then offer the arenas in this order."""
+    fallback: Name | None = None
+    """The conf/target option of a Cortex-M, e.g. `cortex_m55`, whose CMSIS-NN computes what an NPU leaves and is
+    quantized; null for portable kernels. A change reruns calibrate."""
+    fallback_target: dict[str, Any] | None = None
+    """Backend and device of the fallback. Written by compose."""
     fingerprint: str | None = None
     """SHA-256 of the files that device and options name, null if they name none. Written by compose."""
 

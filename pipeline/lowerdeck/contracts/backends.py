@@ -123,6 +123,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """Top-level modules that the extra installs."""
     device_converter: ClassVar[str] = ""
     """How to get a converter whose programs run on the device, where there is one whose programs do not."""
+    packages: ClassVar[Mapping[str, str]] = {}
+    """Value of `flavor.converter` -> Python package with it; `lowerdeck flavors add` installs a release of its own."""
     mixed_schemes: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Scheme of the whole model -> schemes that rules may assign to modules; `float32` is always permitted."""
     group_size_multiple: ClassVar[int] = 1
@@ -137,6 +139,11 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """Who computes delegated nodes, as the plan names it, e.g. `npu`."""
     has_command_stream: ClassVar[bool] = False
     """Whether an NPU reads parts of the program itself, so that a linker script has to place it where the NPU can."""
+    is_kernel_library: ClassVar[bool] = False
+    """Whether it delegates nothing and assigns nodes to a kernel library of the CPU, so that `target.fallback` may name
+    its targets."""
+    accepts_fallback: ClassVar[bool] = False
+    """Whether such a library may compute what this delegate leaves (`target.fallback`)."""
     delegation_options: ClassVar[Collection[str]] = ()
     """Fields of OptionsT that decide only which nodes are delegated, how partitions are compiled, which operators the
     partitioner preserves. Builds that preserve the same operators share one byte-identical edge program."""
@@ -151,7 +158,12 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
                 cls.device_type, cls.options_type, cls.flavor_options_type = types
 
     def __init__(
-        self, *, device: DeviceT, options: OptionsT | None = None, flavor: Flavor[FlavorOptionsT] | None = None
+        self,
+        *,
+        device: DeviceT,
+        options: OptionsT | None = None,
+        flavor: Flavor[FlavorOptionsT] | None = None,
+        fallback: Backend | None = None,
     ) -> None:
         """Store the chosen configuration.
 
@@ -159,8 +171,10 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
             device: The hardware.
             options: None where only the quantizer is used; it depends on the device alone.
             flavor: None for the first converter with its defaults.
+            fallback: The kernel library for what this delegate leaves; None for portable kernels alone.
         """
-        self.device = device
+        assert fallback is None or (self.accepts_fallback and fallback.is_kernel_library), "compose refuses others"
+        self.device, self.fallback = device, fallback
         self._options = options
         default = self.converters[0]
         self.flavor = flavor or Flavor(name=default, converter=default, options=self.flavor_options_type())
@@ -173,8 +187,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
 
     @property
     def memory_format(self) -> MemoryFormat:
-        """`model.memory_format` where the configuration leaves it to the target."""
-        return "contiguous"
+        """`model.memory_format` where the configuration leaves it to the target; that of the fallback, if any."""
+        return "contiguous" if self.fallback is None else self.fallback.memory_format
 
     def check(self) -> Problems:
         """Yield problems of the device and options by themselves; keys are relative to `target`."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig
     from executorch.exir.backend.partitioner import Partitioner
 
-    from lowerdeck.contracts.plan import Reason
+    from lowerdeck.contracts.plan import CompiledLayer, Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class CompiledPartition:
     """`litert` or `tosa`."""
     estimates: Mapping[str, float] = field(default_factory=dict)
     """The compiler's predictions; every key ends in its unit: `npu_cycles`, `inference_time_ms`, `sram_bytes`."""
+    layers: Sequence[CompiledLayer] = ()
+    """The compiler's predictions for its operators, where it states them."""
     reports: Mapping[str, bytes] = field(default_factory=dict)
     """Other files that the compiler wrote about the partition, by name."""
     scratch_bytes: int | None = None
@@ -54,8 +56,9 @@ class Lowering:
     finish: Callable[[EdgeProgramManager], EdgeProgramManager] | None = None
     """Applied to the lowered edge program before `to_executorch`."""
     replace_kernels: Callable[[EdgeProgramManager], EdgeProgramManager] | None = None
-    """Replaces undelegated nodes by operators of a kernel library. It is applied last, because it also replaces the
-    quantize and dequantize nodes that integer inputs and outputs are found by."""
+    """Replaces undelegated nodes by operators of a kernel library; with a fallback, only the fallback has it. It is
+    applied last, because it also replaces the quantize and dequantize nodes that integer inputs and outputs are found
+    by."""
     quantized_inputs: bool = False
     """Whether the program takes integers where the quantized model begins with a quantization."""
     quantized_outputs: bool = False
@@ -64,6 +67,8 @@ class Lowering:
     """Whether convert stores an ETRecord of the program."""
     program_reports: Callable[[Sequence[CompiledPartition], Path], Mapping[str, bytes]] | None = None
     """(compiled partitions, folder for the converter's files) -> reports on the whole program, by file name."""
+    fallback: Lowering | None = None
+    """How a kernel library computes what the partitioner leaves: its partitioner, its reasons and `replace_kernels`."""
     reasons: Callable[[], AbstractContextManager[Callable[[torch.fx.Node], Reason | None]]] | None = None
     """Context for `partitioner.partition`; afterwards its value returns why a node was not delegated."""
 

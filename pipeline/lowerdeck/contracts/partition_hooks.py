@@ -34,7 +34,9 @@ class HookPosition(IntEnum):
     """Marks the nodes that options exclude, and removes earlier marks of this kind."""
     IO_BOUNDARY = 4
     """Removes tags, so it is outside of everything that sets them."""
-    STEP = 5
+    FALLBACK = 5
+    """Assigns what has no tag to a kernel library, so it is outside of everything that sets or removes tags."""
+    STEP = 6
     """Builds the plan or checks the tags against it; it is outermost because it must see the final tags."""
 
 

@@ -122,7 +122,10 @@ class PlannedNode:
     """Who computes it: the delegate's processor (Backend.processor: `npu`, `xnnpack`), `cmsis_nn` or `portable`; empty
     for `delegate` or `portable`, by `partition`."""
     reason: Reason | None = None
-    """Why it is left to portable kernels; None exactly where it is not."""
+    """Why it is left to portable kernels; None exactly where it is not. With `target.fallback`, why CMSIS-NN does not
+    compute it either."""
+    delegate_reason: Reason | None = None
+    """With `target.fallback`, why the delegate leaves it to CMSIS-NN or to portable kernels."""
     excluded_by: str | None = None
     """Option and pattern of the configuration that keep it off the delegate, where that is the reason."""
 
@@ -141,6 +144,24 @@ class PlannedNode:
         return self.partition or ("CPU" if self.is_portable else _LIBRARIES[self.processor])
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompiledLayer:
+    """One operator of a compiled partition, as its compiler predicts it."""
+
+    name: str
+    """Name in the graph that the compiler received; empty for what the compiler added."""
+    operator: str
+    """The compiler's kind of operator, e.g. `Conv2D`."""
+    partition: int = 0
+    """Position of its partition in the program."""
+    cycles: int
+    sram_bytes: int
+    """Working memory while it runs."""
+    macs: int = 0
+    block: str = ""
+    """Block that the NPU computes at once, height x width x channels; empty where the compiler does not state it."""
+
+
 def listed(names: Sequence[str], most: int = 10) -> str:
     """Join up to `most` names with commas and count the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -154,8 +175,12 @@ class DelegationPlan:
     nodes: tuple[PlannedNode, ...]
     outputs: tuple[str, ...] = ()
     """Nodes whose results the program returns or writes into its buffers."""
+    fallback: str | None = None
+    """The backend of the kernel library that computes what the delegate leaves; None for portable kernels alone."""
     converter: Converter | None = None
     """The converter build that the plan is made for; None where it was not asked."""
+    layers: tuple[CompiledLayer, ...] = ()
+    """What the compiler made of the partitions, where it states it; none before convert."""
     mismatches: tuple[str, ...] = ()
     """What the program computes otherwise than the quantized model, with the measured errors, one line each. The
     configuration accepts it (`on_mismatch: warn`)."""

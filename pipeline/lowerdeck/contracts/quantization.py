@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     import torch
 
 
+STATIC = ("int8", "int8x4", "int16x8")
+"""Schemes that fix the ranges of activations in advance."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ObserverChoice:
     """How the range of a tensor is found; see quantization.activation_observer."""
@@ -38,7 +42,8 @@ class QuantizationScheme:
     """How weights and activations are represented; see conf/quantization."""
 
     name: str
-    """`int8` (static, PT2E), `int8_dynamic`, `int8_dynamic_int4_weight`, `int16x8`, `float16` or `float32` (as is)."""
+    """`int8` (static, PT2E), `int8x4`, `int8_dynamic`, `int8_dynamic_int4_weight`, `int16x8`, `float16` or `float32`
+    (as is)."""
     weight_granularity: str = "backend_default"
     """`per_tensor`, `per_channel`, `per_group`, or `backend_default`: what the backend's vendor recommends."""
     group_size: int | None = None
@@ -63,7 +68,7 @@ class QuantizationScheme:
     @property
     def observes_samples(self) -> bool:
         """Whether ranges of activations are fixed in advance, which takes calibration samples."""
-        return any(name in ("int8", "int16x8") for name in (self.name, *(rule.scheme for rule in self.rules)))
+        return any(name in STATIC for name in (self.name, *(rule.scheme for rule in self.rules)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Where samples come from: every module here with `Options`, `fingerprint` and `load` is a source.
 
 See contracts.samples.DatasetSource. To add one, write a module here and a YAML in conf/dataset. Modules without these
-three names are helpers: `splits` (loaded datasets), `preprocessing` (pixels to tensors), `content` (digests of files),
-`choice` (samples of a split), `overlap` (calibration and evaluation must not share samples).
+three names are helpers: `splits` and `audio_splits` (loaded datasets), `preprocessing` (pixels to tensors), `audio` and
+`front_end` (sounds to tensors), `choice` (samples of a split), `overlap` (calibration and evaluation must not share
+samples).
 """
 
 from __future__ import annotations

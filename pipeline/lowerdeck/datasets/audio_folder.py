@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowerdeck.datasets import audio, image_folder, splits
+from lowerdeck.datasets import audio, audio_splits, image_folder, splits
 from lowerdeck.fingerprints import data
 
 
@@ -67,7 +67,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
     shape = audio.check_input(options, input_shapes, options.num_frames(options.clip_samples))
     listings = _listings(options)
     calibration, evaluation = (
-        audio.ClipSplit(
+        audio_splits.ClipSplit(
             files=listing.files,
             labels=listing.labels,
             options=options,

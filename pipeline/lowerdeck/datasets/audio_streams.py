@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.datasets import audio, splits
+from lowerdeck.datasets import audio, audio_splits, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
 
@@ -79,11 +79,11 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
     num_frames = _num_frames(options, input_shapes)
     shape = audio.check_input(options, input_shapes, num_frames)
 
-    def split(path: str) -> audio.StreamSplit:
+    def split(path: str) -> audio_splits.StreamSplit:
         streams = [part for recording in _recordings(Path(path)) for part in _parts(recording, options.stream_s)]
         if not streams:
             raise LowerdeckError(f"no recording in {path} is as long as dataset.options.stream_s ({options.stream_s})")
-        return audio.StreamSplit(
+        return audio_splits.StreamSplit(
             streams=streams,
             options=options,
             shape=shape,
@@ -101,13 +101,13 @@ def _num_frames(options: Options, input_shapes: Sequence[Sequence[int]]) -> int:
     return max(1, math.prod(input_shapes[0]) // options.num_features if input_shapes else 1)
 
 
-def _parts(recording: audio.Stream, stream_s: float | None) -> list[audio.Stream]:
+def _parts(recording: audio_splits.Stream, stream_s: float | None) -> list[audio_splits.Stream]:
     """The streams of a recording; an event belongs to the stream in which it ends."""
     if stream_s is None:
         return [recording]
     count = int(audio.duration_s(recording.file) / stream_s + 1e-6)
     return [
-        audio.Stream(
+        audio_splits.Stream(
             file=recording.file,
             start_s=number * stream_s,
             end_s=(number + 1) * stream_s,
@@ -119,7 +119,7 @@ def _parts(recording: audio.Stream, stream_s: float | None) -> list[audio.Stream
     ]
 
 
-def _recordings(path: Path) -> list[audio.Stream]:
+def _recordings(path: Path) -> list[audio_splits.Stream]:
     try:
         entries = json.loads(check_regular(path).read_text(encoding="utf-8"))
         found = [_recording(path, entry) for entry in entries]
@@ -135,11 +135,11 @@ def _recordings(path: Path) -> list[audio.Stream]:
     return found
 
 
-def _recording(path: Path, entry: Any) -> audio.Stream:
+def _recording(path: Path, entry: Any) -> audio_splits.Stream:
     file = path.parent / str(entry["wav_file"])
     if not file.is_file():
         raise LowerdeckError(f"{path} lists {entry['wav_file']!r}, and there is no such file beside it")
     events = tuple((float(start), float(end)) for start, end in entry["detection_windows"])
     if wrong := [event for event in events if not 0 <= event[0] < event[1]]:
         raise ValueError(f"the event {list(wrong[0])} of {entry['wav_file']} does not begin before its end")
-    return audio.Stream(file=file, start_s=0.0, end_s=None, events_s=events)
+    return audio_splits.Stream(file=file, start_s=0.0, end_s=None, events_s=events)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.datasets import audio, splits
+from lowerdeck.datasets import audio, audio_splits, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
 
@@ -93,7 +93,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
     for split in LISTS:
         clips = _clips(options, split)
         order = splits.seeded_order(len(clips.files), seed)
-        loaded[split] = audio.ClipSplit(
+        loaded[split] = audio_splits.ClipSplit(
             files=clips.files, labels=clips.labels, starts=clips.starts, options=options, shape=shape, order=order
         )
     return splits.LoadedDataset(num_classes=len(options.words) + 2, **loaded)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.datasets import audio, splits
+from lowerdeck.datasets import audio, audio_splits, splits
 from lowerdeck.fingerprints import data
 
 PREFIXES = ("normal", "anomaly")
@@ -84,14 +84,14 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
     """
     shape = audio.check_input(options, input_shapes, options.num_frames_per_sample)
 
-    def split(folder: Literal["train", "test"]) -> audio.WindowSplit:
+    def split(folder: Literal["train", "test"]) -> audio_splits.WindowSplit:
         files = _recordings(options, folder)
         order = splits.seeded_order(len(files), seed)
         windows = [(row, start) for row in order for start in _starts(options, files[row])]
         if folder == "train":  # the first calibration samples are those of many recordings
             windows.sort(key=lambda window: hashlib.sha256(f"{seed}:{window}".encode()).digest())
         labels = [PREFIXES.index(path.name.partition("_")[0]) for path in files]
-        return audio.WindowSplit(files, labels, options, shape, windows, options.num_frames_per_sample)
+        return audio_splits.WindowSplit(files, labels, options, shape, windows, options.num_frames_per_sample)
 
     return splits.LoadedDataset(num_classes=2, calibration=split("train"), evaluation=split("test"))
 

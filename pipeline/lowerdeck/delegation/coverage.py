@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lowerdeck.contracts.plan import PORTABLE, DelegationPlan, PlannedNode, PlannedTensor
+from lowerdeck.contracts.plan import CMSIS_NN, PORTABLE, DelegationPlan, PlannedNode, PlannedTensor
 
 TRANSPOSES = (
     "aten.permute_copy.default",
@@ -28,9 +28,9 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
     Returns:
         `compute_nodes`, `delegated_compute_nodes`, `delegated_share` (of compute nodes); `total_macs`,
         `undelegated_macs`, `delegated_macs_share`; `accelerated_share` and `accelerated_macs_share` of what is not left
-        to portable kernels; where a kernel library computes nodes, `LIBRARY_compute_nodes` and `LIBRARY_macs` for each,
-        `portable` included, and `library_crossings` of tensors between them; `total_parameters`,
-        `undelegated_parameters`,
+        to portable kernels; where a kernel library may compute nodes, `PROCESSOR_compute_nodes`, `PROCESSOR_macs` and
+        `PROCESSOR_macs_share` for each (`npu`, `cmsis_nn`, `portable`), and `library_crossings` of tensors between the
+        CPU's; `total_parameters`, `undelegated_parameters`,
         `delegated_parameter_share` (elements of parameters, buffers and constants); `partitions`; `crossings` of the
         delegates' boundaries by tensors, and their `crossing_bytes` per inference;
         `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes for each code
@@ -93,12 +93,15 @@ def _by_library(plan: DelegationPlan, total_macs: int) -> dict[str, int | float]
         "accelerated_share": _share(plan.accelerated_compute_nodes, plan.compute_nodes),
         "accelerated_macs_share": _share(total_macs - portable_macs, total_macs),
     }
-    if not plan.libraries:
+    if not plan.libraries and plan.fallback is None:
         return shares
-    for library in (*plan.libraries, PORTABLE):
-        nodes = [node for node in plan.nodes if node.processor == library]
-        shares[f"{library}_compute_nodes"] = sum(node.compute for node in nodes)
-        shares[f"{library}_macs"] = sum(node.macs for node in nodes)
+    delegates = [node.processor for node in plan.nodes if node.partition is not None]
+    for processor in dict.fromkeys((*delegates, CMSIS_NN, PORTABLE)):
+        nodes = [node for node in plan.nodes if node.processor == processor]
+        macs = sum(node.macs for node in nodes)
+        shares[f"{processor}_compute_nodes"] = sum(node.compute for node in nodes)
+        shares[f"{processor}_macs"] = macs
+        shares[f"{processor}_macs_share"] = _share(macs, total_macs)
     processors = {node.name: node.processor for node in plan.nodes if node.partition is None}
     crossing = {
         (tensor.source, node.processor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -123,6 +124,17 @@ def mark_faulty(faulty: Mapping[str, Reason]) -> PartitionHook:
         return decide(program)
 
     return PartitionHook(position=HookPosition.MARK_FAULTY, partition=partition_marked)
+
+
+@contextmanager
+def marks_hidden(graph: torch.fx.Graph) -> Iterator[None]:
+    """Hide all marks while the context is open: what is kept off a delegate may run on a kernel library."""
+    hidden = {node: {key: node.meta.pop(key) for key in (_MARK, _FAULTY) if key in node.meta} for node in graph.nodes}
+    try:
+        yield
+    finally:
+        for node, marks in hidden.items():
+            node.meta.update(marks)
 
 
 def is_excluded(node: torch.fx.Node) -> bool:

@@ -13,6 +13,7 @@ from lowerdeck.contracts.lowering import Lowering
 from lowerdeck.contracts.partition_hooks import PartitionHook, PreservedOperators
 from lowerdeck.contracts.plan import Reason
 from lowerdeck.delegation.exclusion import mark_faulty
+from lowerdeck.delegation.fallback import assign_rest
 from lowerdeck.graph.io_boundary import keep_io_boundary_on_cpu
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def partition_chain(
             the CPU.
     """
     marking = [mark_faulty(faulty)] if faulty else []
-    hooks = [*lowering.hooks, *marking, *keep_io_boundary_on_cpu(lowering), *step_hooks]
+    falling_back = [] if lowering.fallback is None else [assign_rest(lowering.fallback.partitioner)]
+    hooks = [*lowering.hooks, *marking, *keep_io_boundary_on_cpu(lowering), *falling_back, *step_hooks]
     return PartitionChain(lowering.partitioner, hooks)
 
 

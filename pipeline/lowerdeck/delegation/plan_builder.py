@@ -29,8 +29,12 @@ _FUSED_INTO_PRODUCER = (
 """Operators that quantizers fuse with the preceding operator, in front of the quantize node of its result."""
 
 
+GetReason = Callable[["torch.fx.Node"], "Reason | None"]
+"""Returns why a processor does not compute a node."""
+
+
 def planned_nodes(
-    program: ExportedProgram, reason: Callable[[torch.fx.Node], Reason | None], processor: str
+    program: ExportedProgram, reason: GetReason, processor: str, fallback_reason: GetReason | None = None
 ) -> tuple[list[PlannedNode], tuple[str, ...]]:
     """Describe every operator of `program` in graph order, and name those whose results are outputs.
 
@@ -38,13 +42,14 @@ def planned_nodes(
         program: Edge program tagged by a partitioner.
         reason: Returns why a node is not tagged.
         processor: Who computes tagged nodes.
+        fallback_reason: With a fallback, returns why it does not compute an untagged node either.
 
     Raises:
         LowerdeckError: a node is not delegated and has no reason, or the size of a tensor is unbounded.
     """
     describer = _NodeDescriber(program)
     nodes = [
-        describer.planned(node, processor, _reason(node, reason))
+        describer.planned(node, processor, *_reasons(node, reason, fallback_reason))
         for node in program.graph.nodes
         if node.op == "call_function"
     ]
@@ -59,10 +64,18 @@ def planned_nodes(
     return nodes, tuple(outputs)
 
 
-def _reason(node: torch.fx.Node, reason: Callable[[torch.fx.Node], Reason | None]) -> Reason | None:
+def _reasons(
+    node: torch.fx.Node, reason: GetReason, fallback_reason: GetReason | None
+) -> tuple[Reason | None, Reason | None]:
+    """`PlannedNode.reason` and `delegate_reason`."""
     tag, excluded = node.meta.get(DELEGATION_TAG), exclusion_reason(node)
     assert not (tag and excluded), f"{node.name} is delegated although {excluded}"
-    return None if tag or KERNEL_LIBRARY in node.meta else excluded or reason(node)
+    if tag:
+        return None, None
+    is_on_library = KERNEL_LIBRARY in node.meta
+    if fallback_reason is None:
+        return (None if is_on_library else excluded or reason(node)), None
+    return (None if is_on_library else fallback_reason(node)), excluded or reason(node)
 
 
 class _NodeDescriber:
@@ -78,7 +91,9 @@ class _NodeDescriber:
         self._quantized = self._quantized_nodes()
         self._source_line = lru_cache(maxsize=None)(source_line)  # nodes of one operator have the same trace
 
-    def planned(self, node: torch.fx.Node, processor: str, reason: Reason | None) -> PlannedNode:
+    def planned(
+        self, node: torch.fx.Node, processor: str, reason: Reason | None, delegate_reason: Reason | None
+    ) -> PlannedNode:
         """Describe `node`; `processor` computes it if it is delegated, `reason` is None unless it is left portable."""
         return PlannedNode(
             name=node.name,
@@ -93,6 +108,7 @@ class _NodeDescriber:
             is_quantized=node in self._quantized and is_compute(node),
             processor=processor if DELEGATION_TAG in node.meta else node.meta.get(KERNEL_LIBRARY, PORTABLE),
             reason=reason,
+            delegate_reason=delegate_reason,
             excluded_by=excluded_by(node),
         )
 

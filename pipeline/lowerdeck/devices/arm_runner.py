@@ -20,9 +20,9 @@ from lowerdeck.formats.pte_requirements import argument_tensors
 
 NPU_INIT = "arm_ethosu_npu_init"
 _EXIT, _FAULT = "_exit", "HardFault_Handler"
-_EXECUTE = "_ZN10executorch7runtime6Method7executeEv"
+EXECUTE = "_ZN10executorch7runtime6Method7executeEv"
 _EXECUTE_INSTRUCTION = "_ZN10executorch7runtime6Method19execute_instructionEv"
-_SYMBOLS = (NPU_INIT, _EXIT, _FAULT, _EXECUTE, _EXECUTE_INSTRUCTION)
+_SYMBOLS = (NPU_INIT, _EXIT, _FAULT, EXECUTE, _EXECUTE_INSTRUCTION)
 _RETURN_0 = bytes.fromhex("00207047")
 """Thumb code: movs r0, #0; bx lr."""
 _VALUES_POINTER, _EVALUE_BYTES, _TENSOR_DATA_POINTER = 32, 16, 12
@@ -82,7 +82,7 @@ def observe(stub: GdbStub, image: Path, method: Method, *, tensors: bool) -> Obs
     """
     _start(stub, image)
     place = addresses(image)
-    execute, step = place[_EXECUTE], place[_EXECUTE_INSTRUCTION]
+    execute, step = place[EXECUTE], place[_EXECUTE_INSTRUCTION]
     stub.set_breakpoint(execute)
     _expect(stub, image, execute)
     stub.remove_breakpoint(execute)

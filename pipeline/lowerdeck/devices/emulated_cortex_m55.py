@@ -27,13 +27,13 @@ from lowerdeck.contracts.devices import (
     Execution,
     Job,
     Missing,
-    OutputSpec,
     Provenance,
 )
 from lowerdeck.contracts.runtime_images import RuntimeImage
 from lowerdeck.devices import arm_runner, images
 from lowerdeck.devices.gdb import GdbStub
 from lowerdeck.devices.processes import kill_group
+from lowerdeck.devices.tensors import split_outputs
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.pte import Method, read_pte
 
@@ -109,7 +109,7 @@ def execute(options: Options, job: Job) -> Execution:
     machine, logs, outputs = _Machine(options, job), list[str](), []
     for sample in job.samples:
         raw, log, _ = machine.boot(sample)
-        outputs.append(_tensors(raw, job.outputs, log))
+        outputs.append(split_outputs(raw, job.outputs, "the firmware", log))
         logs.append(log)
     metrics = {
         name: float(max(int(found[-1]) for log in logs if (found := re.findall(pattern, log))))
@@ -119,7 +119,7 @@ def execute(options: Options, job: Job) -> Execution:
     counted = None
     if job.samples and (job.profile or job.intermediates):
         raw, log, counted = machine.boot(job.samples[0], observed=_method_of(job.program))
-        if _tensors(raw, job.outputs, log) != outputs[0]:
+        if split_outputs(raw, job.outputs, "the firmware", log) != outputs[0]:
             raise DeviceError("the firmware computed something else while its instructions were counted", log)
         assert counted is not None
         metrics["instructions"] = float(counted.instructions)
@@ -231,16 +231,3 @@ def _ending(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     lines = [line for line in lines if "E [ExecuTorch" in line or line.startswith("ERROR")] or lines[-6:]
     return "; its log ends with:\n  " + "\n  ".join(lines) if lines else ""
-
-
-def _tensors(raw: bytes, outputs: tuple[OutputSpec, ...], log: str) -> list[DeviceTensor]:
-    """The outputs, which the firmware writes one after the other."""
-    sizes = [output.size_bytes for output in outputs]
-    if sum(sizes) != len(raw):
-        raise DeviceError(f"the firmware returned {len(raw):,} bytes, the program's outputs have {sum(sizes):,}", log)
-    tensors, place = [], 0
-    for output, size in zip(outputs, sizes, strict=True):
-        content = raw[place : place + size]
-        tensors.append(DeviceTensor(dtype=output.dtype, shape=output.shape, content=content))
-        place += size
-    return tensors

@@ -1,6 +1,6 @@
 """A compiled runner for Linux boards: its build against an ExecuTorch wheel, and what it is sent.
 
-Its source is native_runner/runner.cpp. It answers as wheel_runner.py does, so that devices/wheel.py reads it.
+Its source is sources/runner.cpp. It answers as wheel_runner.py does, so that devices/wheel.py reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowerdeck.contracts.devices import DeviceError, Job
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import DTYPE_NAMES
 
-SOURCE = Path(__file__).parent / "native_runner"
+SOURCE = Path(__file__).parent / "sources"
 RUNNER = "runner"
 _LIBRARIES = (
     *("executorch", "executorch_kernels_optimized", "executorch_kernels_quantized", "executorch_backend_xnnpack"),

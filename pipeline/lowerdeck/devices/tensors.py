@@ -55,6 +55,23 @@ def output_specs(outputs: Sequence[ValueInfo]) -> tuple[OutputSpec, ...]:
     return tuple(specs)
 
 
+def split_outputs(content: bytes, outputs: Sequence[OutputSpec], what: str, log: str = "") -> list[DeviceTensor]:
+    """The outputs of one execution that stand one after the other.
+
+    Raises:
+        DeviceError: `content` has another size than they.
+    """
+    sizes = [output.size_bytes for output in outputs]
+    if sum(sizes) != len(content):
+        raise DeviceError(f"{what} returned {len(content):,} bytes, the program's outputs have {sum(sizes):,}", log)
+    tensors, place = [], 0
+    for output, size in zip(outputs, sizes, strict=True):
+        part = content[place : place + size]
+        tensors.append(DeviceTensor(dtype=output.dtype, shape=output.shape, content=part))
+        place += size
+    return tensors
+
+
 def _tensor(tensor: DeviceTensor, info: ValueInfo) -> torch.Tensor:
     import torch
 

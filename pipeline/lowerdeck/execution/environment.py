@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 
@@ -38,4 +39,21 @@ def quiet_libraries() -> None:
     logging.basicConfig()
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.ERROR)
+        handler.addFilter(ToldOnce())
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # logs tracebacks of what it raises
+
+
+class ToldOnce(logging.Filter):
+    """Lets a message of a library pass once, however many nodes or constants it is about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[tuple[str, int, str]] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether no message of this logger differed from it in numbers and quoted names alone."""
+        text = re.sub(r"\d+|'[^']*'", "", str(record.msg))
+        key = (record.name, record.levelno, text)
+        is_new = key not in self._told
+        self._told.add(key)
+        return is_new

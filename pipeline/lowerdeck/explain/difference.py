@@ -8,6 +8,7 @@ from typing import Any
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.explain import layers
 from lowerdeck.explain.graph import PlanGraph
 
 
@@ -185,6 +186,7 @@ def as_json(found: PlanDifference, against: str) -> dict[str, Any]:
         "only_before": [_state(node) for node in found.only_before],
         "only_after": [_state(node) for node in found.only_after],
         "partitions": [asdict(change) | {"kind": change.kind} for change in found.partitions],
+        "layers": layers.as_json(layers.layer_changes(found.before, found.after)),
     }
 
 

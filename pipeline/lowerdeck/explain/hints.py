@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from lowerdeck.contracts.plan import PlannedNode, ReasonCode
+from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.explain.constraints import cortex_m, ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.undelegated_node import Rule, UndelegatedNode, format_shape, next_multiple
@@ -40,21 +40,23 @@ _DIVISOR = re.compile(r"(?:divisible by|multiple of|%)\s*(\w+)")
 _CHANNELS = re.compile(r"(?:^|_)channels$")
 
 
-def hint(node: PlannedNode, graph: PlanGraph) -> str:
+def hint(node: PlannedNode, graph: PlanGraph, reason: Reason | None = None) -> str:
     """How to make `node` delegable; empty if it is delegated or nothing is known.
 
     Args:
         node: A node of the graph.
         graph: Graph of the whole plan: a hint may concern a neighbour.
+        reason: The reason to remove, e.g. the node's `delegate_reason`; its `reason` by default.
     """
-    if node.reason is None:
+    reason = reason or node.reason
+    if reason is None:
         return ""
-    refused = UndelegatedNode(node=node, reason=node.reason, graph=graph)
+    refused = UndelegatedNode(node=node, reason=reason, graph=graph)
     if node.operator in _COPIES and node.inputs and not refused.activations:
         users = ", ".join(dict.fromkeys(user.operator for user in graph.users(node)))
         return f"converts a constant for {users}, and goes when that is replaced; it costs next to nothing"
     if refused.reason.code in _CODES_WITH_RULES:
-        rules = _RULES.get(graph.plan.backend, ())
+        rules = _RULES.get(refused.backend, ())
         by_check = next((each.remedy(refused) for each in rules if each.pattern.search(refused.text)), "")
         if text := by_check or _divisible(refused):
             return f"{text}; or {_U85}" if refused.has_better_device else text
@@ -92,12 +94,12 @@ def _excluded(refused: UndelegatedNode) -> str:
 
 
 def _no_converter(refused: UndelegatedNode) -> str:
-    backend, operator = refused.graph.plan.backend, refused.node.operator
+    backend, operator = refused.backend, refused.node.operator
     if operator in _COPIES:
         return "remove the conversion of dtype or memory format from the model, or do it before the model"
     if refused.is_free_view:
         return "nothing to fix: no kernel runs"
-    if operator in _HARD_SIGMOID and _in_hard_sigmoid(refused):
+    if operator in _HARD_SIGMOID and in_hard_sigmoid(refused):
         return _SIGMOID
     if operator in _REPLACEMENTS.get(backend, {}):
         return f"write {_REPLACEMENTS[backend][operator][0]} in its place, which the backend has"
@@ -118,7 +120,7 @@ def _not_quantized(refused: UndelegatedNode) -> str:
 
 def _float_region_hint(refused: UndelegatedNode, region: Sequence[PlannedNode]) -> str:
     """For a node that computes in floats because its neighbours do."""
-    if _in_hard_sigmoid(refused):
+    if in_hard_sigmoid(refused):
         return _SIGMOID
     lacking = [node.operator for node in region if node.reason and node.reason.code == ReasonCode.NO_CONVERTER]
     if lacking:
@@ -139,7 +141,8 @@ def _join_unique(names: Sequence[str]) -> str:
     return ", ".join(unique[:_MAX_NAMES]) + (f" and {len(unique) - _MAX_NAMES} more" if unique[_MAX_NAMES:] else "")
 
 
-def _in_hard_sigmoid(refused: UndelegatedNode) -> bool:
+def in_hard_sigmoid(refused: UndelegatedNode) -> bool:
+    """Whether the node belongs to a hard sigmoid that Neutron gets written out."""
     operators = {node.operator for node in refused.float_region()}
     return refused.graph.plan.backend == "neutron" and _HARD_SIGMOID <= operators <= _HARD_SIGMOID | _COPIES
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason
+from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, PlannedTensor, Reason
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.explain.causes import Cause, Change, Trial
 from lowerdeck.explain.difference import Pair, PlanDifference
 from lowerdeck.explain.graph import PlanGraph
-from lowerdeck.explain.groups import MEANINGS, Group, share
+from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, share
 from lowerdeck.explain.hints import hint
+from lowerdeck.explain.layers import LayerChange, layer_changes, totals
+from lowerdeck.explain.portable import Remainder
+from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 MISMATCH = "do not ship: the program computes something else than the quantized model"
 _MAX_MODULES = 8
 """Most modules that a row names; --json lists all."""
+_MAX_LAYERS = 20
+"""Most operators listed that were compiled otherwise."""
 _SHARES = (
     "accelerated_share",
     "accelerated_macs_share",
@@ -42,14 +49,59 @@ _METRICS = {
 """Metrics of `coverage` and their names in the table."""
 
 
-def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> None:
-    """Print a summary of the plan, then the nodes on the CPU by reason code."""
+def print_summary(console: Console, graph: PlanGraph) -> None:
+    """Print what the plan delegates, and what it computes wrongly."""
     plan, metrics = graph.plan, coverage(graph.plan)
-    total_macs = sum(node.macs for node in plan.nodes)
-    shares = f", {100 * metrics['accelerated_macs_share']:.1f} % of the MACs" if total_macs else ""
+    shares = f", {100 * metrics['accelerated_macs_share']:.1f} % of the MACs" if metrics["total_macs"] else ""
     _line(console, Text(f"{plan.backend}: {plan.summary}{shares}"))
     for mismatch in plan.mismatches:
         _line(console, Text(f"{MISMATCH}: {mismatch}", style="yellow"))
+
+
+def print_causes(console: Console, graph: PlanGraph, found: Sequence[Cause], tried: Sequence[Trial]) -> None:
+    """Print the changes that would free nodes, with the measured gain of those that were tried."""
+    if not found:
+        return
+    total_macs, gains = sum(node.macs for node in graph.plan.nodes), {trial.change: trial.gain for trial in tried}
+    undelegated = sum(node.compute and node.is_portable for node in graph.plan.nodes)
+    _heading(console, "what would change it", len(found))
+    for cause in found:
+        macs = f", {cause.macs:,} MACs, {100 * share(cause.macs, total_macs):.1f} %" if cause.macs else ""
+        concerns = f"concerns {cause.num_compute:,} of {undelegated:,} compute nodes on the CPU{macs}"
+        _line(console, Text.assemble((cause.change.text, "bold"), f": {concerns}"), 2)
+        _line(console, Text(f"in {join_names(cause.modules) or 'an unknown module'}: {join_names(cause.operators)}"), 6)
+        _line(console, Text(trial_text(cause, gains)), 6)
+
+
+def trial_text(cause: Cause, gains: Mapping[Change, str]) -> str:
+    """Whether the change was tried, with its measured gain."""
+    if cause.change in gains:
+        return f"tried: {gains[cause.change]}"
+    return "not tried: `lowerdeck explain --try` does" if cause.change.can_be_tried else "tried: no, it is made by hand"
+
+
+def causes_json(found: Sequence[Cause], tried: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Causes as plain containers; docs/plan.md describes them."""
+    trials = {trial.change: trial for trial in tried}
+    return [
+        {
+            "change": cause.change.text,
+            "can_be_tried": cause.change.can_be_tried,
+            "nodes": [node.name for node in cause.nodes],
+            "compute_nodes": cause.num_compute,
+            "macs": cause.macs,
+            "modules": cause.modules,
+            "trial": None
+            if (trial := trials.get(cause.change)) is None
+            else {"before": dict(trial.before), "after": dict(trial.after), "failure": trial.failure},
+        }
+        for cause in found
+    ]
+
+
+def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> None:
+    """Print the nodes on the CPU by reason code."""
+    total_macs = sum(node.macs for node in graph.plan.nodes)
     for group in found:
         counts = _counts(group.num_nodes, group.macs, total_macs)
         console.print()
@@ -57,11 +109,26 @@ def print_groups(console: Console, graph: PlanGraph, found: Sequence[Group]) -> 
         _print_rows(console, group, total_macs)
 
 
+def print_remainders(console: Console, found: Sequence[Remainder]) -> None:
+    """Print what it would take to leave nothing to portable kernels."""
+    if not found:
+        console.print()
+        _line(console, Text("Nothing is computed by portable kernels."))
+        return
+    _heading(console, "to leave nothing to portable kernels", len(found))
+    for remainder in found:
+        modules = join_names(list(dict.fromkeys(node.module or node.name for node in remainder.nodes)))
+        _line(console, Text(f"{len(remainder.nodes):,} x {remainder.operator} in {modules}"), 2)
+        for way in remainder.ways or ("no way is known",):
+            _line(console, Text(way), 6)
+
+
 def _print_rows(console: Console, group: Group, total_macs: int) -> None:
-    operators = max(len(row.operator) for row in group.rows)
-    counts = max(len(f"{len(row.nodes):,}") for row in group.rows)
-    macs = max(len(f"{row.macs:,}") for row in group.rows)
-    for row in group.rows:
+    shown, converting = folded(group)
+    operators = max((len(row.operator) for row in shown), default=0)
+    counts = max((len(f"{len(row.nodes):,}") for row in shown), default=0)
+    macs = max((len(f"{row.macs:,}") for row in shown), default=0)
+    for row in shown:
         numbers = f"{len(row.nodes):>{counts},} x {row.operator}"
         if group.macs:
             of_all = 100 * share(row.macs, total_macs)
@@ -69,8 +136,26 @@ def _print_rows(console: Console, group: Group, total_macs: int) -> None:
         _line(console, Text(numbers), 2)
         _line(console, Text(f"in {join_names(row.modules)}"), 6)
         _line(console, Text(format_reason(row.reason)), 6)
+        if (of_delegate := row.nodes[0].delegate_reason) is not None:
+            _line(console, Text(f"not on the NPU: {format_reason(of_delegate)}"), 6)
         if row.hint:
             _line(console, Text.assemble(("hint: ", "bold"), row.hint), 6)
+    if converting:
+        _line(console, Text(converting), 2)
+
+
+def folded(group: Group) -> tuple[list[GroupRow], str]:
+    """The rows of a group without those of quantize and dequantize nodes, and a line about these."""
+    converts = (*QUANTIZE, *DEQUANTIZE)
+    shown = [row for row in group.rows if not row.operator.startswith(converts)]
+    rest = [row for row in group.rows if row.operator.startswith(converts)]
+    if not rest:
+        return shown, ""
+    count = sum(len(row.nodes) for row in rest)
+    hints = [row.hint for row in rest if "target.options" in row.hint]
+    advice = f"; {'; '.join(dict.fromkeys(hints))}" if hints else ""
+    what = "1 quantize or dequantize node" if count == 1 else f"{count:,} quantize and dequantize nodes"
+    return shown, f"{what}{advice}"
 
 
 def print_nodes(console: Console, graph: PlanGraph, nodes: Iterable[PlannedNode]) -> None:
@@ -102,6 +187,10 @@ def _fields(graph: PlanGraph, node: PlannedNode) -> Iterable[tuple[str, str]]:
         if node.reason.node:
             yield "decided by", node.reason.node
         if text := hint(node, graph):
+            yield "hint", text
+    if node.delegate_reason is not None:
+        yield "not on NPU", f"{node.delegate_reason.code.value}: {format_reason(node.delegate_reason)}"
+        if text := hint(node, graph, node.delegate_reason):
             yield "hint", text
 
 
@@ -145,6 +234,40 @@ def print_difference(console: Console, found: PlanDifference, against: str) -> N
     for change in found.partitions:
         tags = f"{', '.join(change.before) or 'none'} -> {', '.join(change.after) or 'none'}"
         _line(console, Text(f"{change.kind}: {tags} (compute nodes: {change.num_before} -> {change.num_after})"), 2)
+    _print_layers(console, found)
+
+
+def _print_layers(console: Console, found: PlanDifference) -> None:
+    """Print what the compilers made of the same operators, where both state it."""
+    if not (found.before.layers and found.after.layers):
+        return
+    changes = layer_changes(found.before, found.after)
+    names = [_converter(plan) for plan in (found.before, found.after)]
+    _heading(console, f"compiled otherwise: {names[0]} -> {names[1]}", len(changes))
+    old, new = totals(found.before), totals(found.after)
+    _line(console, Text(f"cycles of all operators: {old['cycles']:,} -> {new['cycles']:,}"), 2)
+    for change in changes[:_MAX_LAYERS]:
+        layer = change.layer
+        name = f"{layer.name} ({layer.operator})" if layer.name else f"an added {layer.operator}"
+        _line(console, Text(f"{name} in partition {layer.partition}"), 2)
+        _line(console, Text(_layer_change(change)), 6)
+    if len(changes) > _MAX_LAYERS:
+        _line(console, Text(f"and {len(changes) - _MAX_LAYERS} more; --json lists all"), 2)
+
+
+def _layer_change(change: LayerChange) -> str:
+    if change.before is None or change.after is None:
+        return f"only {'before' if change.after is None else 'now'}: {change.layer.cycles:,} cycles"
+    pairs = {
+        "cycles": (f"{change.before.cycles:,}", f"{change.after.cycles:,}"),
+        "bytes of SRAM": (f"{change.before.sram_bytes:,}", f"{change.after.sram_bytes:,}"),
+        "block": (change.before.block, change.after.block),
+    }
+    return ", ".join(f"{what} {old or '?'} -> {new or '?'}" for what, (old, new) in pairs.items() if old != new)
+
+
+def _converter(plan: DelegationPlan) -> str:
+    return "another converter" if plan.converter is None else f"{plan.converter.name} {plan.converter.version}"
 
 
 def _print_metrics(console: Console, found: PlanDifference) -> None:

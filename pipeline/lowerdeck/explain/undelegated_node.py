@@ -21,6 +21,12 @@ class UndelegatedNode:
     graph: PlanGraph
 
     @property
+    def backend(self) -> str:
+        """The backend that states the reason: that of the delegate, or of the library beneath it."""
+        plan = self.graph.plan
+        return plan.fallback if plan.fallback is not None and self.reason is self.node.reason else plan.backend
+
+    @property
     def text(self) -> str:
         """The check that refused the node, and its message."""
         return f"{self.reason.check} {self.reason.message}"
@@ -31,12 +37,12 @@ class UndelegatedNode:
 
         A plan of Ethos-U reports a limit of the target only if the most capable Ethos-U85 does not have it.
         """
-        return self.graph.plan.backend == "ethos_u" and self.reason.code == ReasonCode.TARGET_CONSTRAINT
+        return self.backend == "ethos_u" and self.reason.code == ReasonCode.TARGET_CONSTRAINT
 
     @property
     def is_free_view(self) -> bool:
         """Whether ExecuTorch lets the result of an undelegated node share its operand's memory."""
-        return self.graph.plan.backend == "cortex_m" and self.node.operator == "aten.view_copy.default"
+        return self.backend == "cortex_m" and self.node.operator == "aten.view_copy.default"
 
     @property
     def activations(self) -> list[PlannedTensor]:

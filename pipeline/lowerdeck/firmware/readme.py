@@ -70,6 +70,7 @@ def _paragraphs(metadata: Mapping[str, Any]) -> Iterator[str]:
         yield "In the memories that the target names:"
         yield "\n".join(f"- {line}" for line in metadata["memory_budget"]["lines"])
     yield from _check(metadata)
+    yield from _measured_on_a_board()
 
 
 def _settings(options: Mapping[str, Any]) -> Iterator[str]:
@@ -232,6 +233,16 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
             "On the device, compare floats with a tolerance: kernels may add in another order. No tolerance was "
             "measured on hardware."
         )
+
+
+def _measured_on_a_board() -> Iterator[str]:
+    yield "## Measure it on a board"
+    yield (
+        "`lowerdeck_board.c` executes programs that arrive at a serial port: compile it with your firmware, fill in "
+        "the `lowerdeck_board` that `lowerdeck_board.h` describes with the bytes of a UART and a call of "
+        "`Method::execute`, and call `lowerdeck_serve`. On the host, with the board's port in `device.options.port`:"
+    )
+    yield "    lowerdeck measure program.pte --on serial_board"
 
 
 def _real(tensor: Mapping[str, Any]) -> str:

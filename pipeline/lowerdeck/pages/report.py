@@ -11,10 +11,11 @@ from typing import Any
 from lowerdeck.artifacts.evaluation_results import Confusion
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.evaluation.defects import defects
-from lowerdeck.pages import task_section
+from lowerdeck.pages import report_drawings, task_section
 from lowerdeck.pages.rendering import render as render_page
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
+from lowerdeck.report.overview import overview
 from lowerdeck.report.quantization import HEADER, tensor_rows
 from lowerdeck.tracking.content import flat
 
@@ -26,8 +27,16 @@ MAX_ROWS = 40
 NO_REASON = "no reason given"
 
 
-def render(build: Build) -> str:
-    """The page for `build`."""
+def render(build: Build, *, has_comparison: bool = False) -> str:
+    """The page for `build`.
+
+    Its links are relative: they work in build/ and among the artifacts of an MLflow run.
+
+    Args:
+        build: The build.
+        has_comparison: Whether compare.html stands beside the page.
+    """
+    first = overview(build)
     mistakes = _mistakes(build.confusion) if build.confusion else None
     configuration = flat(dataclasses.asdict(build.config))
     return render_page(
@@ -37,6 +46,15 @@ def render(build: Build) -> str:
             *(f"Do not ship: this build {defect}" for defect in defects(build.metrics)),
             *filter(None, [build.manifest["converter"]["caveat"]]),
         ],
+        verdict=first.verdict,
+        links=_links(has_comparison),
+        run=f"MLflow run of build key {build.lineage['build_key'][:12]}: lowerdeck ui" if build.lineage else "",
+        quality_name=first.quality_name,
+        quality_picture=report_drawings.quality_picture(first.quality),
+        memory_picture=report_drawings.memory_picture(first.memory),
+        graph_picture=report_drawings.graph_picture(build.plan),
+        range_picture=report_drawings.range_picture(first.ranges),
+        profile=_profile(build),
         tiles=_tiles(build.metrics),
         metrics=_metrics(build),
         confusion=build.confusion,
@@ -55,6 +73,28 @@ def render(build: Build) -> str:
         configuration=[(key, json.dumps(value, ensure_ascii=False)) for key, value in configuration],
         **_plan(build.plan),
     )
+
+
+def _links(has_comparison: bool) -> list[tuple[str, str]]:
+    """(name, address) of the other pages and files of the build."""
+    links = [("explanation of the plan", "explain.html"), ("bundle for firmware", "firmware.zip")]
+    return [*links, ("comparison of builds", "compare.html")] if has_comparison else links
+
+
+def _profile(build: Build) -> list[dict[str, Any]]:
+    """Layers by cycles, each with the SQNR of the tensor of its name."""
+    most = max((layer.cycles for layer in build.profile), default=0)
+    sqnr_db = {layer.node: layer.sqnr_db for layer in build.layers}
+    return [
+        {
+            "name": layer.name,
+            "cycles": layer.cycles,
+            "share": f"{100 * layer.cycles / most:.0f}" if most else "0",
+            "sram_bytes": layer.sram_bytes,
+            "sqnr_db": sqnr_db.get(layer.name),
+        }
+        for layer in sorted(build.profile, key=lambda layer: -layer.cycles)
+    ]
 
 
 def _metrics(build: Build) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.quantization import ModuleRule, ObserverChoice, QuantizationScheme
 from lowerdeck.graph.modules import check_modules_known, known_modules, matches, modules_of
+from lowerdeck.quantization.fallback import activation_spec, quantizer_of
 from lowerdeck.quantization.observers import BACKEND_DEFAULT, observed_by
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def scheme_quantizer(backend: Backend, scheme: QuantizationScheme) -> Quantizer 
     """
     default = ObserverChoice()
     plain = dataclasses.replace(scheme, rules=(), activation_observer=default, weight_observer=default)
-    whole = backend.quantizer(plain)
+    whole = quantizer_of(backend, plain)
     has_defaults = scheme.activation_observer.kind == scheme.weight_observer.kind == BACKEND_DEFAULT
     if whole is None or (has_defaults and not scheme.rules):
         return whole
@@ -103,8 +104,9 @@ class SchemeQuantizer(Quantizer):  # type: ignore[misc]  # torchao is untyped
     def _annotate_only(self, model: GraphModule, scheme: str, granularity: str, nodes: Collection[Node]) -> None:
         inside = set(nodes)
         others = [node for node in model.graph.nodes if node not in inside and not _annotated(node)]
-        quantizer = self._backend.quantizer(
-            QuantizationScheme(name=scheme, weight_granularity=granularity, is_qat=self._scheme.is_qat)
+        quantizer = quantizer_of(
+            self._backend,
+            QuantizationScheme(name=scheme, weight_granularity=granularity, is_qat=self._scheme.is_qat),
         )
         assert quantizer is not None
         with _hidden(others):
@@ -197,7 +199,7 @@ def _repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> Non
         return
     floats = set(float_nodes)
     annotated = [node for node in graph.nodes if _annotated(node)]
-    default = next((spec for node in annotated if (spec := _activation_spec(node)) is not None), None)
+    default = next((spec for node in annotated if (spec := activation_spec(node)) is not None), None)
     for node in annotated:
         annotation = node.meta[Q_ANNOTATION_KEY]
         if node.op == "placeholder" and node.users and floats.issuperset(node.users):
@@ -206,9 +208,9 @@ def _repair_float_neighbours(graph: Graph, float_nodes: Collection[Node]) -> Non
             for source in floats.intersection(annotation.input_qspec_map):
                 del annotation.input_qspec_map[source]
         elif annotation.output_qspec is None and floats.intersection(node.users):
-            annotation.output_qspec = _activation_spec(node)
+            annotation.output_qspec = activation_spec(node)
     for node in filter(_annotated, annotated):
-        _unshare_with_float(node, _activation_spec(node) or default)
+        _unshare_with_float(node, activation_spec(node) or default)
 
 
 def _unshare_with_float(node: Node, activation: QuantizationSpec | None) -> None:
@@ -230,13 +232,3 @@ def _is_observed(edge_or_node: Any) -> bool:
         return False
     spec = annotation.output_qspec if source is None else annotation.input_qspec_map.get(source)
     return spec is not None
-
-
-def _activation_spec(node: Node) -> QuantizationSpec | None:
-    """The quantization of the output or an input of `node`, if its ranges come from calibration."""
-    annotation = node.meta[Q_ANNOTATION_KEY]
-    inputs = [spec for source, spec in annotation.input_qspec_map.items() if source.op != "get_attr"]
-    for spec in (annotation.output_qspec, *inputs):
-        if isinstance(spec, QuantizationSpec) and not spec.is_dynamic:
-            return spec
-    return None

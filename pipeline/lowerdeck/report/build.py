@@ -8,6 +8,7 @@ from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.baseline import read_layers
+from lowerdeck.artifacts.conversion import LayerEstimate, read_layer_estimates
 from lowerdeck.artifacts.evaluation_results import ClassAccuracies, Confusion, read_classes, read_confusion
 from lowerdeck.artifacts.files import read_json, require_file
 from lowerdeck.artifacts.measurements import read_all_metrics
@@ -21,6 +22,8 @@ from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.fingerprints.keys import build_key
+from lowerdeck.firmware.bundle import METADATA
+from lowerdeck.firmware.memory_budget import MemoryBudget, memory_budget, parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +45,19 @@ class Build:
     """Worst first; empty if nothing is quantized."""
     tensors: Sequence[QuantizedTensor]
     """Tensors of the quantized program; empty if nothing is quantized."""
+    profile: Sequence[LayerEstimate]
+    """The compiler's estimate for each layer; empty if it wrote none."""
+    memory_budget: MemoryBudget | None
+    """How the program fills the board's memories; None if the target names none."""
     lineage: Mapping[str, Any] | None
     """None until `track` has recorded this build."""
 
 
-def read_build() -> Build:
+def read_build(lineage: Mapping[str, Any] | None = None) -> Build:
     """The build in build/.
+
+    Args:
+        lineage: Its lineage; None reads what the stage track wrote, if it is of this build.
 
     Raises:
         LowerdeckError: an artifact is missing, or build/ contains parts of different builds.
@@ -71,7 +81,9 @@ def read_build() -> Build:
         pictures=read_pictures(),
         layers=read_layers(require_file(paths.LAYERS)),
         tensors=read_quantization_report(),
-        lineage=_current_lineage(config, manifest),
+        profile=read_layer_estimates(),
+        memory_budget=_memory_budget(config),
+        lineage=_current_lineage(config, manifest) if lineage is None else lineage,
     )
 
 
@@ -82,3 +94,13 @@ def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str
     programs = [link["sha256"] for link in lineage["links"] if link["name"] == "program"]
     current = lineage["build_key"] == build_key(config, manifest) and programs == [manifest["program"]["sha256"]]
     return lineage if current else None
+
+
+def _memory_budget(config: Config) -> MemoryBudget | None:
+    metadata = paths.FIRMWARE / METADATA
+    if not config.target.memories or not metadata.is_file():
+        return None
+    described = read_json(metadata)
+    if "memory" not in described:  # the bundle could not be made
+        return None
+    return memory_budget(parts_of(described), config.target.memories, banked=config.target.banked_memory_planning)

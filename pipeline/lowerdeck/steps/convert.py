@@ -19,9 +19,10 @@ from lowerdeck.contracts.backends import Backend
 from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.memories import Memory
-from lowerdeck.contracts.plan import DelegationPlan, Reason
+from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, Reason
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.compilation import naming_failed_partition
+from lowerdeck.delegation.fallback import lowering_of
 from lowerdeck.delegation.partition_chain import partition_chain
 from lowerdeck.delegation.transposes import with_transposes
 from lowerdeck.formats.etrecord import Recorder
@@ -64,6 +65,12 @@ class Converted:
     """Index of an instruction of the program -> nodes of the plan that it computes, as far as they are known."""
 
     @property
+    def layers(self) -> tuple[CompiledLayer, ...]:
+        """The compiler's predictions by operator, where it states them."""
+        numbered = ((index, layer) for index, part in enumerate(self.partitions) for layer in part.layers)
+        return tuple(replace(layer, partition=index) for index, layer in numbered)
+
+    @property
     def estimates(self) -> dict[str, float]:
         """The compiler's predictions for the whole program: peaks of working memory, sums of everything else."""
         total: dict[str, float] = {}
@@ -100,7 +107,7 @@ def convert(
             the program cannot have the integer inputs or outputs that the backend's options require.
     """
     verification.check_planned_converter(plan, backend.converter())
-    lowering = backend.lowering(manager.exported_program())
+    lowering = lowering_of(backend, manager.exported_program())
     names = io_boundary.input_and_output_names(manager.exported_program())
     output_scales = io_boundary.output_scales_of(manager.exported_program())
     recorder = Recorder(manager) if lowering.keeps_etrecord else None
@@ -117,8 +124,9 @@ def convert(
         if lowering.finish is not None:
             lowered = lowering.finish(lowered)
         lowered, boundary = io_boundary.quantize_io_boundary(lowered, lowering)
-        if lowering.replace_kernels is not None:
-            lowered = lowering.replace_kernels(lowered)
+        replace_kernels = (lowering.fallback or lowering).replace_kernels
+        if replace_kernels is not None:
+            lowered = replace_kernels(lowered)
         store_initial_state(lowered.exported_program())
         executorch_program = _planned(lowered, lowering.executorch_config or ExecutorchBackendConfig(), banks)
     method = next(plan for plan in executorch_program.executorch_program.execution_plan if plan.name == "forward")

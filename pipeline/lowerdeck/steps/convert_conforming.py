@@ -121,7 +121,7 @@ def convert_conforming(
             report(f"partition {found.partition} computes something else than the quantized model: {found.worst}")
         if not mismatches or settings.on_mismatch == "warn":
             accepted += tuple(f"partition {found.partition}: {found.worst}" for _, found in mismatches)
-            result = replace(result, plan=replace(plan, mismatches=accepted))
+            result = replace(result, plan=replace(plan, mismatches=accepted, layers=converted.layers))
             for line in unchecked:
                 report(line)
             return _with_program_checked(result, manager, samples, settings, report)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lowerdeck.contracts.errors import ProgramError
+from lowerdeck.contracts.evaluation import Outputs
 from lowerdeck.contracts.lowering import ProgramTensor
 from lowerdeck.contracts.samples import Dataset, finite_sample
 from lowerdeck.evaluation.intervals import HIGH, LOW, share_with_interval
@@ -50,6 +52,21 @@ def encoded_samples(
 def labels_of(dataset: Dataset, indices: Sequence[int]) -> list[int | None]:
     """Class of each sample; None where it has none, or where the data is random."""
     return [None if dataset.structural else dataset.evaluation[index].label for index in indices]
+
+
+def quantized_outputs(
+    reference: Outputs, evaluated: Sequence[int], indices: Sequence[int]
+) -> list[tuple[npt.NDArray[Any], ...]]:
+    """Outputs of the quantized program, which baseline computed, as arrays of real values.
+
+    Args:
+        reference: What baseline computed.
+        evaluated: Its samples.
+        indices: The samples to return, some of them.
+    """
+    row_of = {sample: row for row, sample in enumerate(evaluated)}
+    values = reference.values["quantized"]
+    return [tuple(np.asarray(values[spec.name][row_of[index]]) for spec in reference.specs) for index in indices]
 
 
 def host_outputs(
@@ -127,6 +144,7 @@ def device_metrics(
     described: Sequence[ProgramTensor],
     steps: Sequence[float | None],
     labels: Sequence[int | None],
+    quantized: Sequence[Sequence[Any]] = (),
 ) -> dict[str, Any]:
     """The metrics of build/measure/metrics.json.
 
@@ -136,6 +154,8 @@ def device_metrics(
         described: The program's outputs in its manifest.
         steps: Quantization step of each output, None where it has none.
         labels: Class of every sample; None where it has none.
+        quantized: Outputs of the quantized program in PyTorch for the same samples, as arrays of real values; empty
+            where they are not at hand.
     """
     image = measurement.image
     metrics: dict[str, Any] = {
@@ -155,12 +175,48 @@ def device_metrics(
         metrics |= {"device_exact_share": found.exact_share, "device_max_error": found.max_error}
         if found.max_error_lsb is not None:
             metrics["device_error_lsb"] = found.max_error_lsb
+    metrics |= _against_quantized(measurement, described, steps, quantized)
     metrics |= _accuracy(measurement, described, labels)
     for metric in measurement.metrics:
         metrics[metric.key] = metric.value
         if metric.low is not None and metric.high is not None:
             metrics |= {metric.key + LOW: metric.low, metric.key + HIGH: metric.high}
     return metrics
+
+
+def _against_quantized(
+    measurement: Measurement,
+    described: Sequence[ProgramTensor],
+    steps: Sequence[float | None],
+    quantized: Sequence[Sequence[Any]],
+) -> dict[str, float]:
+    """Outputs on the device against those of the quantized program: the share that is equal, and steps apart."""
+    if len(quantized) != len(measurement.outputs) or not quantized:
+        return {}
+    device = [
+        [from_program(tensor, info) for tensor, info in zip(outputs, described, strict=True)]
+        for outputs in measurement.outputs
+    ]
+    wanted = [[torch.as_tensor(np.array(value)) for value in outputs] for outputs in quantized]
+    shapes = [[value.shape for value in outputs] for outputs in device]
+    if shapes != [[value.shape for value in outputs] for outputs in wanted]:
+        return {}
+    found = output_difference(*(_in_steps(outputs, steps) for outputs in (device, wanted)), steps)
+    metrics = {"device_quantized_exact_share": found.exact_share, "device_quantized_max_error": found.max_error}
+    if found.max_error_lsb is not None:
+        metrics["device_quantized_error_lsb"] = found.max_error_lsb
+    return metrics
+
+
+def _in_steps(outputs: Sequence[Sequence[torch.Tensor]], steps: Sequence[float | None]) -> list[list[torch.Tensor]]:
+    """Real values of quantized outputs as whole steps: values of one integer may differ in their last bit."""
+    return [
+        [
+            value.to(torch.float64) if step is None or not value.is_floating_point() else (value / step).round().long()
+            for value, step in zip(values, steps, strict=True)
+        ]
+        for values in outputs
+    ]
 
 
 def _accuracy(

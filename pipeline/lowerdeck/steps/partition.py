@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -27,8 +27,9 @@ from lowerdeck.contracts.partition_hooks import (
     PreserveOperators,
 )
 from lowerdeck.contracts.plan import DelegationPlan, NothingDelegatedError, Reason, ReasonCode
+from lowerdeck.delegation.fallback import lowering_of
 from lowerdeck.delegation.partition_chain import partition_chain
-from lowerdeck.delegation.plan_builder import planned_nodes
+from lowerdeck.delegation.plan_builder import GetReason, planned_nodes
 from lowerdeck.graph import library_errors
 from lowerdeck.graph.nodes import DELEGATION_TAG, operator_name
 
@@ -66,7 +67,7 @@ def partition(program: ExportedProgram, backend: Backend) -> Partitioned:
         LowerdeckError: a node has neither a partition nor a reason, no processor of the target computes it, or a size
             has no upper bound.
     """
-    lowering = backend.lowering(program)
+    lowering = lowering_of(backend, program)
     edge_config = lowering.edge_config or EdgeCompileConfig()
     with fast_graph_passes(), _planning(lowering, backend) as planner:
         try:
@@ -147,7 +148,7 @@ def preserved_ops(program: ExportedProgram, backend: Backend) -> PreservedOps:
         program: ATen program, quantized for the backend.
         backend: The backend to lower to.
     """
-    partitioner = partition_chain(backend.lowering(program))
+    partitioner = partition_chain(lowering_of(backend, program))
     with fast_graph_passes():
         functional = partitioner.transform_for_pre_decomposition(program).run_decompositions({})
     return _preserved_nodes(functional, partitioner.ops_to_not_decompose(functional))
@@ -173,7 +174,7 @@ def replan(
     Raises:
         NothingDelegatedError: no node would be delegated; the message lists the reasons.
     """
-    lowering = backend.lowering(edge.exported_program())
+    lowering = lowering_of(backend, edge.exported_program())
     with fast_graph_passes(), _planning(lowering, backend) as planner:
         edge.to_backend(partition_chain(lowering, planner.hook, faulty=faulty))
     return _require_delegation(planner.plan)
@@ -182,8 +183,8 @@ def replan(
 class _Planner:
     """Records what the partitioner would delegate, and prevents delegation."""
 
-    def __init__(self, backend: Backend, reason: Callable[[torch.fx.Node], Reason | None]) -> None:
-        self._backend, self._reason = backend, reason
+    def __init__(self, backend: Backend, reason: GetReason, fallback_reason: GetReason | None) -> None:
+        self._backend, self._reason, self._fallback_reason = backend, reason, fallback_reason
         self.plan: DelegationPlan | None = None
         self.preserved_ops: PreservedOps | None = None
         """The partitioner's first choice, for the functional program before any decomposition."""
@@ -197,9 +198,13 @@ class _Planner:
 
     def _partition(self, decide: Partition, program: ExportedProgram) -> PartitionResult:
         tagged = decide(program).tagged_exported_program
-        nodes, outputs = planned_nodes(tagged, self._reason, self._backend.processor)
+        nodes, outputs = planned_nodes(tagged, self._reason, self._backend.processor, self._fallback_reason)
         self.plan = DelegationPlan(
-            backend=self._backend.name, nodes=tuple(nodes), outputs=outputs, converter=self._backend.converter()
+            backend=self._backend.name,
+            nodes=tuple(nodes),
+            outputs=outputs,
+            fallback=None if self._backend.fallback is None else self._backend.fallback.name,
+            converter=self._backend.converter(),
         )
         for node in tagged.graph.nodes:
             node.meta.pop(DELEGATION_TAG, None)
@@ -218,8 +223,13 @@ class _Planner:
 @contextmanager
 def _planning(lowering: Lowering, backend: Backend) -> Iterator[_Planner]:
     """A planner that uses the reasons of the backend's partitioner, recorded while the context is open."""
-    with lowering.reasons() if lowering.reasons else nullcontext(_no_reason_given) as reason:
-        yield _Planner(backend, reason)
+    of_fallback = nullcontext() if lowering.fallback is None else _reasons(lowering.fallback)
+    with _reasons(lowering) as reason, of_fallback as fallback_reason:
+        yield _Planner(backend, reason, fallback_reason)
+
+
+def _reasons(lowering: Lowering) -> AbstractContextManager[GetReason]:
+    return nullcontext(_no_reason_given) if lowering.reasons is None else lowering.reasons()
 
 
 def _no_reason_given(node: torch.fx.Node) -> Reason:

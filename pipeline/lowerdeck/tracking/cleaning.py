@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.cleaning import Removable, Removables, is_inside, size_of
 from lowerdeck.tracking.address import database_file, tracking_uri
+from lowerdeck.tracking.content import run_name
 from lowerdeck.tracking.runs import SWEEP_ID_TAG, SWEEP_NAME_TAG, RecordedRun, find_runs
 from lowerdeck.tracking.store import BUILD_KEY_TAG, find_experiment, opened
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 PROMOTED_TAG = "lowerdeck.promoted"
 """Tag of runs that `lowerdeck promote` has promoted."""
-_NAMED_AFTER = ("model.name", "target.name", "quantization.name", "flavor.name")
-"""Parameters that name a run, unless a person has given it another name."""
 _MAX_PER_CALL = 100
 
 
@@ -108,8 +107,9 @@ def _registered(client: Any) -> set[str]:
 
 def _is_kept(run: RecordedRun, registered: Collection[str], committed: Collection[str]) -> bool:
     is_promoted = PROMOTED_TAG in run.tags or run.tags.get(BUILD_KEY_TAG) in committed
-    given = " ".join(run.params.get(key, "") for key in _NAMED_AFTER)
-    is_named = bool(run.tags.get(SWEEP_NAME_TAG)) or run.name != given
+    # Points of sweeps had the name of a build before version 0.2.0.
+    given = {run_name(run.params, run.tags), run_name(run.params, {})}
+    is_named = bool(run.tags.get(SWEEP_NAME_TAG)) or run.name not in given
     return is_promoted or is_named or run.run_id in registered
 
 

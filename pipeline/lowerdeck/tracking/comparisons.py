@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
 COMPARISON = "comparison"
+COMPARISONS = "comparisons"
+"""What the name of their experiment adds to that of the builds', whose table they would otherwise mix with."""
 KEY_TAG = "lowerdeck.comparison_key"
 """The tag that identifies the run of a comparison."""
 
@@ -43,7 +46,8 @@ def log_comparison(
     tags = {KIND_TAG: COMPARISON, "compared": " ".join(labels)[:MAX_TAG_CHARACTERS], "objectives": objectives}
     with opened(config) as store, tempfile.TemporaryDirectory() as temporary:
         with lock(store.uri):
-            experiment_id = find_or_create_experiment(store, config)
+            apart = replace(config, experiment=f"{config.experiment} {COMPARISONS}")
+            experiment_id = find_or_create_experiment(store, apart)
             found = store.client.search_runs([experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
             run = found[0] if found else store.client.create_run(experiment_id, tags={KEY_TAG: key}, run_name=name)
         run_id: str = run.info.run_id

@@ -20,7 +20,7 @@ from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.fingerprints.keys import NOT_OF_A_BUILD
 from lowerdeck.report import summary
-from lowerdeck.tracking.address import redact_credentials, tracking_uri
+from lowerdeck.tracking.address import database_file, redact_credentials, tracking_uri
 
 UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
 """The tag shared by builds that differ only in their converter flavor."""
@@ -30,6 +30,8 @@ MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
 MAX_KEY_CHARACTERS = 250
 MAX_DIGEST_CHARACTERS = 36
+_NAMING = ("model", "target", "quantization", "flavor")
+"""Groups whose options name a run."""
 _SPLITS = ("calibration", "evaluation")
 
 
@@ -38,6 +40,8 @@ class Content:
     """A run without its files, with keys and values that MLflow accepts."""
 
     run_name: str
+    primary_metric: str
+    """First metric of the task, e.g. `accuracy`."""
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
@@ -45,12 +49,13 @@ class Content:
     """Context (`calibration`, `evaluation`) -> fields of MLflow's Dataset."""
 
 
-def content(config: Config, lineage: Mapping[str, Any]) -> Content:
+def content(config: Config, lineage: Mapping[str, Any], sweep_tags: Mapping[str, str] | None = None) -> Content:
     """The content of the run of the build in build/.
 
     Args:
         config: Resolved configuration.
         lineage: Result of `lineage.trace`.
+        sweep_tags: Tags of a point of a sweep; None for a build.
     """
     measured, manifest = read_all_metrics(), read_json(paths.MANIFEST)
     configuration = dataclasses.asdict(config)
@@ -65,12 +70,26 @@ def content(config: Config, lineage: Mapping[str, Any]) -> Content:
     if cut:
         tags["params.cut"] = f"shortened to {MAX_PARAM_CHARACTERS} characters, config.yaml is whole: {', '.join(cut)}"
     return Content(
-        run_name=" ".join((config.model.name, config.target.name, config.quantization.name, config.flavor.name)),
+        run_name=run_name(params, sweep_tags or {}),
+        primary_metric=summary.primary_metric(measured),
         params=params,
         metrics={_key(key): float(value) for key, value in results.items() if summary.is_number(value)},
         tags={_key(key): value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
         datasets=_datasets(config, lineage),
     )
+
+
+def run_name(params: Mapping[str, str], tags: Mapping[str, str]) -> str:
+    """The name of a build's run: its choices, and of a point of a sweep what else its overrides say.
+
+    Args:
+        params: Parameters of the run.
+        tags: Those of a sweep, if the build is a point of one.
+    """
+    overrides = (text.partition("=") for text in json.loads(tags.get("sweep.overrides", "[]")))
+    own = {key.lstrip("+"): value for key, _, value in overrides if key.lstrip("+") not in _NAMING}
+    chosen = [params.get(f"{group}.name", "") for group in _NAMING]
+    return " ".join([*chosen, *(f"{key.rpartition('.')[2]}={value}" for key, value in own.items())])
 
 
 def flat_params(configuration: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -124,13 +143,19 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
         "mlflow.source.type": "LOCAL",
         "mlflow.note.content": _note(config, measured, manifest),
         **{f"version.{name}": version for name, version in manifest["versions"].items()},
-        "version.mlflow": importlib.metadata.version("mlflow"),
+        **{f"version.{name}": importlib.metadata.version(name) for name in ("mlflow", "lowerdeck")},
         **{f"tracking.{field}": str(value) for field, value in dataclasses.asdict(config.tracking).items()},
-        "tracking.uri": redact_credentials(tracking_uri(config.tracking)),
+        "tracking.uri": _location(config),
         **_git_tags(),
     }
     marks = {"converter.caveat": converter["caveat"], DEFECTS_TAG: "; ".join(defects(measured))}
     return tags | {name: text for name, text in marks.items() if text}
+
+
+def _location(config: Config) -> str:
+    """Where the run is recorded, without a path of this machine: a local database belongs to its workspace."""
+    uri = tracking_uri(config.tracking)
+    return "local" if database_file(uri) is not None else redact_credentials(uri)
 
 
 def _gates(config: Config, measured: Mapping[str, Any]) -> dict[str, str]:

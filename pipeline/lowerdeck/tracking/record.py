@@ -21,6 +21,7 @@ from lowerdeck.artifacts.task_pictures import read_pictures
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
+from lowerdeck.tracking import view
 from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
 from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_run, opened
 
@@ -58,11 +59,13 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
     """
-    wanted, sweep_tags = content(config, lineage), read_sweep_tags()
+    sweep_tags = read_sweep_tags()
+    wanted = content(config, lineage, sweep_tags)
     with opened(config.tracking) as store:
         run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name, sweep_tags)
         with _set_final_status(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
             _log_content(store.client, run, wanted)
+            view.save(store, run.info.experiment_id, wanted.primary_metric)
             with extended_upload_timeout():
                 _log_files(store.client, run.info.run_id, lineage, pages or {})
     return RecordResult(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)

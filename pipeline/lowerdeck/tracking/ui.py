@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.tracking import view
 from lowerdeck.tracking.address import database_file, is_server, redact_credentials, tracking_uri
 from lowerdeck.tracking.store import find_experiment, opened
 
@@ -27,6 +28,8 @@ class Location:
 
     uri: str
     experiment_id: str
+    has_view: bool = False
+    """Whether the experiment has the table of `tracking.view`."""
 
     @property
     def has_server(self) -> bool:
@@ -36,7 +39,8 @@ class Location:
     def address(self, host: str, port: int) -> str:
         """Address of the experiment's page; `host` and `port` apply if there is no server."""
         base = self.uri.rstrip("/") if self.has_server else f"http://{host}:{port}"
-        return f"{base}/#/experiments/{self.experiment_id}/runs{_VIEW}"
+        columns = f"&{view.QUERY}" if self.has_view else ""
+        return f"{base}/#/experiments/{self.experiment_id}/runs{_VIEW}{columns}"
 
     @property
     def run_pages(self) -> str | None:
@@ -45,8 +49,12 @@ class Location:
         return f"{base}/#/experiments/{self.experiment_id}/runs/" if self.has_server else None
 
 
-def locate(config: TrackingConfig) -> Location:
+def locate(config: TrackingConfig, *, with_view: bool = False) -> Location:
     """Where the builds of the configured experiment are recorded.
+
+    Args:
+        config: Where builds are recorded.
+        with_view: Let the experiment have the table of `tracking.view`.
 
     Raises:
         LowerdeckError: nothing was recorded there yet, or the database or server cannot be reached.
@@ -63,9 +71,10 @@ def locate(config: TrackingConfig) -> Location:
         raise LowerdeckError(nothing)  # opening it would create it
     with opened(config) as store:
         experiment = find_experiment(store, config.experiment)
-    if experiment is None:
-        raise LowerdeckError(nothing)
-    return Location(uri=uri, experiment_id=experiment.experiment_id)
+        if experiment is None:
+            raise LowerdeckError(nothing)
+        found = Location(uri=uri, experiment_id=experiment.experiment_id)
+        return replace(found, has_view=with_view and view.save(store, experiment.experiment_id))
 
 
 def serve(location: Location, host: str, port: int) -> NoReturn:

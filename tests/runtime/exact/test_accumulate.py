@@ -109,3 +109,11 @@ def test_settings_of_pytorch_return() -> None:
         assert torch.backends.cudnn.enabled
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_kernels_that_round_in_between_are_off_and_come_back() -> None:
+    before = torch._C._get_nnpack_enabled(), torch.backends.cudnn.enabled
+    with exact_kernels():
+        assert not torch._C._get_nnpack_enabled()
+        assert not torch.backends.cudnn.enabled
+    assert (torch._C._get_nnpack_enabled(), torch.backends.cudnn.enabled) == before

@@ -24,6 +24,7 @@ class CortexM(Backend[Device, Options]):
     """Lowers to operators of CMSIS-NN, which the runtime calls like its own: the program has no delegate."""
 
     name = "cortex_m"
+    is_kernel_library = True
     schemes = {"int8": ("backend_default",)}
     converters = ("cmsis_nn",)
     extra = "cortex-m"

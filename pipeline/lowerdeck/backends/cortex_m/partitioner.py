@@ -11,6 +11,7 @@ import torch
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.pass_manager import ExportedProgramPassManager
 
+from lowerdeck.backends.cortex_m.agreement import give_mark, mark_quantized
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import (
     EDGE_CONFIG,
@@ -20,7 +21,9 @@ from lowerdeck.backends.cortex_m.passes import (
     is_annotated,
     is_replaced,
 )
+from lowerdeck.backends.cortex_m.quantizer import is_checked
 from lowerdeck.backends.cortex_m.reasons import Reasons, left_in_float, not_on_integers, refusals, unit_of
+from lowerdeck.backends.cortex_m.remainder import remainder
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
 from lowerdeck.delegation.exclusion import Exclusion, excluded_by, matches_aten_node, missing_kernel_error
@@ -57,16 +60,22 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
         for node in graph.nodes:
             node.meta[ORIGIN] = node.name
             node.meta.pop(KERNEL_LIBRARY, None)
-        self._refused = refusals(exported_program)
-        replaced = self._tried(exported_program)
-        self._assigned = _assigned(graph, replaced.graph)
-        for node in graph.nodes:
+        left = remainder(exported_program)
+        if left is not exported_program:
+            marked = set(mark_quantized(left.graph))
+            for node in graph.nodes:
+                if node.name in marked:
+                    give_mark(node)
+        self._refused = refusals(left, Reasons(self._device, {}))
+        replaced = self._tried(left)
+        self._assigned = _assigned(left.graph, replaced.graph)
+        for node in left.graph.nodes:
             if node.name in self._refused and operator_name(node) in _NO_PORTABLE_KERNEL:
                 raise missing_kernel_error(node, excluded_by(node))
         for node in graph.nodes:
             if node.name in self._assigned:
                 node.meta[KERNEL_LIBRARY] = CMSIS_NN
-        self._reasons = Reasons(exported_program, self._device, self._refused)
+        self._reasons = Reasons(self._device, self._refused)
         return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
 
     def reason(self, node: torch.fx.Node) -> Reason:
@@ -76,7 +85,7 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Callable[[torch.fx.Node], bool]]:
         """Preserve quantized operators that the passes replace; others are decomposed, because kernels lack some."""
-        return list(_PRESERVED), lambda node: is_annotated(node) and self._is_replaceable(node)
+        return list(_PRESERVED), lambda node: is_checked(node) and self._is_replaceable(node)
 
     def _is_replaceable(self, node: torch.fx.Node) -> bool:
         """Whether the passes replace `node`, and with it the layer that they compute it together with, if any."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.ethos_u.quantizer import annotated_count_as_matched
 
 if TYPE_CHECKING:
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
+
+_CHECKED = "lowerdeck_cortex_m"
+"""Key of `node.meta["custom"]`, which every later form of the program keeps."""
 
 
 class YieldingCortexMQuantizer(CortexMQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
@@ -17,6 +21,15 @@ class YieldingCortexMQuantizer(CortexMQuantizer):  # type: ignore[misc]  # Execu
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the nodes without an annotation."""
+        before = {node for node in model.graph.nodes if Q_ANNOTATION_KEY in node.meta}
         with annotated_count_as_matched(model):
             annotated: GraphModule = super().annotate(model)
+        for node in annotated.graph.nodes:
+            if node.op == "call_function" and Q_ANNOTATION_KEY in node.meta and node not in before:
+                node.meta["custom"] = {**node.meta.get("custom", {}), _CHECKED: True}
         return annotated
+
+
+def is_checked(node: Node) -> bool:
+    """Whether CortexMQuantizer chose the quantization of `node`, so that its checks accepted it."""
+    return bool(node.meta.get("custom", {}).get(_CHECKED, False))

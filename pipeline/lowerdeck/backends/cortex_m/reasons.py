@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from executorch.backends.cortex_m.passes.aten_to_cortex_m_pass import AtenToCortexMPass
 from executorch.backends.cortex_m.passes.passes_utils import is_channels_last, skips_quantized_max_pool2d
 from executorch.backends.cortex_m.quantizer import quantizer_support
 
+from lowerdeck.backends.cortex_m.agreement import disagreement, other_scales, stored_alike
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import ORIGIN, is_annotated, is_replaced
+from lowerdeck.backends.cortex_m.quantizer import is_checked
 from lowerdeck.contracts.plan import Reason, ReasonCode
 from lowerdeck.delegation.exclusion import is_excluded
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE, is_compute, operator_name
@@ -37,18 +40,22 @@ _CONVOLUTIONS = ("aten.conv1d.default", "aten.conv2d.default", "aten.conv_transp
 _QUANTIZER = "CortexMQuantizer"
 
 
-def refusals(program: ExportedProgram) -> dict[str, Reason]:
+def refusals(program: ExportedProgram, reasons: Reasons) -> dict[str, Reason]:
     """The quantized nodes of `program` that must not be replaced, each with its reason.
 
     The passes fold the dequantize and quantize nodes around every quantized node by itself. Operators that pass floats
     to each other, such as a convolution and its activation, are therefore refused together.
+
+    Args:
+        program: Edge program, or what a delegate leaves of it.
+        reasons: Checks the arguments of nodes that another quantizer quantized.
     """
     constants = _constants(program)
     found: dict[str, Reason] = {}
     for node in program.graph.nodes:
         if not is_annotated(node) or node.name in found:
             continue
-        if refusal := _refusal(node, constants):
+        if refusal := _refusal(node, constants, reasons):
             culprit, reason = refusal
             for member in unit_of(node):
                 neighbour = Reason(
@@ -66,7 +73,9 @@ def not_on_integers(replaced: Graph, graph: Graph) -> list[str]:
         for node in replaced.nodes
         if (origin := node.meta.get(ORIGIN)) in before and is_annotated(node) and is_compute(node)
         if not is_replaced(node) and _has_integers(node)
-        if _short(node) not in _ON_INTEGERS or _keeps_float_bounds(node, before[origin])
+        if _short(node) not in _ON_INTEGERS
+        or _keeps_float_bounds(node, before[origin])
+        or not stored_alike(before[origin])
     ]
 
 
@@ -77,6 +86,8 @@ def _keeps_float_bounds(node: Node, before: Node) -> bool:
 
 def left_in_float(node: Node) -> Reason:
     """The reason of a quantized node that has no kernel for integers."""
+    if _short(node) in _ON_INTEGERS and not stored_alike(node):
+        return other_scales(node, "portable kernels would compute it on stored integers")
     message = f"neither CMSIS-NN nor portable kernels compute {_short(node)} on integers as it is here"
     return Reason(code=ReasonCode.NO_CONVERTER, message=message, check="AtenToCortexMPass")
 
@@ -113,7 +124,7 @@ def _passes_floats(node: Node) -> bool:
     return node.op == "call_function" and not operator_name(node).startswith((*QUANTIZE, *DEQUANTIZE))
 
 
-def _refusal(node: Node, constants: frozenset[str]) -> tuple[Node, Reason] | None:
+def _refusal(node: Node, constants: frozenset[str], reasons: Reasons) -> tuple[Node, Reason] | None:
     """The first node of the unit of `node` that keeps it in float, and why."""
     unit = unit_of(node)
     members = set(unit)
@@ -132,6 +143,8 @@ def _refusal(node: Node, constants: frozenset[str]) -> tuple[Node, Reason] | Non
         if isinstance(weight, torch.fx.Node) and not _is_constant(weight, constants):
             message = f"its weight {weight.name} is computed, and CMSIS-NN's operators need a constant"
             return member, Reason(code=ReasonCode.NOT_CONSTANT, message=message)
+        if is_compute(member) and (reason := reasons.of_others_quantization(member)):
+            return member, reason
     if _is_decomposed(computing):
         message = f"CMSIS-NN has no such operator here, and it was decomposed into {len(computing)}"
         return computing[0], Reason(code=ReasonCode.NO_CONVERTER, message=message, check=_QUANTIZER)
@@ -150,10 +163,16 @@ def _is_constant(node: Node, constants: frozenset[str]) -> bool:
     return source.name in constants
 
 
+def _has_kernel(node: Node) -> bool:
+    """Whether the passes replace operators of this kind, fuse them, or leave them to compute on integers."""
+    is_replaceable = node.target in AtenToCortexMPass._DIALECT_SUBSTITUTIONS
+    return is_replaceable or _short(node) in (*_ON_INTEGERS, *_FUSED, "hardswish", "full", "full_like")
+
+
 class Reasons:
     """Reasons for the nodes of one program."""
 
-    def __init__(self, program: ExportedProgram, device: Device, refused: Mapping[str, Reason]) -> None:
+    def __init__(self, device: Device, refused: Mapping[str, Reason]) -> None:
         self._device, self._refused = device, refused
         explicit = device.use_explicit_layout
         self._patterns: Mapping[tuple[Any, ...], Any] = (
@@ -172,6 +191,17 @@ class Reasons:
         if is_annotated(node):
             return _of_quantized(node, operator)
         return self._of_float(node, operator)
+
+    def of_others_quantization(self, node: Node) -> Reason | None:
+        """Return why CMSIS-NN does not compute `node` as another quantizer quantized it."""
+        if is_checked(node):
+            return None
+        if not _has_kernel(node):
+            return left_in_float(node)
+        operator = operator_name(node)
+        names = [name for name in (operator, *_sources(node)) if self._checks(name)]
+        refusal = self._of_arguments(node, operator if operator in names else names[-1]) if names else None
+        return refusal or disagreement(node, explicit_layout=self._device.use_explicit_layout)
 
     def _of_conversion(self, node: Node) -> Reason:
         """Of a quantize, dequantize or getitem node, which follows the operator that it belongs to."""

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from lowerdeck.backends.ethos_u import vela_config, vela_flags
-from lowerdeck.backends.ethos_u.options import CHECKS, OPERATORS, Accelerator, Device, Options, PassPipeline
+from lowerdeck.backends.ethos_u import vela_config, vela_flags, vela_release
+from lowerdeck.backends.ethos_u.options import (
+    CHECKS,
+    OPERATORS,
+    Accelerator,
+    Device,
+    FlavorOptions,
+    Options,
+    PassPipeline,
+)
 from lowerdeck.compat import arm
-from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, NoOptions, Problems
-from lowerdeck.contracts.converter import Converter
+from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, Problems
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
-from lowerdeck.contracts.quantization import QuantizationScheme
-from lowerdeck.registry import import_paths, signatures
+from lowerdeck.contracts.quantization import STATIC, QuantizationScheme
+from lowerdeck.registry import import_paths, interpreters, signatures
 
 if TYPE_CHECKING:
     from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
@@ -44,19 +51,21 @@ _UNSUPPORTED_OPTIONS = {
 _GRANULARITIES = ("backend_default", "per_channel", "per_tensor")
 
 
-class EthosU(Backend[Device, Options]):
+class EthosU(Backend[Device, Options, FlavorOptions]):
     """Lowers to Arm Ethos-U with ExecuTorch's Arm backend and Vela."""
 
     name = "ethos_u"
     processor = "npu"
     delegate_id = "EthosUBackend"
     has_command_stream = True
-    schemes = {"int8": _GRANULARITIES, "int16x8": _GRANULARITIES}
-    mixed_schemes = {"int8": ("int8", "int16x8"), "int16x8": ("int8", "int16x8")}
+    accepts_fallback = True
+    schemes = dict.fromkeys(STATIC, _GRANULARITIES)
+    mixed_schemes = dict.fromkeys(STATIC, STATIC)
     trainable = ("int8",)
     converters = ("vela",)
     extra = "ethos-u"
     extra_modules = ("ethosu", "tosa_serializer", "tosa_reference_model")
+    packages: ClassVar[Mapping[str, str]] = {"vela": vela_release.PACKAGE}
     unsupported_options = _UNSUPPORTED_OPTIONS
     # The edge program depends on how custom operators are lowered.
     delegation_options = tuple(
@@ -106,23 +115,34 @@ class EthosU(Backend[Device, Options]):
                     yield source
 
     @classmethod
-    def probe_flavor(cls, flavor: Flavor[NoOptions]) -> FlavorReport:
-        """Describe the installed Vela."""
-        converter = Converter.of_package("ethos-u-vela", flavor=flavor.name, requirement="lowerdeck[ethos-u]")
-        return FlavorReport(converter=converter, targets=get_args(Accelerator))
+    def check_flavor(cls, flavor: Flavor[FlavorOptions], plugins: Sequence[str] = ()) -> Problems:
+        """Yield an interpreter that cannot be started or is not opened."""
+        python = flavor.options.python
+        if python is not None and (problem := interpreters.interpreter_problem(python, plugins)):
+            yield "options.python", problem
+
+    @classmethod
+    def probe_flavor(cls, flavor: Flavor[FlavorOptions]) -> FlavorReport:
+        """Describe the Vela of the flavor."""
+        return FlavorReport(converter=vela_release.converter(flavor), targets=get_args(Accelerator))
 
     def create_quantizer(self, scheme: QuantizationScheme) -> Quantizer:
-        """Create an EthosUQuantizer with symmetric 8-bit weights, and activations of 8 or 16 bits."""
+        """Create an EthosUQuantizer with symmetric weights of 8 or 4 bits, and activations of 8 or 16 bits."""
         from executorch.backends.arm.ethosu import EthosUCompileSpec
         from executorch.backends.arm.quantizer import (
             get_symmetric_a16w8_quantization_config,
             get_symmetric_quantization_config,
             get_uint8_io_quantization_config,
         )
+        from executorch.backends.arm.quantizer.arm_quantizer import get_symmetric_a8w4_quantization_config
 
         from lowerdeck.backends.ethos_u.quantizer import YieldingQuantizer
 
-        configs = {"int8": get_symmetric_quantization_config, "int16x8": get_symmetric_a16w8_quantization_config}
+        configs = {
+            "int8": get_symmetric_quantization_config,
+            "int8x4": get_symmetric_a8w4_quantization_config,
+            "int16x8": get_symmetric_a16w8_quantization_config,
+        }
         config = configs[scheme.name](is_per_channel=scheme.weight_granularity != "per_tensor", is_qat=scheme.is_qat)
         # The quantizer reads only the accelerator and the pass pipeline.
         spec = self._with_pass_pipeline(EthosUCompileSpec(self.device.accelerator))
@@ -149,7 +169,7 @@ class EthosU(Backend[Device, Options]):
     def compiling(self, workdir: Path) -> Iterator[list[CompiledPartition]]:
         """Run Vela for every partition in a separate process and folder; the TOSA graph becomes the host twin."""
 
-        from lowerdeck.backends.ethos_u import vela
+        from lowerdeck.backends.ethos_u import vela, vela_layers
         from lowerdeck.backends.ethos_u.activations import exact_fusing
         from lowerdeck.backends.ethos_u.debug_info import debug_info, debug_reports
         from lowerdeck.backends.ethos_u.payload import scratch_bytes
@@ -166,6 +186,7 @@ class EthosU(Backend[Device, Options]):
                 system=self.options.system_config,
                 placements=compile_spec.external_block_placements.to_block_placements(),
                 folder=workdir / name,
+                python=vela_release.interpreter(self.flavor.options),
                 timeout_s=self.flavor.timeout_s,
             )
             compiled.append(
@@ -174,6 +195,7 @@ class EthosU(Backend[Device, Options]):
                     twin=tosa,
                     twin_format="tosa",
                     estimates=made.estimates,
+                    layers=vela_layers.layers(made.reports),
                     scratch_bytes=scratch_bytes(made.result.processed_bytes),
                     reports=made.reports | debug_reports(workdir / "debug"),
                 )

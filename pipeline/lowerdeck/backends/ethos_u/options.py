@@ -69,6 +69,15 @@ class ExternalBlocks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FlavorOptions:
+    """Which Vela; docs/flavors.md has how to install several."""
+
+    python: str | None = None
+    """Interpreter of the environment that has it: absolute or below `~`, and opened by `plugins` in params.yaml,
+    because it runs any code. Null for the Vela of this environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options(Exclusion):
     """Options of the partitioner and of Vela."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,11 @@ from executorch.backends.arm import arm_vela
 from executorch.backends.arm.arm_vela import VelaCompileResult, VelaExternalBlock
 
 from lowerdeck.backends.ethos_u.vela_config import STOCK, VelaConfig
+from lowerdeck.backends.ethos_u.vela_layers import FLAGS
 from lowerdeck.contracts.errors import ConversionError, ConverterTimeoutError
+
+_OTHER_TOSA = "Tosa version mismatch"
+"""What Vela says about a TOSA graph of a version that it cannot read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,7 @@ def compile_tosa(
     system: str,
     placements: Mapping[str, str],
     folder: Path,
+    python: str = sys.executable,
     timeout_s: float,
 ) -> Compiled:
     """Compile a TOSA graph.
@@ -46,6 +52,7 @@ def compile_tosa(
         system: Name of the System_Config section, which defines the clock.
         placements: Block of the payload -> tag of the external file that stores it.
         folder: Vela's working folder; created here.
+        python: The interpreter that has Vela.
         timeout_s: Time limit for Vela.
 
     Raises:
@@ -56,9 +63,10 @@ def compile_tosa(
     (folder / "model.tosa").write_bytes(tosa)
     if config.name != STOCK:
         (folder / config.flag).write_bytes(config.content)
-    job = {"arm_vela": arm_vela.__file__, "flags": list(flags), "placements": dict(placements)}
+    all_flags = [*flags, *(flag for flag in FLAGS if flag not in flags)]
+    job = {"arm_vela": arm_vela.__file__, "flags": all_flags, "placements": dict(placements)}
     (folder / "job.json").write_text(json.dumps(job))
-    _run(folder, timeout_s)
+    _run(folder, python, timeout_s)
     blocks = [
         VelaExternalBlock(**block, payload=(folder / f"block_{index}.bin").read_bytes())
         for index, block in enumerate(json.loads((folder / "blocks.json").read_text()))
@@ -72,12 +80,20 @@ def compile_tosa(
     )
 
 
-def _run(folder: Path, timeout_s: float) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("vela_worker.py").resolve()), "job.json"]
+def _run(folder: Path, python: str, timeout_s: float) -> None:
+    command = [python, str(Path(__file__).with_name("vela_worker.py").resolve()), "job.json"]
+    # Packages of this environment must not hide those of another one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     with (folder / "vela.log").open("wb") as log:
         try:
             code = subprocess.run(
-                command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=timeout_s
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                timeout=timeout_s,
             ).returncode
         except subprocess.TimeoutExpired:
             raise ConverterTimeoutError(
@@ -95,6 +111,11 @@ def _run(folder: Path, timeout_s: float) -> None:
 
 def _advice(log: str) -> str:
     """Remedy for a known failure."""
+    if _OTHER_TOSA in log:
+        return (
+            "This release of Vela cannot read the version of TOSA that the installed ExecuTorch writes. Choose the "
+            "flavor of another release; `lowerdeck flavors` lists those that are installed.\n"
+        )
     if "could not run on NPU" not in log:
         return ""
     return (

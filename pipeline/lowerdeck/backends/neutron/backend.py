@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lowerdeck.backends.neutron import flavor as flavors
 from lowerdeck.backends.neutron import sdk
@@ -55,6 +55,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
     processor = "npu"
     delegate_id = "NeutronBackend"
     has_command_stream = True
+    accepts_fallback = True
     # Convolutions are quantized per channel and linear layers per tensor; the quantizer offers no choice.
     schemes = {"int8": ("backend_default",)}
     trainable = ("int8",)
@@ -65,6 +66,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         "pip install --index-url ADDRESS eiq-neutron-sdk==3.2.0, with the address that NXP gives you, and `flavor: "
         "eiq_neutron_sdk` in params.yaml (docs/sdk_day.md)"
     )
+    packages: ClassVar[Mapping[str, str]] = {"eiq_neutron_sdk": "eiq-neutron-sdk"}
     unsupported_options = _UNSUPPORTED_OPTIONS
     # These two preserve operators in the program, whichever nodes are delegated.
     delegation_options = tuple(
@@ -156,7 +158,7 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
                 _check_ir_validity=False, _core_aten_ops_exception_list=list(core_aten_ops_exception_list)
             ),
             executorch_config=ExecutorchBackendConfig(extract_delegate_segments=False),
-            finish=lambda manager: _remove_additional_clusters(decompose_remaining(manager, partitioner.preserve_ops)),
+            finish=lambda manager: self._finish(decompose_remaining(manager, partitioner.preserve_ops)),
             quantized_inputs=self.options.quantized_inputs,
             quantized_outputs=self.options.quantized_outputs,
             keeps_etrecord=self.options.use_profiling,
@@ -206,6 +208,10 @@ class Neutron(Backend[Device, Options, FlavorOptions]):
         """
         flavor = self._converter_flavor
         return flavors.converter_of(flavor, sdk.describe_cached(flavor, self.device.target))
+
+    def _finish(self, manager: EdgeProgramManager) -> EdgeProgramManager:
+        """NXP's last pass, except above CMSIS-NN, which takes the quantize and dequantize nodes that it removes."""
+        return manager if self.fallback is not None else _remove_additional_clusters(manager)
 
     def _program_reports(self, partitions: Sequence[CompiledPartition], workdir: Path) -> dict[str, bytes]:
         """Return one kernel selection for the program, if the partitions have any."""

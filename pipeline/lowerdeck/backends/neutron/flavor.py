@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.machinery import PathFinder
-from pathlib import Path
 
 from lowerdeck.backends.neutron.converter import (
     INSTALLED_SDK,
@@ -20,6 +18,7 @@ from lowerdeck.backends.neutron.converter import (
 from lowerdeck.backends.neutron.options import FlavorOptions
 from lowerdeck.contracts.backends import Flavor, FlavorReport, Problems
 from lowerdeck.contracts.converter import Converter
+from lowerdeck.registry import interpreters
 
 _VENDORS_MODULES = re.compile(r"eiq_neutron_sdk|neutron_converter(_SDK_\d\d_\d\d)?")
 """Packages of NXP's releases."""
@@ -43,11 +42,11 @@ def problems(flavor: Flavor[FlavorOptions], plugins: Sequence[str]) -> Problems:
     if options.module is not None and not all(part.isidentifier() for part in options.module.split(".")):
         yield "options.module", "is not a module name such as neutron_converter_SDK_25_09"
     elif options.module is not None and not _module_is_open(options.module, plugins):
-        yield "options.module", _not_open("imports a package that is not NXP's", options.module, plugins)
-    if options.python is not None and (reason := _interpreter_problem(options.python, plugins)):
+        yield "options.module", interpreters.not_open("imports a package that is not NXP's", options.module, plugins)
+    if options.python is not None and (reason := interpreters.interpreter_problem(options.python, plugins)):
         yield "options.python", reason
     for folder in options.sys_path:
-        if reason := _folder_problem(folder, plugins):
+        if reason := interpreters.folder_problem(folder, plugins):
             yield "options.sys_path", reason
 
 
@@ -59,7 +58,7 @@ def missing(flavor: Flavor[FlavorOptions]) -> str | None:
     if flavor.converter == "reference" or flavor.options.python is not None:
         return None
     module = flavor.options.module or INSTALLED_SDK
-    folders = [str(_expand_path(folder)) for folder in flavor.options.sys_path]
+    folders = [str(interpreters.expanded(folder)) for folder in flavor.options.sys_path]
     if PathFinder.find_spec(module.partition(".")[0], [*folders, *sys.path]) is not None:
         return None
     return (
@@ -77,9 +76,9 @@ def converter_flavor(flavor: Flavor[FlavorOptions]) -> ConverterFlavor:
     return ConverterFlavor(
         flavor.name,
         options.module or INSTALLED_SDK,
-        python=sys.executable if options.python is None else str(_expand_path(options.python)),
+        python=sys.executable if options.python is None else str(interpreters.expanded(options.python)),
         timeout_s=flavor.timeout_s,
-        sys_path=tuple(str(_expand_path(folder)) for folder in options.sys_path),
+        sys_path=tuple(str(interpreters.expanded(folder)) for folder in options.sys_path),
     )
 
 
@@ -108,52 +107,6 @@ def probe(flavor: Flavor[FlavorOptions]) -> FlavorReport:
     )
 
 
-def _expand_path(path: str) -> Path:
-    """`path` with `~` expanded.
-
-    Links are not resolved: the interpreter of a virtual environment is a link that finds its environment by its path.
-    """
-    return Path(os.path.normpath(Path(path).expanduser()))
-
-
-def _is_absolute(path: str) -> bool:
-    """Whether `path` means the same from every folder; a relative one would run what a clone brings along."""
-    return path.startswith("~") or Path(path).is_absolute()
-
-
-def _path_is_open(path: str, plugins: Sequence[str]) -> bool:
-    opened = [_expand_path(plugin) for plugin in plugins if "/" in plugin]
-    return any(_expand_path(path).is_relative_to(folder) for folder in opened)
-
-
 def _module_is_open(module: str, plugins: Sequence[str]) -> bool:
     is_vendors = _VENDORS_MODULES.fullmatch(module) is not None
     return is_vendors or any(module == prefix or module.startswith(f"{prefix}.") for prefix in plugins)
-
-
-def _not_open(what: str, name: str, plugins: Sequence[str]) -> str:
-    line = f"plugins: [{', '.join([*plugins, name])}]"
-    return f"{what}, which runs any code. If you trust it, let params.yaml say `{line}`"
-
-
-def _folder_problem(folder: str, plugins: Sequence[str]) -> str | None:
-    """Why modules cannot or may not be imported from `folder`; None where no reason is found."""
-    if not _is_absolute(folder):
-        return f"{folder} is relative; write it from / or ~"
-    if not _expand_path(folder).is_dir():
-        return f"there is no folder {_expand_path(folder)}"
-    return None if _path_is_open(folder, plugins) else _not_open("imports code from there", folder, plugins)
-
-
-def _interpreter_problem(python: str, plugins: Sequence[str]) -> str | None:
-    """Why `python` cannot or may not be started; None where no reason is found."""
-    if not _is_absolute(python):
-        return f"{python} is relative; write the interpreter's path from / or ~"
-    path = _expand_path(python)
-    if path.is_dir():
-        return f"{path} is a folder; name the interpreter in it, {Path(python) / 'bin' / 'python'}"
-    if not path.is_file():
-        return f"there is no file {path}; name the interpreter of the environment that has the converter"
-    if not os.access(path, os.X_OK):
-        return f"{path} is not executable for you"
-    return None if _path_is_open(python, plugins) else _not_open("starts this program", python, plugins)

@@ -15,6 +15,8 @@ from torch.export import default_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
+from lowerdeck.graph.nodes import KERNEL_LIBRARY
+
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 def decompose_remaining(
     manager: EdgeProgramManager, preserved: Collection[torch._ops.OpOverload]
 ) -> EdgeProgramManager:
-    """Decompose the operators of `preserved` outside of delegates in a lowered program."""
-    graph = manager.exported_program().graph
-    if not any(getattr(node.target, "_op", None) in preserved for node in graph.nodes):
+    """Decompose the operators of `preserved` that are neither in delegates nor on a kernel library."""
+    left = [node for node in manager.exported_program().graph.nodes if KERNEL_LIBRARY not in node.meta]
+    if not any(getattr(node.target, "_op", None) in preserved for node in left):
         return manager
     return manager.transform([_Decompose(preserved)])
 
@@ -38,7 +40,7 @@ class _Decompose(ExportPass):  # type: ignore[misc]
 
     def call_operator(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any) -> ProxyValue:
         operator = getattr(op, "_op", None)
-        if operator not in self._preserved:
+        if operator not in self._preserved or KERNEL_LIBRARY in meta.data:
             return super().call_operator(op, args, kwargs, meta)
         tensors = [argument for argument in args if isinstance(argument, ProxyValue)]
 

@@ -53,6 +53,7 @@ class RejectionRecorder:
             nxp.SUPPORTED_OPERATORS.active(create_and_keep),
             nxp.CONTAINS_COMPUTE_NODES.active(self._recording_contains_compute_nodes()),
             nxp.VALIDATE_PARTITIONING.active(self._recording_validation()),
+            nxp.WARNING.active(nxp.told_once(nxp.WARNING.original())),
         ):
             yield self.reason
 

@@ -21,7 +21,13 @@ def lowering_backend() -> Backend:
     from lowerdeck.config.schema import FlavorConfig, TargetConfig
 
     target, flavor = section(TargetConfig), section(FlavorConfig)
-    backend = backends.create(target.backend, device=target.device, options=target.options, flavor=flavor_of(flavor))
+    backend = backends.create(
+        target.backend,
+        device=target.device,
+        options=target.options,
+        flavor=flavor_of(flavor),
+        fallback=target.fallback_target,
+    )
     if flavor.version is not None:
         backend.converter().require_version(flavor.version)
     return backend

@@ -26,11 +26,15 @@ def check_chosen_gates(metrics: Mapping[str, Any]) -> None:
     check_gates(chosen_gates(), metrics)
 
 
-def chosen_device_gates() -> dict[str, float | None]:
-    """Bounds of the chosen gates on what a device measures; None if a gate is off."""
-    from lowerdeck.evaluation.gates import is_of_device
+def check_device_gates(metrics: Mapping[str, Any]) -> None:
+    """Check the chosen gates on what a device measures.
 
-    return {gate: bound for gate, bound in _bounds().items() if is_of_device(gate)}
+    Raises:
+        GateError: a gate fails.
+    """
+    from lowerdeck.evaluation.gates import check_gates, is_of_device
+
+    check_gates({gate: bound for gate, bound in _bounds().items() if is_of_device(gate)}, metrics)
 
 
 def _bounds() -> dict[str, float | None]:

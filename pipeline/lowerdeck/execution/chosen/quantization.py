@@ -31,4 +31,5 @@ def chosen_quantizer() -> Quantizer | None:
     from lowerdeck.quantization.annotation import scheme_quantizer
 
     target = section(TargetConfig)
-    return scheme_quantizer(backends.create(target.backend, device=target.device), chosen_scheme())
+    backend = backends.create(target.backend, device=target.device, fallback=target.fallback_target)
+    return scheme_quantizer(backend, chosen_scheme())

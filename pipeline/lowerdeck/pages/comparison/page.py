@@ -26,6 +26,8 @@ MAX_COLORS = 7
 MAX_PLOTS = 8
 MAX_CHOICES = 40
 """Most values of a parameter that the page offers as choices; others are found by typing."""
+_NEWER = ("report", "explanation")
+"""Files that runs of older versions do not have."""
 _PLOTTED_AGAINST = ("ram", "time", "size", "coverage", "memory")
 
 
@@ -136,4 +138,6 @@ def _links_of(build: ComparedBuild, folder: Path | None) -> Iterator[tuple[str, 
             yield name, address
         elif folder is not None and parts.scheme in ("", "file"):
             path = url2pathname(parts.path) if parts.scheme else address
+            if name in _NEWER and not Path(path).is_file():
+                continue
             yield name, Path(os.path.relpath(path, folder)).as_posix()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lowerdeck.explain.costs import NodeCost
 from lowerdeck.explain.layout import Layout, layered
 from lowerdeck.explain.views import Box, View
 
@@ -21,14 +22,18 @@ def hue(number: int) -> int:
     return _HUES[number % len(_HUES)]
 
 
-def draw(view: View, index_of: Mapping[str, int], number_of: Mapping[str, int]) -> dict[str, Any]:
+def draw(
+    view: View, index_of: Mapping[str, int], number_of: Mapping[str, int], costs: Mapping[str, NodeCost]
+) -> dict[str, Any]:
     """The drawing, in pixels.
 
     Args:
         view: The view to draw.
         index_of: Name of a node -> its index in the data of the page.
         number_of: Place of a box other than portable kernels -> its number.
+        costs: What nodes cost on a device, by their names; empty where that is unknown.
     """
+    largest = max((cost.cost for cost in costs.values()), default=0.0) or 1.0
     layout = layered([box.key for box in view.boxes], view.edges)
     boxes = {box.key: box for box in view.boxes}
     return {
@@ -45,8 +50,16 @@ def draw(view: View, index_of: Mapping[str, int], number_of: Mapping[str, int]) 
             }
             for producer, consumer in view.edges
         ],
-        "boxes": [_box(box, layout, index_of, number_of) for box in view.boxes],
+        "boxes": [
+            _box(box, layout, index_of, number_of) | {"heat": round(_heat(box, costs) / largest, 3)}
+            for box in view.boxes
+        ],
     }
+
+
+def _heat(box: Box, costs: Mapping[str, NodeCost]) -> float:
+    """The cost of the costliest instruction that computes any of its nodes."""
+    return max((costs[node.name].cost for node in box.nodes if node.name in costs), default=0.0)
 
 
 def _left(place: float) -> float:

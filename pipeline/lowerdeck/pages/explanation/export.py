@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from lowerdeck.artifacts import paths
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.explain import model_explorer
+from lowerdeck.explain.causes import Trial
+from lowerdeck.explain.costs import Profile
 from lowerdeck.pages.explanation import page
 
 
-def render(plan: DelegationPlan, config: Config | None) -> dict[str, str]:
+def render(
+    plan: DelegationPlan, config: Config | None, tried: Sequence[Trial] = (), profile: Profile | None = None
+) -> dict[str, str]:
     """File name -> text, equal for equal arguments.
 
     Args:
         plan: The plan of a build.
         config: Its resolved configuration, for the names of model and target; may be None.
+        tried: Changes that were tried.
+        profile: What a device measured of its operators; None where none did.
     """
     title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
     return {
-        paths.EXPLANATION.name: page.render(plan, title),
+        paths.EXPLANATION.name: page.render(plan, title, tried, profile, has_report=True),
         paths.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
     }

@@ -10,17 +10,35 @@ from typing import Any
 
 from lowerdeck.contracts.plan import DelegationPlan, PlannedNode
 from lowerdeck.delegation.coverage import coverage
+from lowerdeck.explain.causes import Trial, causes
+from lowerdeck.explain.costs import NodeCost, Profile
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.groups import MEANINGS, Group, GroupRow, groups, share
 from lowerdeck.explain.hints import hint
-from lowerdeck.explain.terminal import MISMATCH, format_reason, format_tensor, join_names
+from lowerdeck.explain.terminal import MISMATCH, folded, format_reason, format_tensor, join_names, trial_text
 from lowerdeck.explain.views import views
 from lowerdeck.pages import rendering
 from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
 
 
-def render(plan: DelegationPlan, title: str) -> str:
-    """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes."""
+def render(
+    plan: DelegationPlan,
+    title: str,
+    tried: Sequence[Trial] = (),
+    profile: Profile | None = None,
+    *,
+    has_report: bool = False,
+) -> str:
+    """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes.
+
+    Args:
+        plan: The plan.
+        title: What it is the plan of.
+        tried: Changes that were tried, with their gain.
+        profile: What boxes cost on a device, by which they can be coloured; None where none measured it.
+        has_report: Whether report.html and firmware.zip of the same build stand beside the page.
+    """
+    costs = {} if profile is None else profile.of_nodes()
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
     number_of = {tag: number for number, tag in enumerate(plan.places, start=1)}
     return rendering.render(
@@ -28,13 +46,32 @@ def render(plan: DelegationPlan, title: str) -> str:
         title=title,
         caveats=[f"{MISMATCH}: {mismatch}" for mismatch in plan.mismatches],
         tiles=_tiles(plan),
-        drawings=[draw(view, index_of, number_of) for view in views(graph)],
+        drawings=[draw(view, index_of, number_of, costs) for view in views(graph)],
+        profile=None if profile is None else _profile(profile, plan),
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
         legend=_legend(plan, index_of, number_of),
+        links=[("report", "report.html"), ("bundle for firmware", "firmware.zip")] if has_report else [],
+        causes=_causes(graph, tried, index_of),
         reasons=[_reasons(group, index_of, sum(node.macs for node in plan.nodes)) for group in groups(graph)],
-        data={"nodes": [_node(graph, node) for node in plan.nodes]},
+        data={"nodes": [_node(graph, node, _cost(profile, costs.get(node.name))) for node in plan.nodes]},
     )
+
+
+def _profile(profile: Profile, plan: DelegationPlan) -> dict[str, Any]:
+    """The costliest operators, with the lines of the model that they come from."""
+    rows = [
+        (row.text, f"{100 * row.share:.1f} %", row.name, ", ".join(row.modules), ", ".join(row.sources))
+        for row in profile.costliest(plan)
+    ]
+    return {"provenance": profile.provenance, "rows": rows}
+
+
+def _cost(profile: Profile | None, cost: NodeCost | None) -> str:
+    if profile is None or cost is None:
+        return ""
+    others = f", with {cost.num_nodes - 1} other nodes" if cost.num_nodes > 1 else ""
+    return f"{profile.text(cost.cost)}, {profile.provenance}{others}"
 
 
 def _tiles(plan: DelegationPlan) -> list[tuple[str, str, str]]:
@@ -78,15 +115,37 @@ def _legend(plan: DelegationPlan, index_of: Mapping[str, int], number_of: Mappin
     ]
 
 
+def _causes(graph: PlanGraph, tried: Sequence[Trial], index_of: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The changes that would free nodes."""
+    gains = {trial.change: trial.gain for trial in tried}
+    total_macs = sum(node.macs for node in graph.plan.nodes)
+    undelegated = sum(node.compute and node.is_portable for node in graph.plan.nodes)
+    return [
+        {
+            "change": cause.change.text,
+            "concerns": f"{cause.num_compute:,} of {undelegated:,} compute nodes on the CPU",
+            "macs": f"{cause.macs:,} MACs, {100 * share(cause.macs, total_macs):.1f} %" if cause.macs else "",
+            "where": join_names(cause.modules),
+            "trial": trial_text(cause, gains),
+            "is_tried": cause.change in gains,
+            "indices": [index_of[node.name] for node in cause.nodes],
+        }
+        for cause in causes(graph)
+    ]
+
+
 def _reasons(group: Group, index_of: Mapping[str, int], total_macs: int) -> dict[str, Any]:
     """The table of one reason code, with MACs if the group has any."""
+    shown, converting = folded(group)
     header: tuple[str, ...] = ("", "operator", "nodes", "where", "why")
     if group.macs:
         header = (*header[:3], "MACs", "share", *header[3:])
     return {
         "title": f"{group.code.value}: {MEANINGS[group.code]}",
         "header": header,
-        "rows": [_reason_row(row, index_of, total_macs if group.macs else 0) for row in group.rows],
+        "rows": [_reason_row(row, index_of, total_macs if group.macs else 0) for row in shown],
+        "converting": converting,
+        "converting_indices": [index_of[node.name] for row in group.rows if row not in shown for node in row.nodes],
     }
 
 
@@ -97,7 +156,7 @@ def _reason_row(row: GroupRow, index_of: Mapping[str, int], total_macs: int) -> 
     return [indices, row.operator, len(row.nodes), *macs, join_names(row.modules), why]
 
 
-def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
+def _node(graph: PlanGraph, node: PlannedNode, cost: str) -> dict[str, Any]:
     reason = node.reason
     fields = [
         ("operator", node.operator),
@@ -107,10 +166,12 @@ def _node(graph: PlanGraph, node: PlannedNode) -> dict[str, Any]:
         ("check", "" if reason is None else reason.check),
         ("values", "" if reason is None else ", ".join(f"{name}={value}" for name, value in reason.values.items())),
         ("decided by", "" if reason is None else reason.node),
+        ("not on the NPU", "" if node.delegate_reason is None else str(node.delegate_reason)),
         ("excluded by", node.excluded_by or ""),
         ("module", node.module or "unknown"),
         ("source", node.source or "unknown"),
         ("MACs per inference", f"{node.macs:,}"),
+        ("cost", cost),
         ("quantized", "yes" if node.is_quantized else "no"),
         ("computes", "yes" if node.compute else "no, it moves or converts numbers"),
     ]

@@ -162,7 +162,7 @@
       narrow();
     });
   });
-  form.addEventListener("input", narrow);
+  for (const event of ["input", "change"]) form.addEventListener(event, narrow);
   form.addEventListener("submit", (event) => event.preventDefault());
   more.addEventListener("click", () => { showAll = true; narrow(); });
   form.hidden = false;

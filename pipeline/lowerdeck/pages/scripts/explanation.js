@@ -193,6 +193,12 @@ search.addEventListener('keydown', event => {
 });
 for (const button of document.querySelectorAll('[data-to]'))
   button.addEventListener('click', () => show(button.dataset.to));
+const byCost = document.getElementById('by-cost');
+if (byCost)
+  byCost.addEventListener('click', () => {
+    const pressed = canvas.classList.toggle('by-cost');
+    byCost.setAttribute('aria-pressed', String(pressed));
+  });
 for (const button of document.querySelectorAll('[data-show]'))
   button.addEventListener('click', () => {
     highlight(button.dataset.show.split(' ').map(Number), button);

@@ -87,6 +87,7 @@ def selection_of(wanted: Config, params: Mapping[str, Any], conf_dir: Path) -> S
     values = _plain(wanted)
     for section in FINGERPRINTED:
         del values[section]["fingerprint"]
+    values["target"].pop("fallback_target", None)  # compose writes it
     del values["build"]["plugins"]
     candidates = {
         group: _candidates(group, values, params, conf_dir) for group in GROUPS if group not in NOT_OF_A_BUILD

@@ -34,12 +34,13 @@ _TRANSPOSED: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.con
 def exact_kernels() -> Iterator[None]:
     """PyTorch with kernels that multiply and add in the precision of their operands, and nothing else.
 
-    oneDNN and cuBLAS may otherwise round float32 operands to bfloat16 or TF32, and cuDNN may choose Winograd's or
-    Fourier transforms, whose intermediate values are no integers.
+    oneDNN and cuBLAS may otherwise round float32 operands to bfloat16 or TF32, and cuDNN and NNPACK may choose
+    Winograd's or Fourier transforms, whose intermediate values are no integers.
     """
     backends: Any = torch.backends
     settings = (backends.mkldnn.matmul, backends.mkldnn.conv, backends.cuda.matmul)
     precisions, cudnn = [setting.fp32_precision for setting in settings], backends.cudnn.enabled
+    (nnpack,) = backends.nnpack.set_flags(False)
     backends.cudnn.enabled = False
     for setting in settings:
         setting.fp32_precision = "ieee"
@@ -48,6 +49,7 @@ def exact_kernels() -> Iterator[None]:
             yield
     finally:
         backends.cudnn.enabled = cudnn
+        backends.nnpack.set_flags(nnpack)
         for setting, precision in zip(settings, precisions, strict=True):
             setting.fp32_precision = precision
 

@@ -1,1 +1,0 @@
-"""Source of a runner for Linux boards without Python; `lowerdeck devices runner` compiles it."""

@@ -1,0 +1,117 @@
+"""Tries a change on the build in build/: makes it, partitions again, and returns the plan that comes out."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.resolved_config import section
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from lowerdeck.contracts.plan import DelegationPlan
+    from lowerdeck.explain.causes import Change
+
+_MAX_SAMPLES = 4
+"""Samples to calibrate with: which nodes are delegated does not depend on ranges."""
+
+
+def try_change(change: Change) -> DelegationPlan:
+    """The plan of the configured model with `change` made, which nothing of build/ is replaced by.
+
+    Raises:
+        LowerdeckError: the tool cannot make the change, or the changed model cannot be exported or partitioned.
+    """
+    from lowerdeck.execution.arithmetic import fix_arithmetic
+    from lowerdeck.execution.chosen.model import chosen_model
+
+    if not change.can_be_tried:
+        raise LowerdeckError(f"{change.text}: this changes the model by hand")
+    build = fix_arithmetic()
+    model = chosen_model()
+    if change.swap is not None:
+        swap_modules(model, *change.swap)
+    return _partitioned(model, changed_options(change), build.seed)
+
+
+def swap_modules(model: Module, old: str, new: str) -> int:
+    """Replace the instances of torch.nn.`old` in `model` by torch.nn.`new`, in place; returns how many there were.
+
+    Raises:
+        LowerdeckError: there is none, because the model calls a function.
+    """
+    import torch
+
+    was, becomes = getattr(torch.nn, old), getattr(torch.nn, new)
+    found = [name for name, module in model.named_modules() if type(module) is was]
+    for name in found:
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, becomes().train(model.training))
+    if not found:
+        raise LowerdeckError(f"the model has no module nn.{old}: it calls the function, which only you can replace")
+    return len(found)
+
+
+def changed_options(change: Change) -> dict[str, Any]:
+    """The target's options with the change made.
+
+    Raises:
+        LowerdeckError: no list among the options has the value to take out.
+    """
+    from lowerdeck.config.schema import TargetConfig
+
+    options = dict(section(TargetConfig).options)
+    if change.preserve is not None:
+        options["preserve_ops"] = list(dict.fromkeys([*options.get("preserve_ops", ()), change.preserve]))
+    if change.include is not None:
+        kept = {name: _without(value, change.include) for name, value in options.items()}
+        if kept == options:
+            raise LowerdeckError(f"no list among the target's options has {change.include!r}")
+        options = kept
+    return options
+
+
+def _without(value: Any, entry: str) -> Any:
+    return [each for each in value if each != entry] if isinstance(value, list | tuple) else value
+
+
+def _partitioned(model: Module, options: Mapping[str, Any], seed: int) -> DelegationPlan:
+    from lowerdeck import backends
+    from lowerdeck.artifacts.programs import read_program, write_program
+    from lowerdeck.config.flavor import flavor_of
+    from lowerdeck.config.schema import FlavorConfig, ModelConfig, TargetConfig
+    from lowerdeck.execution.chosen.dataset import chosen_dataset
+    from lowerdeck.execution.chosen.quantization import chosen_quantizer, chosen_scheme
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.export import export
+    from lowerdeck.steps.partition import partition
+    from lowerdeck.steps.quantize import quantize
+
+    config, target = section(ModelConfig), section(TargetConfig)
+    shapes = config.input_shapes, config.dynamic_shapes, config.memory_format, config.input_dtypes
+    program = export(model, *shapes)
+    unmarked = copy.deepcopy(program)  # preparing leaves marks on a program, and on its quantizer
+    if (quantizer := chosen_quantizer()) is not None:
+        split = chosen_dataset(seed).calibration
+        samples = [sample.inputs for sample in islice((split[index] for index in range(len(split))), _MAX_SAMPLES)]
+        count = len(samples) if chosen_scheme().observes_samples else 0
+        state = calibrate(program, quantizer, samples[:count], count)
+        again = chosen_quantizer()
+        assert again is not None
+        program, _ = quantize(unmarked, again, state)
+    elif chosen_scheme().rebuilds_model:
+        raise LowerdeckError("changes are tried for schemes with observers; this one rebuilds the model")
+    backend = backends.create(
+        target.backend, device=target.device, options=dict(options), flavor=flavor_of(section(FlavorConfig))
+    )
+    with TemporaryDirectory() as folder:  # stored and read as by the stages: constants of a new program are no data yet
+        write_program(Path(folder, "program.pt2"), program)
+        plan = partition(read_program(Path(folder, "program.pt2")), backend).plan
+    return dataclasses.replace(plan, mismatches=())

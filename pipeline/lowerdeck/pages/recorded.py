@@ -1,0 +1,21 @@
+"""The pages that an MLflow run keeps of its build: the report, and the explanation of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lowerdeck.artifacts import paths
+from lowerdeck.pages import report
+from lowerdeck.pages.explanation import export
+from lowerdeck.report.build import read_build
+
+
+def recorded_pages(lineage: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> text of the pages of the build in build/.
+
+    Args:
+        lineage: Result of `lineage.trace`, which the stage track has not written yet.
+    """
+    build = read_build(lineage)
+    return {paths.REPORT.name: report.render(build), **export.render(build.plan, build.config)}

@@ -1,0 +1,138 @@
+"""A board at a serial port: its C source behind a pseudo-terminal and on an emulated Cortex-M3; boards that fail."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import subprocess
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.contracts.devices import DeviceError, Provenance
+from lowerdeck.devices import serial_board
+from lowerdeck.fingerprints.digests import file_digest
+from tests.devices.programs import firsts, self_test_job
+
+HERE = Path(__file__).parent
+SOURCES = HERE.parents[1] / "pipeline" / "lowerdeck" / "devices" / "sources"
+CROSS = "arm-none-eabi-gcc"
+
+
+@pytest.fixture(scope="module")
+def board_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("apt-get install gcc")
+    made = tmp_path_factory.mktemp("board") / "board"
+    flags = ["-std=c99", "-D_POSIX_C_SOURCE=199309L", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{SOURCES}"]
+    sources = [str(HERE / "board_on_host.c"), str(SOURCES / "lowerdeck_board.c")]
+    subprocess.run(["gcc", *flags, *sources, "-o", str(made)], check=True)
+    return made
+
+
+@contextmanager
+def running(board: Path, *arguments: str) -> Iterator[serial_board.Options]:
+    """The board behind a pseudo-terminal."""
+    ours, theirs = pty.openpty()
+    tty.setraw(ours)
+    tty.setraw(theirs)
+    process = subprocess.Popen([str(board), *arguments], stdin=ours, stdout=ours, stderr=subprocess.DEVNULL)
+    try:
+        yield serial_board.Options(port=os.ttyname(theirs))
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.fixture
+def start(board_on_host: Path) -> Iterator[Callable[..., serial_board.Options]]:
+    with ExitStack() as stack:
+        yield lambda *arguments: stack.enter_context(running(board_on_host, *arguments))
+
+
+def test_it_executes_times_and_keeps_its_program(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
+    options = start()
+    job = self_test_job(tmp_path, warm_up=2, repetitions=5, timeout_s=30.0)
+    executed = serial_board.execute(options, job)
+    assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+    assert len(executed.latencies_ms) == 5
+    assert all(0 < latency < 1000 for latency in executed.latencies_ms)
+    assert executed.program_sha256 == file_digest(job.program)
+    assert executed.notes == ("executed by board_on_host",)
+    assert "log: execution 1" in executed.log
+    begin = time.monotonic()
+    assert firsts(serial_board.execute(options, self_test_job(tmp_path)), 1) == [[2], [20]]
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("error", "ExecuTorch on the board failed to execute the program: error 18"),
+        ("short", "the board returned 8 bytes, the program's outputs have 64"),
+        ("nonsense", "outputs were damaged on their way, or are those of another execution"),
+        ("hangs", "the board did not answer within `device.timeout_s`"),
+        ("dies", "the board did not answer within|cannot be used"),
+    ],
+)
+def test_boards_that_fail_keep_their_log(
+    start: Callable[..., serial_board.Options], tmp_path: Path, fault: str, message: str
+) -> None:
+    with pytest.raises(DeviceError, match=message) as raised:
+        serial_board.execute(start(fault), self_test_job(tmp_path, timeout_s=3.0))
+    assert "log: " in raised.value.log or fault in ("dies", "hangs", "nonsense")
+
+
+def test_programs_that_the_board_refuses(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
+    options, program = start(), tmp_path / "program.pte"
+    program.write_bytes(bytes(100))
+    with pytest.raises(DeviceError, match="does not load the program: error 35"):
+        serial_board.execute(options, self_test_job(tmp_path, program, timeout_s=10.0))
+    program.write_bytes(bytes(1 << 17))
+    with pytest.raises(DeviceError, match="the program is larger than the board's room for it, 65,536 bytes"):
+        serial_board.execute(options, self_test_job(tmp_path, program, timeout_s=10.0))
+    assert firsts(serial_board.execute(options, self_test_job(tmp_path, timeout_s=10.0)), 1) == [[2], [20]]
+
+
+def test_a_port_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"the serial port /dev/no-such-port cannot be used"):
+        serial_board.execute(serial_board.Options(port="/dev/no-such-port"), self_test_job(tmp_path))
+    with pytest.raises(ValueError, match="baudrate is 0; it must be positive"):
+        serial_board.Options(baudrate=0)
+    assert serial_board.describe(serial_board.Options()).provenance is Provenance.MEASURED
+
+
+@pytest.mark.skipif(
+    not (shutil.which(CROSS) and shutil.which("qemu-system-arm")),
+    reason="apt-get install gcc-arm-none-eabi qemu-system-arm",
+)
+def test_the_same_source_on_a_cortex_m3(tmp_path: Path) -> None:
+    image = tmp_path / "board.elf"
+    flags = ["-mcpu=cortex-m3", "-mthumb", "-Os", "-Wall", "-Wextra", "-Werror", "-nostartfiles", f"-I{SOURCES}"]
+    sources = [str(HERE / "board_on_qemu.c"), str(SOURCES / "lowerdeck_board.c")]
+    linking = ["-T", str(HERE / "board_on_qemu.ld"), "-o", str(image)]
+    subprocess.run([CROSS, *flags, *sources, *linking], check=True)
+    command = ["qemu-system-arm", "-M", "mps2-an385", "-display", "none", "-monitor", "none", "-serial", "pty"]
+    with subprocess.Popen([*command, "-kernel", str(image)], stdout=subprocess.PIPE, text=True) as emulator:
+        try:
+            assert emulator.stdout is not None
+            found = re.search(r"redirected to (\S+)", emulator.stdout.readline())
+            assert found is not None
+            options = serial_board.Options(port=found[1], emulated=True)
+            described = serial_board.describe(options)
+            assert (described.provenance, described.gives) == (Provenance.EMULATED, ()), "its time is not real"
+            work = tmp_path / "work"
+            work.mkdir()
+            executed = serial_board.execute(options, self_test_job(work, timeout_s=60.0))
+            assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+            assert executed.notes == ("executed by board_on_qemu",)
+        finally:
+            emulator.kill()

@@ -1,0 +1,102 @@
+"""lowerdeck.execution.trials: a change is made, and partitioning again measures its gain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lowerdeck.cli.main import main
+from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution.trials import swap_modules, try_change
+from lowerdeck.explain.causes import Change, causes
+from lowerdeck.explain.graph import PlanGraph
+from tests.handmade_build import write_config
+
+
+class Gated(nn.Module):
+    """Squeeze and excitation with a hard sigmoid, which Neutron gets written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.squeeze = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.gate, self.head = nn.Hardsigmoid(), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x))
+        scores: torch.Tensor = self.head(x * self.gate(self.squeeze(x)))
+        return scores
+
+
+def gated() -> nn.Module:
+    torch.manual_seed(0)
+    return Gated()
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[None]:
+    """A folder whose configuration chooses `gated` on Neutron, with nothing built."""
+    options: dict[str, Any] = {"factory": "tests.execution.test_trials:gated"}
+    with chdir(tmp_path):
+        write_config(
+            build={"plugins": ["tests"]},
+            model={"options": options, "input_shapes": [[1, 3, 16, 16]]},
+            dataset={"name": "random", "source": "random_inputs", "options": {}},
+            target={"options": {"operators_not_to_delegate": ["aten::mul"]}},
+        )
+        yield
+
+
+@pytest.mark.slow
+def test_a_swap_of_modules_and_an_option_are_tried(configured: None) -> None:
+    nothing = try_change(Change(text="none", include="aten::mul"))
+    graph = PlanGraph(nothing)
+    (cause,) = causes(graph)
+    assert cause.change.swap == ("Hardsigmoid", "Sigmoid")
+    undelegated = [node for node in nothing.nodes if node.compute and node.partition is None]
+    assert {node.name for node in cause.nodes} >= {node.name for node in undelegated}
+    swapped = try_change(cause.change)
+    left = [node.operator for node in swapped.nodes if node.compute and node.partition is None]
+    assert left == ["aten.mul.Tensor"]
+    assert causes(PlanGraph(swapped))[0].change.include == "aten::mul"
+
+
+@pytest.mark.slow
+def test_the_command_tells_the_measured_gain(configured: None, capsys: pytest.CaptureFixture[str]) -> None:
+    from lowerdeck.artifacts.plans import write_plan
+
+    write_plan(try_change(Change(text="none", preserve="aten.hardswish.default")))
+    capsys.readouterr()
+    assert main(["explain", "--try"]) == 0
+    shown = capsys.readouterr().out
+    assert "replace nn.Hardsigmoid by nn.Sigmoid: concerns 6 of 7 compute nodes on the CPU" in shown
+    assert "take aten::mul out of target.options.operators_not_to_delegate: concerns 1 of 7" in shown
+    assert re.search(r"tried: delegated compute nodes 4 of 11 -> \d of 6, partitions 2 -> \d", shown)
+    assert shown.index("what would change it") < shown.index("no_converter")
+    assert shown.count("No real or post-quantization data") <= 1  # a library's warning, one for each constant
+
+
+def test_what_cannot_be_tried_says_why(configured: None) -> None:
+    with pytest.raises(LowerdeckError, match="changes the model by hand"):
+        try_change(Change(text="pad the channels"))
+    with pytest.raises(LowerdeckError, match="no list among the target's options has 'aten::exp'"):
+        try_change(Change(text="x", include="aten::exp"))
+    with pytest.raises(LowerdeckError, match=r"no module nn\.GELU: it calls the function"):
+        swap_modules(gated(), "GELU", "Hardswish")
+
+
+def test_modules_are_swapped_wherever_they_are() -> None:
+    model = nn.Sequential(nn.Hardsigmoid(), nn.Sequential(nn.ReLU(), nn.Hardsigmoid())).eval()
+    assert swap_modules(model, "Hardsigmoid", "Sigmoid") == 2
+    assert [type(module) for module in model.modules() if not list(module.children())] == [
+        nn.Sigmoid,
+        nn.ReLU,
+        nn.Sigmoid,
+    ]
+    assert not any(module.training for module in model.modules())
