@@ -123,7 +123,7 @@ def stand_in_speech_variants() -> tuple[str, ...]:
     return TRAINING_VARIANTS
 
 
-UNTRAINED = {"wake_word", "mobilenet_v1_wake_images"}
+UNTRAINED = {"wake_word"}
 """Networks whose weights in conf/model are random until they are trained."""
 TRAINED = [checkpoint for _, checkpoint in USED_BY.values() if checkpoint not in UNTRAINED]
 
