@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from data.train_stand_in import RECIPES, Recipe, shifted_or_mirrored, train
-from tests.project import REPOSITORY
+from tests.data.test_stand_ins import USED_BY
 
 
 def two_classes(seed: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
@@ -34,10 +34,8 @@ def test_training_learns_and_is_reproducible() -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_every_network_of_the_benchmark_has_a_recipe_whose_weights_are_here() -> None:
-    assert len(RECIPES) == 5
-    for name in RECIPES:
-        assert (REPOSITORY / "data" / "checkpoints" / f"{name}.safetensors").is_file()
+def test_every_network_of_the_benchmark_has_a_recipe() -> None:
+    assert set(RECIPES) == {checkpoint for _, checkpoint in USED_BY.values()}
 
 
 def test_pictures_are_moved_and_mirrored_but_not_changed() -> None:
