@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from lowerdeck.explain.costs import NodeCost
@@ -23,7 +24,10 @@ def hue(number: int) -> int:
 
 
 def draw(
-    view: View, index_of: Mapping[str, int], number_of: Mapping[str, int], costs: Mapping[str, NodeCost]
+    view: View,
+    index_of: Mapping[str, int],
+    number_of: Mapping[str, int],
+    costs: Mapping[str, NodeCost] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The drawing, in pixels.
 
