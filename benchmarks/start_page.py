@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from docs.reader import Reader, blocks
 
@@ -48,7 +49,7 @@ def main() -> int:
     return 0 if measured["lines"] <= MAX_TYPED_LINES and measured["minutes"] <= MAX_MINUTES else 1
 
 
-def play(folder: Path, downloaded: Path | None = None) -> dict[str, object]:
+def play(folder: Path, downloaded: Path | None = None) -> dict[str, Any]:
     """Play the page below `folder`, which is empty, with the wheels in `downloaded`, if there are any.
 
     Returns:

@@ -158,7 +158,7 @@ class TestUi:
         self, capsys: pytest.CaptureFixture[str], served: list[Command], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_config()
-        monkeypatch.setattr(ui, "locate", lambda config: ui.Location(uri="sqlite:///x.db", experiment_id="1"))
+        monkeypatch.setattr(ui, "locate", lambda config, **_: ui.Location(uri="sqlite:///x.db", experiment_id="1"))
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
@@ -170,7 +170,7 @@ class TestUi:
         self, capsys: pytest.CaptureFixture[str], served: list[Command], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_config()
-        monkeypatch.setattr(ui, "locate", lambda config: ui.Location(uri="http://server:5000/", experiment_id="7"))
+        monkeypatch.setattr(ui, "locate", lambda config, **_: ui.Location(uri="http://server:5000/", experiment_id="7"))
         assert main(["ui"]) == 0
         assert "http://server:5000/#/experiments/7/runs?workflowType=machine_learning" in capsys.readouterr().out
         assert not served

@@ -76,7 +76,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             "input_shapes": [[1, 3, 32, 32]],
         },
         "linux_ssh": {"options": {"host": "raspberrypi.local"}},
-        "eiq_neutron_sdk_venv": {"options": {"python": sys.executable}},
+        "corstone_fvp": {"options": {"runner": "arm_executor_runner"}},
+        **{name: {"options": {"python": sys.executable}} for name in ("eiq_neutron_sdk_venv", "vela_venv")},
     }
 
 

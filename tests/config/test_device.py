@@ -36,3 +36,22 @@ def test_what_cannot_be_opened() -> None:
         opened(DeviceConfig(name="x", kind="host_native", options={"num_thread": 1}))
     with pytest.raises(ConfigurationError, match="there is no such device"):
         device_config("nothing", CONF, {})
+
+
+def test_boards_have_their_own_options() -> None:
+    farm = DeviceConfig(
+        name="farm",
+        kind="linux_ssh",
+        options={"user": "pi"},
+        boards={"one": {"host": "one.local"}, "two": {"host": "two.local", "user": "root"}},
+    )
+    _, options, boards = opened(farm)
+    assert options is None
+    assert {name: (board.host, board.user) for name, board in boards.items()} == {
+        "one": ("one.local", "pi"),
+        "two": ("two.local", "root"),
+    }
+    with pytest.raises(ConfigurationError, match=r"device\.boards\.two\.prt"):
+        opened(DeviceConfig(name="farm", kind="linux_ssh", boards={"two": {"host": "x", "prt": 22}}))
+    with pytest.raises(ConfigurationError, match=r"device\.boards\.one\.host must be set by you"):
+        opened(DeviceConfig(name="farm", kind="linux_ssh", boards={"one": {"host": "???"}}))

@@ -58,7 +58,7 @@ def test_the_command_lines_are_those_of_executorchs_own_tests(tmp_path: Path) ->
 
     source = Path(runner_utils.__file__).read_text()
     for platform in ("corstone-300", "corstone-300-u65", "corstone-320"):
-        options = corstone_fvp.Options(runner="x.elf", platform=platform)  # type: ignore[arg-type]
+        options = corstone_fvp.Options(runner="x.elf", platform=platform)
         command = corstone_fvp.command_line(options, tmp_path, 1, 60.0)
         assert f'"{command[0]}"' in source or f'fvp = "{command[0]}"' in source
         for name in (argument.split("=")[0] for flag, argument in itertools.pairwise(command) if flag == "-C"):

@@ -103,8 +103,10 @@ def test_programs_that_the_board_refuses(start: Callable[..., serial_board.Optio
 
 
 def test_a_port_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"the serial port /dev/no-such-port cannot be used"):
+    with pytest.raises(DeviceError, match=r"the serial port /dev/no-such-port is missing: plug the board in"):
         serial_board.execute(serial_board.Options(port="/dev/no-such-port"), self_test_job(tmp_path))
+    with pytest.raises(DeviceError, match=r"the serial port socket://127.0.0.1:1 cannot be used"):
+        serial_board.execute(serial_board.Options(port="socket://127.0.0.1:1"), self_test_job(tmp_path))
     with pytest.raises(ValueError, match="baudrate is 0; it must be positive"):
         serial_board.Options(baudrate=0)
     assert serial_board.describe(serial_board.Options()).provenance is Provenance.MEASURED

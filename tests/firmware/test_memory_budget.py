@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_arenas_of_banked_planning_have_their_own_memory() -> None:
 
 
 @pytest.mark.lowering
-def test_executorch_plans_for_the_memories_of_the_target(lowered: Lowered, tmp_path: Path) -> None:
+def test_executorch_plans_for_the_memories_of_the_target(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build = lowered("cortex_m55")
 
     def made(*banks: Memory) -> bytes:

@@ -272,7 +272,8 @@ def _trained(root: Path, example: str, made: dict[str, Any]) -> dict[str, torch.
     for _ in range(600 if example == "anomaly" else 220):
         rows = torch.randint(0, len(inputs), (32,), generator=generator)
         optimizer.zero_grad()
-        _loss(example, model(inputs[rows]), made, rows.numpy(), inputs[rows]).backward()
+        loss: Any = _loss(example, model(inputs[rows]), made, rows.numpy(), inputs[rows])
+        loss.backward()
         optimizer.step()
     torch.set_num_threads(threads)
     return {name: value.contiguous() for name, value in model.eval().state_dict().items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,7 +96,7 @@ def test_the_emulated_device_returns_the_tensors_in_its_memory() -> None:
 @needs_emulator
 @pytest.mark.lowering
 @pytest.mark.slow
-def test_operators_of_cmsis_nn_one_by_one(lowered: Lowered, tmp_path: Path) -> None:
+def test_operators_of_cmsis_nn_one_by_one(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build, path = lowered("cortex_m55"), tmp_path / "program.pte"
     path.write_bytes(build.converted.program)
     (forward,) = (method for method in read_pte(build.converted.program) if method.name == "forward")

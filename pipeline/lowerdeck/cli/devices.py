@@ -128,14 +128,14 @@ def _check(options: argparse.Namespace) -> None:
 
     from lowerdeck.cli.on_device import open_device, report
     from lowerdeck.devices.self_test import expected
+    from lowerdeck.execution.chosen.device import settings_of
     from lowerdeck.steps.measure import measure
-    from lowerdeck.steps.measurement import Settings
 
     place, config = open_device(options.name)
     if lacking := place.describe().missing:
         raise LowerdeckError("; ".join(f"{part.what} is missing: {part.how}" for part in lacking))
     samples, start = expected.samples(), time.perf_counter()
-    settings = Settings(warm_up=2, repetitions=20, profile=True, timeout_s=config.timeout_s)
+    settings = dataclasses.replace(settings_of(config), warm_up=2, repetitions=20, profile=True)
     measured = measure(expected.PROGRAM, samples, place, settings)
     if measured.failure is not None:
         raise LowerdeckError(measured.failure)

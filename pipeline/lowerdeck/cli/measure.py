@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,20 +39,17 @@ def add(commands: Any) -> None:
 def _measure(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts.measurements import described
     from lowerdeck.cli.on_device import open_device, read_params_here, report
+    from lowerdeck.execution.chosen.device import settings_of
     from lowerdeck.steps.measure import measure
-    from lowerdeck.steps.measurement import Settings
 
     name = options.on or read_params_here().get("device") or "none"
     if name == "none":
         raise LowerdeckError("no device is chosen; name one with --on, `lowerdeck devices` lists them")
     place, config = open_device(name)
     samples, origin = _samples(options)
-    settings = Settings(
-        warm_up=config.warm_up if options.warm_up is None else options.warm_up,
-        repetitions=config.repetitions if options.repetitions is None else options.repetitions,
-        profile=config.profile,
-        timeout_s=config.timeout_s,
-    )
+    given = {"warm_up": options.warm_up, "repetitions": options.repetitions}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = dataclasses.replace(settings_of(config), **chosen)
     if min(settings.warm_up, settings.repetitions) < 0:
         raise LowerdeckError("--warm-up and --repetitions must not be negative")
     measured = measure(options.program, samples, place, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,8 +146,8 @@ def run_on_device(
         LowerdeckError: see `run_program`.
     """
     from lowerdeck.cli.on_device import forward_of, open_device, report
+    from lowerdeck.execution.chosen.device import settings_of
     from lowerdeck.steps.measure import measure
-    from lowerdeck.steps.measurement import Settings
 
     expected = forward_of(program)
     if beside:
@@ -154,7 +155,8 @@ def run_on_device(
     described = read_manifest(manifest).inputs if manifest is not None else ()
     runs = read_runs(inputs, expected.inputs, Normalization(mean=tuple(mean), std=tuple(std)), described)
     place, config = open_device(device)
-    measured = measure(program, [run.inputs for run in runs], place, Settings(timeout_s=config.timeout_s))
+    settings = dataclasses.replace(settings_of(config), warm_up=0, repetitions=0, profile=False)
+    measured = measure(program, [run.inputs for run in runs], place, settings)
     if measured.failure is not None:
         raise ProgramError(measured.failure)
     written: list[Path] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -138,7 +139,7 @@ def command_line(options: Options, workdir: Path, num_inputs: int, timeout_s: fl
     return [options.executable, *settings, *options.fvp_options, "-a", runner, "--timelimit", f"{timeout_s:.0f}"]
 
 
-def _run(options: Options, job: Job, sample: list[DeviceTensor] | tuple[DeviceTensor, ...], timeout_s: float) -> str:
+def _run(options: Options, job: Job, sample: Sequence[DeviceTensor], timeout_s: float) -> str:
     """The log of one execution."""
     for index, tensor in enumerate(sample):
         (job.workdir / f"i{index}.bin").write_bytes(tensor.content)

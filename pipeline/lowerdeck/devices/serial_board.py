@@ -71,6 +71,9 @@ def describe(options: Options) -> DeviceDescription:
     missing = []
     if importlib.util.find_spec("serial") is None:
         missing.append(Missing(what="pyserial", how="pip install pyserial, or lowerdeck[serial]"))
+    if options.port.startswith("/") and not Path(options.port).exists():
+        how = "plug the board in; device.options.port names its port, which `ls /dev/serial/by-id` lists"
+        missing.append(Missing(what=f"the serial port {options.port}", how=how))
     return DeviceDescription(
         title=f"a board at the serial port {options.port}",
         provenance=Provenance.EMULATED if options.emulated else Provenance.MEASURED,

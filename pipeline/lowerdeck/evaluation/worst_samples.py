@@ -50,7 +50,8 @@ class WorstSamples:
     def add(self, sample: SampleOutputs) -> None:
         """Consider the next sample, which one program has executed; nothing is kept where the task draws nothing."""
         number, self._number = self._number, self._number + 1
-        task, options = self.chosen.task, self.chosen.options
+        task: Any = self.chosen.task  # overlay and loss are optional
+        options = self.chosen.options
         if not hasattr(task, "overlay") or sample.target is None or not _is_image(sample.inputs):
             return
         (values,) = sample.values.values()

@@ -52,8 +52,7 @@ def swap_modules(model: Module, old: str, new: str) -> int:
     was, becomes = getattr(torch.nn, old), getattr(torch.nn, new)
     found = [name for name, module in model.named_modules() if type(module) is was]
     for name in found:
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, becomes().train(model.training))
+        model.set_submodule(name, becomes().train(model.training))
     if not found:
         raise LowerdeckError(f"the model has no module nn.{old}: it calls the function, which only you can replace")
     return len(found)

@@ -201,7 +201,7 @@ def _against_quantized(
     shapes = [[value.shape for value in outputs] for outputs in device]
     if shapes != [[value.shape for value in outputs] for outputs in wanted]:
         return {}
-    found = output_difference(*(_in_steps(outputs, steps) for outputs in (device, wanted)), steps)
+    found = output_difference(_in_steps(device, steps), _in_steps(wanted, steps), steps)
     metrics = {"device_quantized_exact_share": found.exact_share, "device_quantized_max_error": found.max_error}
     if found.max_error_lsb is not None:
         metrics["device_quantized_error_lsb"] = found.max_error_lsb

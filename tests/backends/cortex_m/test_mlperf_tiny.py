@@ -27,8 +27,8 @@ SHARES = {
     "MobileNetV1025Model": 0.999,
     "ResNet8Model": 0.98,
 }
-"""Model -> least share of outputs within one LSB of the quantized program. ResNet-8 is the only one with additions,
-which CMSIS-NN rounds three times, and averages 64 values behind them."""
+"""Model -> least share of outputs within one LSB of the quantized program. ResNet-8 has 9 convolutions, each of
+which CMSIS-NN rounds twice; docs/cortex_m.md has what each operator contributes."""
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_the_other_interpreter_compiles(tosa: bytes, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.lowering
-def test_a_graph_of_another_tosa_version_is_told_as_that(tosa: bytes, tmp_path: Path) -> None:
+def test_a_graph_of_another_tosa_version_is_named(tosa: bytes, tmp_path: Path) -> None:
     changed = bytearray(tosa)
     version = TosaGraph.GetRootAs(changed, 0).Version()._tab
     struct.pack_into("<i", changed, version.Pos + version.Offset(4), 2)  # the major version

@@ -24,6 +24,8 @@ _ONE_SCALE = (
     "avg_pool2d", "constant_pad_nd", "max_pool2d_with_indices", "maximum", "minimum", "permute_copy",
 )  # fmt: skip
 """Operators that CMSIS-NN computes on stored integers, so that operands and result need one scale and zero point."""
+CONSTANT = "lowerdeck_constant"
+"""Key of `node.meta` that marks the placeholders of parameters, buffers and constants."""
 _POOLING = ("avg_pool2d", "max_pool2d_with_indices")
 _BOUNDS = {torch.int8: (-128, 127)}
 
@@ -125,12 +127,7 @@ def _conversions(node: Node) -> Iterator[Any]:
 
 def _is_activation(conversion: Any) -> bool:
     """Whether `conversion` is of a computed tensor with one scale, instead of a weight or bias."""
-    is_constant = conversion.args[0].op == "placeholder" and operator_name(conversion).startswith(DEQUANTIZE)
-    return "per_tensor" in operator_name(conversion) and not (is_constant and _is_parameter(conversion.args[0]))
-
-
-def _is_parameter(node: Node) -> bool:
-    return str(node.name).startswith(("p_", "b_", "c_", "_lifted", "_frozen_param", "_tensor_constant"))
+    return "per_tensor" in operator_name(conversion) and CONSTANT not in conversion.args[0].meta
 
 
 def _reads_integers(node: Node) -> bool:

@@ -11,7 +11,7 @@ import torch
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.pass_manager import ExportedProgramPassManager
 
-from lowerdeck.backends.cortex_m.agreement import give_mark, mark_quantized
+from lowerdeck.backends.cortex_m.agreement import CONSTANT, give_mark, mark_quantized
 from lowerdeck.backends.cortex_m.options import Device
 from lowerdeck.backends.cortex_m.passes import (
     EDGE_CONFIG,
@@ -22,7 +22,14 @@ from lowerdeck.backends.cortex_m.passes import (
     is_replaced,
 )
 from lowerdeck.backends.cortex_m.quantizer import is_checked
-from lowerdeck.backends.cortex_m.reasons import Reasons, left_in_float, not_on_integers, refusals, unit_of
+from lowerdeck.backends.cortex_m.reasons import (
+    Reasons,
+    constant_names,
+    left_in_float,
+    not_on_integers,
+    refusals,
+    unit_of,
+)
 from lowerdeck.backends.cortex_m.remainder import remainder
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import CMSIS_NN, Reason, ReasonCode
@@ -56,10 +63,12 @@ class CmsisNnPartitioner(Partitioner):  # type: ignore[misc]  # ExecuTorch is un
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Mark nodes with KERNEL_LIBRARY, and record why the others are left to portable kernels."""
-        graph = exported_program.graph
+        graph, constants = exported_program.graph, constant_names(exported_program)
         for node in graph.nodes:
             node.meta[ORIGIN] = node.name
             node.meta.pop(KERNEL_LIBRARY, None)
+            if node.name in constants:
+                node.meta[CONSTANT] = True
         left = remainder(exported_program)
         if left is not exported_program:
             marked = set(mark_quantized(left.graph))

@@ -50,7 +50,7 @@ def refusals(program: ExportedProgram, reasons: Reasons) -> dict[str, Reason]:
         program: Edge program, or what a delegate leaves of it.
         reasons: Checks the arguments of nodes that another quantizer quantized.
     """
-    constants = _constants(program)
+    constants = constant_names(program)
     found: dict[str, Reason] = {}
     for node in program.graph.nodes:
         if not is_annotated(node) or node.name in found:
@@ -151,7 +151,8 @@ def _refusal(node: Node, constants: frozenset[str], reasons: Reasons) -> tuple[N
     return None
 
 
-def _constants(program: ExportedProgram) -> frozenset[str]:
+def constant_names(program: ExportedProgram) -> frozenset[str]:
+    """Names of the placeholders of parameters, buffers and constants."""
     signature = program.graph_signature
     return frozenset(
         (*signature.inputs_to_parameters, *signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants)

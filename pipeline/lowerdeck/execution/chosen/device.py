@@ -27,14 +27,23 @@ def samples(device: DeviceConfig, evaluated: list[int]) -> list[int]:
 
 def place_and_settings(device: DeviceConfig) -> tuple[Place, Settings]:
     """The device, and how the configuration wants it to execute."""
-    from pathlib import Path
-
     from lowerdeck import devices
-    from lowerdeck.steps.measurement import Place, Settings
+    from lowerdeck.steps.measurement import Place
 
     assert device.kind is not None
     module = devices.source(device.kind)
-    settings = Settings(
+    boards = {name: module.Options(**options) for name, options in device.boards.items()}
+    options = None if boards else module.Options(**device.options)
+    return Place(name=device.name, module=module, options=options, boards=boards), settings_of(device)
+
+
+def settings_of(device: DeviceConfig) -> Settings:
+    """How the configuration wants a device to execute."""
+    from pathlib import Path
+
+    from lowerdeck.steps.measurement import Settings
+
+    return Settings(
         warm_up=device.warm_up,
         repetitions=device.repetitions,
         profile=device.profile,
@@ -42,6 +51,3 @@ def place_and_settings(device: DeviceConfig) -> tuple[Place, Settings]:
         max_wait_s=device.max_wait_s,
         lock_folder=None if device.lock_folder is None else Path(device.lock_folder).expanduser(),
     )
-    boards = {name: module.Options(**options) for name, options in device.boards.items()}
-    options = None if boards else module.Options(**device.options)
-    return Place(name=device.name, module=module, options=options, boards=boards), settings
