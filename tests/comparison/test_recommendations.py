@@ -86,7 +86,7 @@ def test_an_estimate_that_leaves_the_cpu_more_does_not_win_by_time() -> None:
     builds[1] = accurate("part", None, 0.9, 0.8, 0.95, metrics=slower)
     found = said(builds, "accuracy,cycles,size")
     assert found["build"] == "whole"
-    assert found["beats"] == "Runner-up part has 10 more total cycles (estimate) (+10.0 %)."
+    assert found["beats"] == "Runner-up part has 10 more total cycles (estimated) (+10.0 %)."
 
 
 def test_estimates_of_two_compilers_decide_nothing() -> None:

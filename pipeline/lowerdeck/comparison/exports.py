@@ -28,7 +28,7 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
             for objective in comparison.objectives
         ],
         "recommendations": [
-            conclusion | {"runner_up": None if it.runner_up is None else it.runner_up.label}
+            dict(conclusion) | {"runner_up": None if it.runner_up is None else it.runner_up.label}
             for conclusion, it in zip(all_conclusions(comparison), comparison.recommendations, strict=True)
         ],
         "parameters": [

@@ -97,7 +97,7 @@ def graph_picture(plan: DelegationPlan) -> dict[str, Any] | None:
     view = views(graph)[0]
     if len(view.boxes) > MAX_BOXES:
         return None
-    drawn = draw(view, index_of, number_of)
+    drawn = draw(view, index_of, number_of, {})
     places = {box["place"] for box in drawn["boxes"]}
     legend: list[tuple[str, int | None]] = [("CPU", None)] if "CPU" in places else []
     legend += [(f"{number}: {tag}", hue(number)) for tag, number in number_of.items()]

@@ -105,7 +105,7 @@ class TestPage:
             if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
         ]
         digest = base64.b64encode(hashlib.sha256(shown.scripts[1].encode()).digest()).decode()
-        assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+        assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
         assert not re.search(r"(src|href|url)\s*[=(]", text)
 
     def test_all_text_is_escaped(self) -> None:
