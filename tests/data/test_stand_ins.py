@@ -123,12 +123,7 @@ def stand_in_speech_variants() -> tuple[str, ...]:
     return TRAINING_VARIANTS
 
 
-UNTRAINED = {"wake_word"}
-"""Networks whose weights in conf/model are random until they are trained."""
-TRAINED = [checkpoint for _, checkpoint in USED_BY.values() if checkpoint not in UNTRAINED]
-
-
-@pytest.mark.parametrize("checkpoint", TRAINED)
+@pytest.mark.parametrize("checkpoint", [checkpoint for _, checkpoint in USED_BY.values()])
 def test_the_report_belongs_to_the_weights(checkpoint: str) -> None:
     folder = Path(REPOSITORY, "data", "checkpoints")
     report = json.loads((folder / f"{checkpoint}.json").read_text())
