@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,3 +121,25 @@ def test_kernels_that_round_in_between_are_off_and_come_back() -> None:
         assert not torch._C._get_nnpack_enabled()
         assert not torch.backends.cudnn.enabled
     assert (torch._C._get_nnpack_enabled(), torch.backends.cudnn.enabled) == before
+
+
+PRODUCTS = """
+import torch
+from lowerdeck.runtime.exact.accumulate import Pointwise, multiplies_bytes
+generator = torch.Generator().manual_seed(0)
+for rows, channels, outputs in ((1, 512, 3), (8, 640, 128), (64, 64, 64)):
+    values = torch.randint(-128, 128, (rows, channels), generator=generator).to(torch.int8)
+    weights = torch.randint(-127, 128, (outputs, channels), generator=generator)
+    found = Pointwise(weights, torch.zeros(outputs))(values)
+    exact = values.long() @ weights.t()
+    assert torch.equal(found.long(), exact) or not multiplies_bytes(torch.device("cpu"))
+print(multiplies_bytes(torch.device("cpu")))
+"""
+
+
+@pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE_VNNI"])
+def test_products_of_bytes_are_only_trusted_where_no_instruction_saturates(limit: str) -> None:
+    """Stages limit oneDNN to AVX2, whose instructions add pairs of products to 16 bits."""
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

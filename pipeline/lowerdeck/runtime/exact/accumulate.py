@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -182,9 +183,16 @@ def matmul(left: Tensor, right: Tensor, *, largest_left: int, largest_right: int
 def multiplies_bytes(device: torch.device) -> bool:
     """Whether PyTorch multiplies int8 matrices exactly and fast there: by a CPU's instructions that add to 32 bits.
 
-    Older x86 instructions add pairs of products to 16 bits and saturate.
+    Older x86 instructions add pairs of products to 16 bits and saturate. oneDNN uses them on newer processors, too, where
+    its instruction set is limited, as stages do (ONEDNN_MAX_CPU_ISA). Products of extreme operands tell.
     """
-    return device.type == "cpu" and torch.cpu._is_vnni_supported()
+    return device.type == "cpu" and torch.cpu._is_vnni_supported() and _adds_to_32_bits()
+
+
+@cache
+def _adds_to_32_bits() -> bool:
+    left, right = torch.full((8, 64), 127, dtype=torch.int8), torch.full((64, 8), -128, dtype=torch.int8)
+    return bool((torch._int_mm(left, right) == -127 * 128 * 64).all())
 
 
 class Pointwise:
