@@ -55,7 +55,7 @@ def machine(fault: str | None, generator: np.random.Generator) -> Floats:
     sound = generator.uniform(0.8, 1.2) * shaft + generator.uniform(0.5, 0.8) * gear + 0.35 * wheels
     if fault is not None:
         sound = sound + generator.uniform(0.5, 1.8) * _fault(fault, turns, wheels, generator)
-    return 0.08 * generator.uniform(0.8, 1.25) * sound
+    return np.asarray(0.08 * generator.uniform(0.8, 1.25) * sound)
 
 
 def _fault(fault: str, turns: Floats, wheels: Floats, generator: np.random.Generator) -> Floats:

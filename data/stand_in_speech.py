@@ -83,7 +83,7 @@ def in_noise(speech: Floats, num_samples: int, generator: np.random.Generator, a
     sound[start : start + len(speech)] = speech
     ratio = 10 ** (generator.uniform(3, 25) / 20)
     sound += noise(num_samples, generator) * np.sqrt(np.square(speech).mean()) / ratio
-    return sound * generator.uniform(0.1, 0.9) / np.abs(sound).max()
+    return np.asarray(sound * generator.uniform(0.1, 0.9) / np.abs(sound).max())
 
 
 def noise(num_samples: int, generator: np.random.Generator) -> Floats:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from data import stand_in_machines, stand_in_pictures, stand_in_streams, stand_in_wake_images
+from data import stand_in_machines, stand_in_pictures, stand_in_speech, stand_in_wake_images
 from lowerdeck import datasets
 from lowerdeck.contracts.samples import Dataset
 from lowerdeck.datasets.overlap import check_disjoint
@@ -114,7 +114,7 @@ def test_people_of_training_are_not_those_of_evaluation() -> None:
 
 
 def test_voices_of_training_are_not_those_of_evaluation() -> None:
-    assert not set(stand_in_streams.EVALUATION_VARIANTS) & set(stand_in_speech_variants())
+    assert not set(stand_in_speech.EVALUATION_VARIANTS) & set(stand_in_speech_variants())
 
 
 def stand_in_speech_variants() -> tuple[str, ...]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RATE_HZ = 16_000
 
 
-def write_wav(path: Path, samples: npt.NDArray[np.floating], rate_hz: int = RATE_HZ) -> Path:
+def write_wav(path: Path, samples: npt.NDArray[Any], rate_hz: int = RATE_HZ) -> Path:
     """`samples` in -1 ... 1 as a .wav file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:

@@ -15,7 +15,7 @@ SIGNAL = (0.3 * np.random.default_rng(0).normal(size=16_000) + tone(440)).astype
 
 
 def mel_of(hz: npt.NDArray[np.float64] | float) -> npt.NDArray[np.float64]:
-    return 2595 * np.log10(1 + np.asarray(hz) / 700)
+    return np.asarray(2595 * np.log10(1 + np.asarray(hz) / 700))
 
 
 def htk_filters(num_bins: int, low_hz: float, high_hz: float, num_mels: int) -> npt.NDArray[np.float64]:

@@ -29,6 +29,7 @@ def test_lists_decide_the_splits_and_twelve_classes(tmp_path: Path) -> None:
                 assert word == "_background_noise_"
             else:
                 assert path.relative_to(tmp_path).as_posix() in listed
+                assert label is not None
                 assert word in ("bed", "marvin") if label == 11 else word == speech_commands.WORDS[label]
 
 

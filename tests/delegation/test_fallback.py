@@ -185,7 +185,11 @@ def test_both_kinds_of_operators_are_in_one_program_that_the_host_executes(on_ne
 def test_tensors_between_the_processors_have_one_quantization(on_neutron: Made) -> None:
     for node in on_neutron.quantized.graph.nodes:
         source = node.args[0] if node.op == "call_function" and node.args else None
-        if operator_name(node).startswith(QUANTIZE) and operator_name(source).startswith(DEQUANTIZE):
+        if (
+            source is not None
+            and operator_name(node).startswith(QUANTIZE)
+            and operator_name(source).startswith(DEQUANTIZE)
+        ):
             assert node.args[1:3] == source.args[1:3], f"{node.name} rescales what {source.name} has"
 
 

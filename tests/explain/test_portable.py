@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.explain.portable import as_json, remainders
@@ -19,7 +20,7 @@ def test_every_operator_on_portable_kernels_is_listed_most_macs_first_with_a_way
 
 def test_with_a_fallback_there_are_ways_to_both_processors_and_views_cost_nothing() -> None:
     value = tensor("x", 1, 8)
-    refused = {
+    refused: dict[str, Any] = {
         "reason": make_reason("dtype", "CMSIS-NN's operators take int8 of -128 ... 127, and it has int16"),
         "delegate_reason": make_reason("no_converter", "no converter for this operator"),
     }

@@ -51,7 +51,7 @@ def compared() -> str:
                 run_id=f"{number:02d}" + "ab" * 15,
             )
         )
-    double = dataclasses.replace(builds[0], label="ffabab00", params=builds[0].params | {"target.options.kept": "[]"})
+    double = dataclasses.replace(builds[0], label="ffabab00", params={**builds[0].params, "target.options.kept": "[]"})
     return comparison_page.render(compare([*builds, double]), "Sweep delegation", None)
 
 

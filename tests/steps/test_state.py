@@ -145,7 +145,7 @@ def test_a_stream_keeps_its_state_from_call_to_call(tmp_path: Path, monkeypatch:
     streams = [[*samples, *samples], samples[::-1]]
     run = torch_program(lowered_from)
     for name in ("exact", "reference"):
-        engine = Engine(name=name)  # type: ignore[arg-type]
+        engine = Engine(name=name)
         executed = list(engine.executed(program, [0, 1], lambda index: (index, streams[index])))
         assert [index for index, _ in executed] == [0, 1]
         for index, (outputs,) in executed:

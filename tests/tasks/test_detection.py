@@ -33,7 +33,10 @@ IMAGE = np.zeros((1, 3, SIZE, SIZE), np.float32)
 
 def random_boxes(generator: np.random.Generator, count: int) -> np.ndarray:  # type: ignore[type-arg]
     start = generator.integers(0, SIZE - 20, (count, 2))
-    return np.concatenate([start, start + generator.integers(4, 20, (count, 2))], axis=1).astype(float)
+    boxes: np.ndarray = np.concatenate(  # type: ignore[type-arg]
+        [start, start + generator.integers(4, 20, (count, 2))], axis=1
+    ).astype(float)
+    return boxes
 
 
 def made(generator: np.random.Generator, decimals: int = 2) -> tuple[list[Boxes], list[tuple[Any, Any, Any]]]:
@@ -65,7 +68,8 @@ def outputs(boxes: Any, scores: Any, labels: Any) -> dict[str, Any]:
 
 def library(images: list[int], detected: Any = FOUND) -> COCOeval:
     """pycocotools' evaluation of these images, any of them several times."""
-    annotations, results = [], []
+    annotations: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for number, image in enumerate(images):
         one = WANTED[image]
         for box, label, crowd in zip(one.boxes, one.classes, one.crowd, strict=True):

@@ -82,8 +82,9 @@ def _groups(
     if options.json:
         listed = groups.as_json(found, int(metrics["total_macs"]))
         said = {"backend": graph.plan.backend, "fallback": graph.plan.fallback, "coverage": metrics}
-        said |= {"mismatches": list(graph.plan.mismatches), "causes": terminal.causes_json(concluded, tried)}
-        _print_json(said | {"groups": listed, "portable": portable.as_json(portable.remainders(graph))})
+        found_out = {"causes": terminal.causes_json(concluded, tried), "groups": listed}
+        remaining = {"portable": portable.as_json(portable.remainders(graph))}
+        _print_json({**said, "mismatches": list(graph.plan.mismatches), **found_out, **remaining})
         return
     if name is not None:
         console.print(f"plan of {name}", markup=False, highlight=False, soft_wrap=True)

@@ -407,7 +407,7 @@ def _device(config: Config, backend: type[Backend]) -> tuple[dict[str, Any], lis
 
 def _with_nested(problems: list[Problem], task: Task, options: Any, plugins: Sequence[str]) -> Any:
     """A task's options with those completed that are plug points; what is wrong with them is added to `problems`."""
-    values = {}
+    values: dict[str, Any] = {}
     for key, package in getattr(task, "NESTED", {}).items() if options is not None else ():
         given = dict(getattr(options, key))
         name, prefix = given.pop("name", None), f"task.options.{key}"

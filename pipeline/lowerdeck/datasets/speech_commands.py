@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         LowerdeckError: a file is missing.
     """
     shape = audio.check_input(options, input_shapes, options.num_frames(options.clip_samples))
-    loaded = {}
+    loaded: dict[str, Any] = {}
     for split in LISTS:
         clips = _clips(options, split)
         order = splits.seeded_order(len(clips.files), seed)

@@ -15,6 +15,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.datasets import image_folder, preprocessing, splits
@@ -83,7 +84,7 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         LowerdeckError: a folder or file is missing or damaged.
     """
     prepare = splits.image_preparation(options, input_shapes)
-    loaded = {
+    loaded: dict[str, Any] = {
         name: image_folder.ImageFileSplit([path for path, _ in listed], [label for _, label in listed], prepare, seed)
         for name, listed in _listed(options).items()
     }

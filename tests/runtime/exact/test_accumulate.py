@@ -141,5 +141,7 @@ print(multiplies_bytes(torch.device("cpu")))
 def test_products_of_bytes_are_only_trusted_where_no_instruction_saturates(limit: str) -> None:
     """Stages limit oneDNN to AVX2, whose instructions add pairs of products to 16 bits."""
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}
-    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -89,7 +89,10 @@ def other_scales(node: Node, computed: str = "CMSIS-NN computes it on stored int
 
 
 def _other_weights(node: Node) -> Reason | None:
-    if _short(node) != "linear" or "per_channel" not in operator_name(node.args[1]):
+    if _short(node) != "linear":
+        return None
+    weights = node.args[1]
+    if not isinstance(weights, torch.fx.Node) or "per_channel" not in operator_name(weights):
         return None
     message = "CMSIS-NN's linear layers have one scale for all weights, and these have one for each channel"
     return Reason(code=ReasonCode.CONSTRAINT, message=message, values={"weights": "per_channel"})

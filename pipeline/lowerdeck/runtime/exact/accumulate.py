@@ -183,8 +183,8 @@ def matmul(left: Tensor, right: Tensor, *, largest_left: int, largest_right: int
 def multiplies_bytes(device: torch.device) -> bool:
     """Whether PyTorch multiplies int8 matrices exactly and fast there: by a CPU's instructions that add to 32 bits.
 
-    Older x86 instructions add pairs of products to 16 bits and saturate. oneDNN uses them on newer processors, too, where
-    its instruction set is limited, as stages do (ONEDNN_MAX_CPU_ISA). Products of extreme operands tell.
+    Older x86 instructions add pairs of products to 16 bits and saturate. oneDNN uses them on newer processors where its
+    instruction set is limited, as stages do (ONEDNN_MAX_CPU_ISA). Products of extreme operands tell.
     """
     return device.type == "cpu" and torch.cpu._is_vnni_supported() and _adds_to_32_bits()
 
