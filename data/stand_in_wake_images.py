@@ -50,7 +50,7 @@ def read_patches(*, training: bool) -> tuple[Pixels, Pixels]:
     """
     from skimage import data
 
-    patches = (data.lfw_subset() * 255).round().astype(np.uint8)
+    patches = (data.lfw_subset() * 255).round().astype(np.uint8)  # type: ignore[no-untyped-call,unused-ignore]
     if patches.shape != (200, 25, 25):
         raise ValueError(f"scikit-image's lfw_subset has shape {patches.shape}, expected (200, 25, 25)")
     chosen = slice(0, NUM_TRAINING_PATCHES) if training else slice(NUM_TRAINING_PATCHES, 100)

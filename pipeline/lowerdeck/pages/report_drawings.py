@@ -33,7 +33,7 @@ def quality_picture(points: Sequence[QualityPoint], *, is_share: bool) -> dict[s
     low, high = low - 0.1 * span, low + 1.1 * span
 
     def up(value: float) -> float:
-        return _HEIGHT - _BOTTOM - float(value - low) / (high - low) * (_HEIGHT - _BOTTOM - _TOP)
+        return float(_HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _BOTTOM - _TOP))
 
     step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(points) - 1)
     shown = [
