@@ -78,7 +78,7 @@ def test_masks_are_those_of_the_library(tmp_path: Path, compressed: bool) -> Non
 
 
 def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path) -> None:
-    spoiled = [
+    damaged = [
         {**BOX, "id": 1, "bbox": [30, 8, 8, 12]},
         {**BOX, "id": 2, "bbox": [4, 8, 0, 12]},
         {**BOX, "id": 3, "category_id": 5},
@@ -93,7 +93,7 @@ def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path) -> None:
         {"id": 14, "file_name": "b.png", "width": 0, "height": 24},
     ]
     with pytest.raises(LowerdeckError) as caught:
-        coco.fingerprint(stored(tmp_path, spoiled, images=images))
+        coco.fingerprint(stored(tmp_path, damaged, images=images))
     message = str(caught.value)
     for part in (
         "list.json has 9 faults", "annotation 1: bbox [30, 8, 8, 12] reaches outside its image of 32x24 pixels",

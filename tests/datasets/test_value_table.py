@@ -52,8 +52,8 @@ def test_values_are_targets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("suffix", "row"), [(".csv", 3), (".parquet", 1)])
 def test_everything_that_is_wrong_is_listed_at_once(tmp_path: Path, suffix: str, row: int) -> None:
-    spoiled = TABLE.assign(a=[1.0, np.nan, 3.0], c=[0.1, np.inf, 0.3], kind=["ok", "worse", "ok"])
-    options = stored(tmp_path, suffix, spoiled, label="kind", classes=["ok", "bad"])
+    damaged = TABLE.assign(a=[1.0, np.nan, 3.0], c=[0.1, np.inf, 0.3], kind=["ok", "worse", "ok"])
+    options = stored(tmp_path, suffix, damaged, label="kind", classes=["ok", "bad"])
     with pytest.raises(LowerdeckError) as caught:
         value_table.fingerprint(options)
     for part in ("3 faults", f"row {row}: a is ", f"row {row}: c is 'inf'", f"row {row}: kind is 'worse'; it must be"):

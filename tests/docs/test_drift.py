@@ -44,11 +44,10 @@ DOTTED = re.compile(
 NOT_IN_A_CLONE = (
     "data/prepared",
     "data/cifar10",
-    *("data/inputs/my_", "plugins/my_net", "conf/model/my_net", "tests/test_my_net", "my_"),
-    *("train.py", "plugins/digit_net", "conf/model/digit_net", "data/inputs/digit_net", "data/inputs/calibration"),
-    *("data/inputs/evaluation", "conf/quantization/int9"),
+    *("data/inputs/", "plugins/my_net", "conf/model/my_net", "tests/test_my_net", "my_"),
+    *("train.py", "plugins/digit_net", "conf/model/digit_net", "conf/quantization/int9"),
 )
-"""Made by builds, downloads or the reader; the last two lines: of docs/tutorials/own_model.md."""
+"""Made by builds, downloads or the reader; the last line: of docs/tutorials/own_model.md."""
 OF_OTHERS = ("executorch/", "ethosu/", "codegen/")
 """Where files of other projects lie."""
 
@@ -128,7 +127,8 @@ def path_exists(path: str) -> bool:
 def module_exists(dotted: str) -> bool:
     """Whether `a.b.c` is a package, a module or a name that a module defines, or is shown in CONTRIBUTING.md."""
     parts = dotted.split(".")
-    if is_tag(dotted) or f"docs/{dotted}" in FILES:  # a link to benchmarks.md is no module
+    # A link to benchmarks.md is no module, and neither is a file of a firmware bundle.
+    if is_tag(dotted) or f"docs/{dotted}" in FILES or dotted.endswith(".yml"):
         return True
     root = Path("pipeline") if parts[0] == "lowerdeck" else Path("pipeline/lowerdeck" if parts[0] in PACKAGES else ".")
     for length in range(len(parts), 0, -1):

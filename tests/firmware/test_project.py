@@ -133,7 +133,7 @@ def test_the_application_runs_its_test_vector_on_the_host(
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_and_a_small_pool_are_told(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_wrong_answer_and_a_small_pool_are_named(unpacked: Callable[..., Path], tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(unpacked("xnnpack_cpu"), damaged)
     vector = (damaged / "src/test_vector.c").read_text()

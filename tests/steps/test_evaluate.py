@@ -189,7 +189,7 @@ class TestCheckTask:
             check_task(program, Data(Images([0])), CLASSIFICATION)
         check_task(program, Data(Images([0])), FIDELITY)
 
-    def test_spoiled_targets_anywhere_in_the_evaluation_split_are_listed_at_once(self) -> None:
+    def test_damaged_targets_anywhere_in_the_evaluation_split_are_listed_at_once(self) -> None:
         class Listed(Images):
             def target(self, index: int) -> int:
                 return [0, 3, 12, 1, -1][index]

@@ -166,7 +166,7 @@ def test_arrays_are_targets_too() -> None:
         (np.array([[0.0, 0, 3, 3, 7]]), "objects of the classes 7 ... 7, and the model 4 classes"),
     ],
 )
-def test_spoiled_targets_are_refused(target: Any, message: str) -> None:
+def test_damaged_targets_are_refused(target: Any, message: str) -> None:
     with pytest.raises(LowerdeckError, match=message):
         record(OPTIONS, outputs(*FOUND[0]), target, [IMAGE])
 

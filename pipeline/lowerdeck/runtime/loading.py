@@ -188,7 +188,7 @@ def _device(name: BatchDevice) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise LowerdeckError(
             "evaluation.device is cuda, and PyTorch finds no GPU here; `auto` takes one where there is one, `cpu` "
-            "needs none. The figures are the same"
+            "needs none. The metrics are the same"
         )
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 

@@ -236,7 +236,7 @@ def check_task(program: ExportedProgram, dataset: Dataset, task: ChosenTask) -> 
     """Execute the float program on one evaluation sample, and check that the task can judge its outputs.
 
     Where the dataset can tell targets without their inputs, those of all evaluation samples are checked with these
-    outputs, so that a spoiled one does not end the build after it was compiled.
+    outputs, so that a damaged one does not end the build after it was compiled.
 
     Raises:
         LowerdeckError: it cannot, or some targets are wrong; nothing has been lowered yet.

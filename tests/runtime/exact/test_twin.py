@@ -25,7 +25,7 @@ def test_a_gpu_computes_the_same_integers(lowered: GetLowered, backend: str) -> 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
-def test_a_gpu_that_is_missing_is_told(lowered: GetLowered) -> None:
+def test_a_gpu_that_is_missing_is_named(lowered: GetLowered) -> None:
     with pytest.raises(LowerdeckError, match=r"evaluation.device is cuda, .* `auto` takes one where there is one"):
         lowered("neutron", "plain").open(batch_device="cuda")
 
