@@ -191,7 +191,7 @@ PARAMS = {
     "plugins": ["plugins.found"],
 }
 MODEL = {"options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"}, "input_shapes": [[1, 3, 32, 32]]}
-OWN = '''"""A decoder of one's own."""
+OWN = '''"""A decoder of your own."""
 
 from dataclasses import dataclass
 
