@@ -227,7 +227,7 @@ FLAVORS = {
     ),
     "an interpreter for Vela": (
         {"target": "ethos_u55_128"} | flavor("vela", python="/usr/bin/python3"),
-        ("flavor.options.python: nothing can be set here", '"/usr/bin/python3"'),
+        ("flavor.options.python: starts this program", "plugins: [/usr/bin/python3]", '"/usr/bin/python3"'),
     ),
     "a module for XNNPACK's serializer": (
         {"target": "xnnpack_cpu"} | flavor("xnnpack_serializer", module="xnnpack"),
@@ -347,7 +347,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "misspelt top key": ({"targt": "xnnpack_cpu"}, ("targt: ", '"xnnpack_cpu"', "did you mean 'target'?")),
     "option of model": ({"model": "resnet88"}, ("model: ", '"resnet88"', "mobilenet_v2", "did you mean 'resnet8'?")),
     "option of dataset": ({"dataset": "digit"}, ("dataset: ", '"digit"', "cifar10", "did you mean 'digits'?")),
-    "option of quantization": ({"quantization": "int4"}, ("quantization: ", '"int4"', "did you mean 'int8'?")),
+    "option of quantization": ({"quantization": "int4"}, ("quantization: ", '"int4"', "did you mean 'int8x4'?")),
     "option of target": ({"target": "ethos_u55_12"}, ("target: ", '"ethos_u55_12"', "did you mean 'ethos_u55_128'?")),
     "option of flavor": ({"flavor": "velo"}, ("flavor: ", '"velo"', "did you mean 'vela'?")),
     "option of evaluation": ({"evaluation": "defaults"}, ("evaluation: ", '"defaults"', "did you mean 'default'?")),
@@ -464,7 +464,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "string for list": (override("evaluation.metrics", "top1"), ("evaluation.metrics: ", '"top1"', "a list")),
     "null for list": (override("evaluation.metrics", None), ("evaluation.metrics: ", "received: null", "a list")),
     "flat shape": (override("model.input_shapes", [1, 3]), ("model.input_shapes.1: ", "received: 3", "a list")),
-    "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8_")),
+    "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8x4, int8_")),
     "list for mapping": (override("model.options", [1]), ("model.options: ", "received: [1]", "a mapping")),
     "empty string": (override("tracking.uri", ""), ("tracking.uri: ", 'received: ""', "at least 1 character")),
     "negative number": (

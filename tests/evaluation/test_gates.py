@@ -26,6 +26,8 @@ METRICS: dict[str, Any] = {
     "planned_memory_bytes": 2000,
     "estimated_sram_bytes": 3000,
     "estimated_inference_time_ms": 1.5,
+    "estimated_memory_shortfall_bytes": 10,
+    "estimated_memory_spilled_bytes": 20,
     "device_error_lsb": 2.0,
     "measured_latency_ms": 4.0,
 }
