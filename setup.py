@@ -15,7 +15,7 @@ class BuildWithWorkspace(build_py):
         super().run()
         if not self.editable_mode:
             patterns = Path("pipeline/lowerdeck/workspace/contents.txt").read_text(encoding="utf-8").split()
-            found = {pattern: list(Path().glob(pattern)) for pattern in patterns}
+            found = {pattern: [path for path in Path().glob(pattern) if path.is_file()] for pattern in patterns}
             if missing := [pattern for pattern, paths in found.items() if not paths]:
                 raise SystemExit(f"no file here matches {', '.join(missing)} of contents.txt; is MANIFEST.in complete?")
             for path in {path for paths in found.values() for path in paths}:

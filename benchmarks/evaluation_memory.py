@@ -54,10 +54,10 @@ def _anomalies(generator: np.random.Generator) -> tuple[Any, Any]:
 
 
 def _boxes(generator: np.random.Generator) -> tuple[Any, Any]:
-    start = generator.uniform(0, 200, (20, 2))
-    boxes = np.concatenate([start, start + generator.uniform(10, 50, (20, 2))], axis=1)
-    classes = generator.integers(0, 20, 20)
-    rows = np.concatenate([boxes, np.eye(20)[classes] * generator.uniform(0.1, 1, (20, 1))], axis=1)
+    start = generator.uniform(0, 200, (40, 2))
+    boxes = np.concatenate([start, start + generator.uniform(10, 50, (40, 2))], axis=1)
+    classes = generator.integers(0, 20, 40)
+    rows = np.concatenate([boxes, np.eye(20)[classes] * generator.uniform(0.1, 1, (40, 1))], axis=1)
     return rows[None], np.concatenate([boxes[:5], classes[:5, None]], axis=1)
 
 

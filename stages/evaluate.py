@@ -7,7 +7,7 @@ from lowerdeck.execution.stage_entry import run_stage
 
 def main() -> None:
     build = fix_arithmetic()
-    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_bundle, paths, plans
+    from lowerdeck.artifacts import baseline, evaluation_results, files, firmware_status, paths, plans
     from lowerdeck.evaluation.worst_samples import WorstSamples
     from lowerdeck.steps import evaluate as step
 
@@ -18,7 +18,7 @@ def main() -> None:
     found = step.evaluate_delegated(opened, samples, data, reference, judge, how, (further.keep, worst.add))
     measured = step.measure(judge, found, data.structural, further.compute(executed=found.failure is None), names)
     built = plans.read_plan(), files.read_json(paths.MANIFEST), baseline.read_layers(paths.LAYERS)
-    values = step.summarize(measured.metrics, *built, found.failure, *firmware_bundle.read_firmware())
+    values = step.summarize(measured.metrics, *built, found.failure, *firmware_status.read_firmware())
     evaluation_results.write_evaluation(values, measured, list(map(data.evaluation.digest, samples)), worst.pictures())
     gates.check_chosen_gates(values)  # last, so that metrics that miss a gate are written too
 

@@ -14,14 +14,13 @@ def main() -> None:
     data, target, failure = dataset.chosen_dataset(build.seed), firmware.firmware_target(), None
     sample = vector.calibration_sample(data.calibration, files.read_json(paths.CALIBRATION_SAMPLES))
     program, manifest = files.require_file(paths.PROGRAM).read_bytes(), files.read_json(paths.MANIFEST)
-    extra_files, kernels = conversion.read_data_files(), conversion.read_kernel_selection()
+    files_of_converter = conversion.read_data_files(), conversion.read_kernel_selection()
     findings = data.structural, plans.read_plan().mismatches
     try:
-        opened = host_programs.open_converted_program("reference")
+        opened, placed = host_programs.open_converted_program("reference"), firmware.firmware_placement()
         executed = vector.execute(opened, sample.inputs, sample.digest, sample.front_end)
-        placed, twins = (target, firmware.firmware_placement()), firmware.firmware_twins()
-        said = firmware.sample_format(data, class_names.chosen_class_names(data))
-        made = bundle.bundle(program, manifest, executed, *placed, extra_files, kernels, *findings, said, twins)
+        said = firmware.sample_format(data, class_names.chosen_class_names(data)), firmware.firmware_twins()
+        made = bundle.bundle(program, manifest, executed, target, placed, *files_of_converter, *findings, *said)
     except Exception as error:  # a finding about the build, which must be evaluated and recorded nevertheless
         failure = lasting_cause(error, "firmware")
         made = bundle.failed_bundle(target, failure)

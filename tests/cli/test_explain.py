@@ -100,7 +100,12 @@ class TestGroups:
         write_plan(plan(node("add", "aten.add.Tensor", partition="p")))
         first, *others = explain().splitlines()
         assert first == "neutron: 1 of 1 compute nodes delegated in 1 partition"
-        assert others == ["", "the whole graph: build/explain.html; for Model Explorer: build/model_explorer.json"]
+        assert others == [
+            "",
+            "Nothing is computed by portable kernels.",
+            "",
+            "the whole graph: build/explain.html; for Model Explorer: build/model_explorer.json",
+        ]
 
     def test_into_a_pipe_lines_are_whole_and_without_colours(self) -> None:
         message = "a very long reason " * 20

@@ -464,7 +464,7 @@ INVALID: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "string for list": (override("evaluation.metrics", "top1"), ("evaluation.metrics: ", '"top1"', "a list")),
     "null for list": (override("evaluation.metrics", None), ("evaluation.metrics: ", "received: null", "a list")),
     "flat shape": (override("model.input_shapes", [1, 3]), ("model.input_shapes.1: ", "received: 3", "a list")),
-    "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8x4, int8_")),
+    "null for literal": (override("quantization.scheme", None), ("quantization.scheme: ", "null", "int8, int8x4")),
     "list for mapping": (override("model.options", [1]), ("model.options: ", "received: [1]", "a mapping")),
     "empty string": (override("tracking.uri", ""), ("tracking.uri: ", 'received: ""', "at least 1 character")),
     "negative number": (

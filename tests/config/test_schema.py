@@ -69,7 +69,7 @@ def parts_of(part: Any) -> Iterator[type]:
 
 def test_there_is_a_section_for_every_group() -> None:
     sections = get_type_hints(schema.Config)
-    assert set(sections) == {"build", *schema.GROUPS}
+    assert set(sections) == {"build", "compare", *schema.GROUPS}
     own = {part for part in parts_of(schema.Config) if part.__module__ == schema.__name__}
     assert {schema.Config, *own} == set(SECTIONS)
 

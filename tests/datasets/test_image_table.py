@@ -69,7 +69,7 @@ def test_numbers_and_the_fingerprint_of_all_files(tmp_path: Path) -> None:
         ("image,c\n0.png,bird\n", {"label": "c", "classes": ["cat"]}, ["must be one of cat"]),
         ("image,x\n0.png,nan\n", {"values": ["x"]}, ["row 2: x is 'nan'; it must be a finite number"]),
         ("image\n0.png\n", {"label": "kind"}, ["lacks the columns kind", "it has: image"]),
-        ("image\n", {}, ["lists no images"]),
+        ("image\n", {}, ["has no rows"]),
     ],
 )
 def test_faults_are_listed(tmp_path: Path, text: str, options: dict[str, Any], messages: list[str]) -> None:

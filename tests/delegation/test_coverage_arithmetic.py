@@ -173,7 +173,8 @@ class TestKernelLibraries:
         assert (found["delegated_share"], found["accelerated_share"]) == (1 / 3, 2 / 3)
         counted = {name: value for name, value in found.items() if name.startswith(("cmsis_nn_", "portable_"))}
         assert counted == {
-            "cmsis_nn_compute_nodes": 1, "cmsis_nn_macs": 30, "portable_compute_nodes": 1, "portable_macs": 60,
+            "cmsis_nn_compute_nodes": 1, "cmsis_nn_macs": 30, "cmsis_nn_macs_share": 0.3,
+            "portable_compute_nodes": 1, "portable_macs": 60, "portable_macs_share": 0.6,
         }  # fmt: skip
         assert found["library_crossings"] == 2  # b to c, c to q; what the delegate gives is a crossing of its own
         plan = DelegationPlan(backend="made up", nodes=nodes)

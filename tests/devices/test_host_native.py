@@ -57,6 +57,7 @@ def head(**changes: object) -> bytes:
         "metrics": {},
         "etdump_bytes": 0,
         "runtime": "x",
+        "program_sha256": "ab" * 32,
     } | changes
     return json.dumps(values).encode() + b"\n"
 

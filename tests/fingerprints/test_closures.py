@@ -104,13 +104,13 @@ def test_a_build_does_not_depend_on_what_the_configuration_does_not_choose(
     [
         ("lowerdeck.steps.export", {"export"}),
         ("lowerdeck.steps.convert", {"convert"}),
-        ("lowerdeck.firmware.header", {"firmware"}),
+        ("lowerdeck.firmware.header", {"firmware", "track"}),
         ("lowerdeck.artifacts.kept_outputs", {"evaluate"}),
         ("lowerdeck.tracking.record", {"track"}),
         ("lowerdeck.quantization.pt2e", {"calibrate", "quantize"}),
         ("lowerdeck.backends.xnnpack.backend", {"calibrate", "quantize", "partition", "convert"}),
         ("lowerdeck.datasets.digits", {"export", "calibrate", "baseline", "evaluate", "firmware", "measure"}),
-        ("lowerdeck.devices.host_native", set()),
+        ("lowerdeck.devices.host_native", {"measure"}),
         ("lowerdeck.cli.main", set()),
     ],
 )
@@ -147,7 +147,9 @@ def test_code_of_the_user_counts_with_what_it_imports(workspace: Path, tmp_path:
     before = stage_code(config, tmp_path)
     (plugins / "layers.py").write_text("Layer = 2\n")
     after = stage_code(config, tmp_path)
-    assert {stage for stage in before if before[stage] != after[stage]} == {"export", "quantize"}
+    assert {stage for stage in before if before[stage] != after[stage]} == {
+        "export", "quantize", "evaluate", "firmware",  # these take names of classes from the weights
+    }  # fmt: skip
 
 
 def write_package(root: Path, **modules: str) -> Sources:

@@ -21,7 +21,8 @@ import yaml
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
-from lowerdeck.artifacts.firmware_bundle import read_firmware, write_firmware, write_firmware_zip
+from lowerdeck.artifacts.firmware_bundle import write_firmware, write_firmware_zip
+from lowerdeck.artifacts.firmware_status import read_firmware
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.errors import LowerdeckError

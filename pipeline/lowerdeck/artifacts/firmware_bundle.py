@@ -6,11 +6,9 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from lowerdeck.artifacts import paths
-from lowerdeck.artifacts.files import read_json, replace_folder, require_file, write_bytes, write_json
-from lowerdeck.firmware.bundle import METADATA
+from lowerdeck.artifacts.files import replace_folder, require_file, write_bytes, write_json
 from lowerdeck.firmware.record import recorded
 
 
@@ -27,7 +25,8 @@ def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> st
     with replace_folder(paths.FIRMWARE) as folder:
         for name, content in files.items():
             write_bytes(folder / name, content)
-    budget = json.loads(files[METADATA]).get("memory_budget") if METADATA in files else None
+    metadata = paths.FIRMWARE_METADATA.name
+    budget = json.loads(files[metadata]).get("memory_budget") if metadata in files else None
     write_json(paths.FIRMWARE_STATUS, {"failure": failure, "memory_budget": budget and budget["metrics"]})
     if failure is not None:
         return f"there is no bundle for this program: {failure}"
@@ -48,7 +47,7 @@ def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]]) -> No
     Raises:
         LowerdeckError: the stage firmware has not run.
     """
-    require_file(paths.FIRMWARE / METADATA)
+    require_file(paths.FIRMWARE_METADATA)
     found = (path for path in sorted(paths.FIRMWARE.rglob("*")) if path.is_file())
     files = {path.relative_to(paths.FIRMWARE).as_posix(): path.read_bytes() for path in found}
     buffer = io.BytesIO()
@@ -58,13 +57,3 @@ def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]]) -> No
             entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that everybody may read
             archive.writestr(entry, content)
     write_bytes(paths.FIRMWARE_ZIP, buffer.getvalue())
-
-
-def read_firmware() -> tuple[str | None, dict[str, Any] | None]:
-    """Why the bundle could not be made, None where it was; and the metrics of the memory budget, None without one.
-
-    Raises:
-        LowerdeckError: the stage firmware has not run.
-    """
-    status = read_json(paths.FIRMWARE_STATUS)
-    return status["failure"], status.get("memory_budget")

@@ -22,7 +22,6 @@ from lowerdeck.contracts.evaluation import LayerMetrics
 from lowerdeck.contracts.plan import DelegationPlan
 from lowerdeck.contracts.quantization import QuantizedTensor
 from lowerdeck.fingerprints.keys import build_key
-from lowerdeck.firmware.bundle import METADATA
 from lowerdeck.firmware.memory_budget import MemoryBudget, memory_budget, parts_of
 
 
@@ -97,7 +96,7 @@ def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str
 
 
 def _memory_budget(config: Config) -> MemoryBudget | None:
-    metadata = paths.FIRMWARE / METADATA
+    metadata = paths.FIRMWARE_METADATA
     if not config.target.memories or not metadata.is_file():
         return None
     described = read_json(metadata)

@@ -42,7 +42,7 @@ def generated_files() -> dict[str, bytes]:
     root = package_files()
     suffix = _PACKED if root.is_relative_to(Path(__file__).resolve().parent) else ""
     patterns = [line for line in _PATTERNS.read_text(encoding="utf-8").split() if not line.startswith("conf/")]
-    found = sorted({path for pattern in patterns for path in root.glob(f"{pattern}{suffix}")})
+    found = sorted({path for pattern in patterns for path in root.glob(f"{pattern}{suffix}") if path.is_file()})
     return {path.relative_to(root).as_posix().removesuffix(suffix): path.read_bytes() for path in found}
 
 

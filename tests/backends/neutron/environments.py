@@ -14,7 +14,7 @@ import flatbuffers
 import numpy as np
 
 from lowerdeck.backends.neutron import reference
-from lowerdeck.formats import flatbuffer, litert
+from lowerdeck.formats import flatbuffer, flatbuffer_writer, litert
 
 REFERENCE = Path(reference.__file__).parent
 # What the copies import; the interpreter of an environment has none of it.
@@ -54,7 +54,7 @@ def make(folder: Path, package: str = "eiq_neutron_sdk", version: str | None = "
     (installed / "formats").mkdir(parents=True)
     (installed / "formats" / "__init__.py").touch()
     sources = {installed / source.name: source for source in REFERENCE.glob("*.py")}
-    for module in (flatbuffer, litert):
+    for module in (flatbuffer, flatbuffer_writer, litert):
         source = Path(str(module.__file__))
         sources[installed / "formats" / source.name] = source
     for place, source in sources.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lowerdeck import tasks
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_json
 from lowerdeck.cli.main import main
@@ -265,5 +267,10 @@ def test_every_figure_that_tolerances_name_is_one_of_a_build() -> None:
     """A misspelt metric would be judged by nothing."""
     names = {name for entries in read(REPOSITORY / LEDGER).values() for one in entries.values() for name in one.metrics}
     names |= {*coverage(DelegationPlan(backend="none", nodes=())), "transposes_in_delegates", "estimated_total_cycles"}
+    sources = (
+        (REPOSITORY / f"pipeline/lowerdeck/tasks/{name}.py").read_text(encoding="utf-8") for name in tasks.available()
+    )
+    names |= {f"delegated_{name}" for source in sources for name in re.findall(r'TaskMetric\(name="(\w+)"', source)}
+    names |= {"classes.cat", "delegated_recall_at_1"}  # named by classes and options
     tolerances = read_tolerances(REPOSITORY / LEDGER / "tolerances.yaml")
     assert [pattern for pattern in tolerances if not fnmatch.filter(names, pattern)] == []
