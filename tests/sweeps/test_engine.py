@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -306,6 +307,29 @@ def test_editing_the_project_changes_nothing_of_a_running_sweep(swept_project: P
         process.kill()
         for path, text in kept.items():
             path.write_text(text)
+
+
+@pytest.mark.slow
+def test_what_a_converter_made_is_made_again_after_an_upgrade_of_its_environment(
+    swept_project: Project, tmp_path: Path
+) -> None:
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    packages = environment / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    (packages / "base.pth").write_text(sysconfig.get_path("purelib"))
+    swept_project.edit_params(plugins=[f"{environment}/"])
+    arguments = [
+        "target=ethos_u55_128",
+        "flavor=vela_venv",
+        f"flavor.options.python={environment}/bin/python",
+        "quantization=int8",
+        *QUICK,
+    ]
+    made = [sweep(swept_project, *arguments).summary["stage_runs"] for _ in range(2)]
+    (packages / "ethos_u_vela_plugins-1.0.dist-info").mkdir()
+    made.append(sweep(swept_project, *arguments).summary["stage_runs"])
+    assert [runs.get("convert") for runs in made] == [1, None, 1]
+    assert [runs.get("export") for runs in made] == [1, None, None]
 
 
 @pytest.mark.slow
