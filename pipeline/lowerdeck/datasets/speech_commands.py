@@ -97,7 +97,8 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         loaded[split] = audio_splits.ClipSplit(
             files=clips.files, labels=clips.labels, starts=clips.starts, options=options, shape=shape, order=order
         )
-    return splits.LoadedDataset(num_classes=len(options.words) + 2, **loaded)
+    class_names = (*options.words, "silence", "unknown")
+    return splits.LoadedDataset(num_classes=len(class_names), class_names=class_names, **loaded)
 
 
 def _clips(options: Options, split: str) -> _Clips:
