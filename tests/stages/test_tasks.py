@@ -60,7 +60,7 @@ def test_a_task_is_built_evaluated_and_gated_on_every_backend(workspace: Project
 def test_search_ledger_and_promotion_know_the_metrics_of_a_task(make_project: Callable[[str], Project]) -> None:
     pytest.importorskip("optuna", reason="pip install 'lowerdeck[optuna]'")
     project = make_project("recorded_task")
-    own = {name: "own" for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL")}
+    own = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"), "own")
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return project.run(*command, timeout_s=900, **own)
