@@ -59,6 +59,8 @@ SCHEMES = {
         QuantizationScheme(name="int8", rules=(ModuleRule(types=("torch.nn.Linear",), scheme="int8_dynamic"),)),
     ),
     "4-bit weights on U55": ("ethos_u55_128", QuantizationScheme(name="int8x4")),
+    "4-bit weights on U65": ("ethos_u65_256", QuantizationScheme(name="int8x4")),
+    "4-bit weights on U85": ("ethos_u85_256", QuantizationScheme(name="int8x4")),
     "16 bits on U55": ("ethos_u55_128", QuantizationScheme(name="int16x8")),
     "16 bits on U85": ("ethos_u85_256", QuantizationScheme(name="int16x8")),
     "16 bits for the body": (
@@ -70,7 +72,13 @@ SCHEMES = {
 }
 
 
-SLOW = ("16 bits on U85", "16 bits for the body", "float head on Ethos-U")
+SLOW = (
+    "4-bit weights on U65",
+    "4-bit weights on U85",
+    "16 bits on U85",
+    "16 bits for the body",
+    "float head on Ethos-U",
+)
 
 
 def slow_if_known(name: str) -> Any:
