@@ -60,6 +60,8 @@ SCHEMES = {
         QuantizationScheme(name="int8", rules=(ModuleRule(types=("torch.nn.Linear",), scheme="int8_dynamic"),)),
     ),
     "4-bit weights on U55": ("ethos_u55_128", QuantizationScheme(name="int8x4")),
+    "4-bit weights on U65": ("ethos_u65_256", QuantizationScheme(name="int8x4")),
+    "4-bit weights on U85": ("ethos_u85_256", QuantizationScheme(name="int8x4")),
     "16 bits on U55": ("ethos_u55_128", QuantizationScheme(name="int16x8")),
     "16 bits on U85": ("ethos_u85_256", QuantizationScheme(name="int16x8")),
     "16 bits for the body": (
@@ -71,7 +73,15 @@ SCHEMES = {
 }
 
 
-SLOW = ("16 bits on U85", "16 bits for the body", "float head on Ethos-U", "int4 but the head", "static and dynamic")
+SLOW = (
+    "4-bit weights on U65",
+    "4-bit weights on U85",
+    "16 bits on U85",
+    "16 bits for the body",
+    "float head on Ethos-U",
+    "int4 but the head",
+    "static and dynamic",
+)
 
 
 def slow_if_known(name: str, *values: float) -> Any:
