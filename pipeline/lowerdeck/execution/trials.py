@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
     from torch.nn import Module
 
     from lowerdeck.config.schema import ModelConfig
@@ -120,35 +119,41 @@ def _partitioned(model: Module, options: Mapping[str, Any], config: ModelConfig,
     from lowerdeck.artifacts.programs import read_program, write_program
     from lowerdeck.config.flavor import flavor_of
     from lowerdeck.config.schema import FlavorConfig, TargetConfig
-    from lowerdeck.execution.chosen.dataset import chosen_dataset
-    from lowerdeck.execution.chosen.quantization import chosen_quantizer, chosen_scheme
-    from lowerdeck.steps.calibrate import calibrate
     from lowerdeck.steps.export import export
     from lowerdeck.steps.partition import partition
-    from lowerdeck.steps.quantize import quantize
 
     target = section(TargetConfig)
     shapes = config.input_shapes, config.dynamic_shapes, config.memory_format, config.input_dtypes
-    program = export(model, *shapes)
-    unmarked = copy.deepcopy(program)  # preparing leaves marks on a program, and on its quantizer
-    if (quantizer := chosen_quantizer()) is not None:
-        split = chosen_dataset(seed).calibration
-        chosen = islice((split[index] for index in range(len(split))), _MAX_SAMPLES)
-        # A dimension of varying size has samples of any of its sizes, which fit as they are.
-        samples = [
-            sample.inputs if config.dynamic_shapes else fitted(sample.inputs, config.input_shapes) for sample in chosen
-        ]
-        count = len(samples) if chosen_scheme().observes_samples else 0
-        state = calibrate(program, quantizer, samples[:count], count)
-        again = chosen_quantizer()
-        assert again is not None
-        program, _ = quantize(unmarked, again, state)
-    elif chosen_scheme().rebuilds_model:
-        raise LowerdeckError("changes are tried for schemes with observers; this one rebuilds the model")
     backend = backends.create(
         target.backend, device=target.device, options=dict(options), flavor=flavor_of(section(FlavorConfig))
     )
-    with TemporaryDirectory() as folder:  # stored and read as by the stages: constants of a new program are no data yet
-        write_program(Path(folder, "program.pt2"), program)
-        plan = partition(read_program(Path(folder, "program.pt2")), backend).plan
+    with TemporaryDirectory() as folder:
+        # Stored and read as by the stages: a copy in memory has other names, and a new program's constants are no data.
+        exported, quantized = Path(folder, "exported.pt2"), Path(folder, "quantized.pt2")
+        write_program(exported, export(model, *shapes))
+        write_program(quantized, _quantized(exported, config, seed))
+        plan = partition(read_program(quantized), backend).plan
     return dataclasses.replace(plan, mismatches=())
+
+
+def _quantized(exported: Path, config: ModelConfig, seed: int) -> ExportedProgram:
+    """The stored program, quantized by a few samples; as it is where nothing is quantized."""
+    from lowerdeck.artifacts.programs import read_program
+    from lowerdeck.execution.chosen.dataset import chosen_dataset
+    from lowerdeck.execution.chosen.quantization import chosen_quantizer, chosen_scheme
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.quantize import quantize
+
+    observing, converting = chosen_quantizer(), chosen_quantizer()  # preparing leaves marks on a quantizer
+    if observing is None or converting is None:
+        if chosen_scheme().rebuilds_model:
+            raise LowerdeckError("changes are tried for schemes with observers; this one rebuilds the model")
+        return read_program(exported)
+    samples: list[tuple[torch.Tensor, ...]] = []
+    if chosen_scheme().observes_samples:
+        split = chosen_dataset(seed).calibration
+        inputs = [split[index].inputs for index in range(min(_MAX_SAMPLES, len(split)))]
+        # A dimension of varying size has samples of any of its sizes, which fit as they are.
+        samples = inputs if config.dynamic_shapes else [fitted(each, config.input_shapes) for each in inputs]
+    state = calibrate(read_program(exported), observing, samples, len(samples))
+    return quantize(read_program(exported), converting, state)[0]
