@@ -150,8 +150,7 @@ def test_points_are_flat_runs_with_the_sweep_in_their_tags(first: Swept, swept_p
     for tags in runs:
         overrides = json.loads(tags["sweep.overrides"])
         assert overrides[0] == "target=xnnpack_cpu"
-        assert tags["sweep.override.target"] == "xnnpack_cpu"
-        assert tags["sweep.override.target.options.operators_not_to_delegate"] in ("[]", "[aten::add]")
+        assert "target.options.operators_not_to_delegate" in " ".join(overrides)
         assert tags["sweep.name"] == ""
         assert "mlflow.parentRunId" not in tags
         point = next(point for point in first.points if point["overrides"] == overrides)

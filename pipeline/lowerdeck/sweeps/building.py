@@ -15,6 +15,8 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_json, write_text
 from lowerdeck.config.compose import compose_params, render
+from lowerdeck.config.flavor import check_installed
+from lowerdeck.config.load import config_of
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.fingerprints.closures import stage_code
@@ -186,7 +188,9 @@ class PointBuild:
                 write_json(folder / paths.CODE, stage_code(dataclasses.asdict(composed), self._shared.folder.project))
                 store.put(key, folder, [paths.CONFIG, paths.CODE])
                 self._done[COMPOSE] = "ran"
-            config = plain_values((folder / paths.CONFIG).read_text(encoding="utf-8"))
+            text = (folder / paths.CONFIG).read_text(encoding="utf-8")
+            check_installed(config_of(text))  # before any point is built
+            config = plain_values(text)
             values = {paths.CONFIG.as_posix(): config, paths.CODE.as_posix(): read_json(folder / paths.CODE)}
             return values, {path: sha256(folder / path) for path in values}
 
