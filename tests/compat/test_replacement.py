@@ -29,7 +29,7 @@ def neutron_sdk() -> None:
 
 def test_all_are_found() -> None:
     assert len(DECLARED) > 20
-    modules = {"arm", "hydra", "mlflow", "nxp", "pytorch", "rich", "xnnpack"}
+    modules = {"arm", "dvc", "hydra", "mlflow", "nxp", "pytorch", "rich", "xnnpack"}
     assert {name.partition(".")[0] for name in DECLARED} == modules
     targets = [replacement.target for replacement in DECLARED.values()]
     assert len(set(targets)) == len(targets)
@@ -72,7 +72,7 @@ def test_it_is_used(name: str) -> None:
 
 def test_declaring_imports_nothing_of_the_libraries() -> None:
     script = "from tests.compat.replacements import declared\nassert declared()"
-    assert imported_by(script) & {"torch", "executorch", "hydra", "ethosu", "rich"} == set()
+    assert imported_by(script) & {"torch", "executorch", "dvc", "hydra", "ethosu", "rich"} == set()
 
 
 def test_it_is_active_until_the_context_ends() -> None:

@@ -28,7 +28,7 @@ def keeper(task: str, count: int, **options: Any) -> WorstSamples:
     module = tasks.source(task)
     specs = (OutputSpec(name="output"),)
     chosen = ChosenTask(task=module, options=module.Options(**options))
-    assert chosen.needs_inputs == (task not in ("classification", "streaming_detection"))
+    assert chosen.needs_inputs == (task not in ("regression", "streaming_detection"))
     return WorstSamples(chosen, specs, range(100, 100 + count), Split(), ("ground", "car"))  # type: ignore[arg-type]
 
 
@@ -69,10 +69,26 @@ def test_boxes_have_their_names_and_samples_that_are_right_come_last() -> None:
     assert (right[14 + 24, SIDE * 3 + 4 + 40 : SIDE * 3 + 4 + 110] == color).all(axis=1).mean() > 0.9
 
 
+def test_images_of_a_wrong_class_come_first_and_both_classes_are_named() -> None:
+    worst = keeper("classification", 6)
+    shades = [np.full((1, 3, SIDE, SIDE), shade, np.float32) for shade in range(6)]
+    for shade in shades:
+        shade[..., 0] = 9  # so that the range of each image is its own
+    margins = (3.0, -0.5, 1.0, -4.0, 0.1, 6.0)  # of the right class over the other; the fourth is sure and wrong
+    for image, margin in zip(shades, margins, strict=True):
+        worst.add(SampleOutputs(target=1, values={"delegated": (np.array([[0.0, margin]]),)}, inputs=(image,)))
+    assert [-kept.number for kept in sorted(worst._kept, reverse=True)] == [3, 1, 4, 2]
+    captions = [opened(content)[:14] for content in worst.pictures()]
+    assert (captions[0] != captions[2]).any(), "ground 0.98 and car 0.52"
+    left = SIDE * 3
+    assert (captions[0][:, :left] != captions[0][:, left + 4 : 2 * left + 4]).any()
+    assert all((caption < 100).any() for caption in captions)
+
+
 def test_nothing_is_kept_of_tasks_and_samples_that_cannot_be_drawn() -> None:
-    logits = SampleOutputs(target=1, values={"delegated": (np.zeros((1, 3)),)}, inputs=(BLACK,))
-    worst = keeper("classification", 1)
-    worst.add(logits)
+    values = SampleOutputs(target=np.zeros((1, 3)), values={"delegated": (np.zeros((1, 3)),)}, inputs=(BLACK,))
+    worst = keeper("regression", 1)
+    worst.add(values)
     assert worst.pictures() == []
     worst = keeper("segmentation", 2)
     scores = np.zeros((1, 2, 4, 4))

@@ -155,9 +155,10 @@ def test_the_locks_of_a_living_process_stay(here: Path) -> None:
     assert (here / RWLOCK).read_text() == held
 
 
-def test_nothing_is_touched_while_dvc_works(project: Project, here: Path) -> None:
+@pytest.mark.parametrize("command", [(sys.executable, "-m", "dvc", "repro"), REPRO], ids=["dvc", "lowerdeck"])
+def test_nothing_is_touched_while_dvc_works(project: Project, here: Path, command: tuple[str, ...]) -> None:
     (project.root / "dvc.yaml").write_text(PIPELINE.replace("sleep 0.1", "sleep 60"))
-    running = project.start(sys.executable, "-m", "dvc", "repro")
+    running = project.start(*command)
     try:
         wait_for_lock(project, running)
         held = (project.root / RWLOCK).read_text()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lowerdeck.execution import dvc_state
+from lowerdeck.execution import dvc_command, dvc_state
 from lowerdeck.workspace import contents
 
 
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 
 def _repro(options: argparse.Namespace) -> NoReturn:
-    """Repair the project in the current folder, and become `dvc repro`."""
+    """Repair the project in the current folder, and become `dvc repro`, which gives less advice."""
     if contents.RECORD.is_file() and contents.link_code(Path()):
         print("repro: pipeline/lowerdeck is the installed package now")
     for line in dvc_state.repair():
@@ -36,5 +36,5 @@ def _repro(options: argparse.Namespace) -> NoReturn:
     sys.stderr.flush()
     # Stages run `python`, which must be this interpreter even if the environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    command = [sys.executable, "-m", "dvc", "repro", *options.arguments]
+    command = [sys.executable, "-m", dvc_command.MODULE, "repro", *options.arguments]
     os.execve(sys.executable, command, os.environ | {"PATH": path})  # noqa: S606

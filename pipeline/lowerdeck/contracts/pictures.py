@@ -42,11 +42,15 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlay:
-    """What is drawn on an image: a class for every pixel, or boxes."""
+    """What is drawn on an image, or said above it: a class for every pixel, boxes, or one class."""
 
     mask: Array | None = None
     """Integers [h x w]; 0 and negative values are not drawn."""
     boxes: Boxes | Detections | None = None
+    label: int | None = None
+    """Class of the whole image."""
+    score: float | None = None
+    """Of `label`, 0 ... 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Draws the samples that the last program gets worst: images with masks and boxes, streams with their events.
+"""Draws the samples that the last program gets worst: images with classes, masks and boxes, streams with their events.
 
 Only these samples stay in memory.
 """
@@ -85,21 +85,39 @@ class WorstSamples:
         if isinstance(kept.drawn, Timeline):
             sheet = drawn_timeline(kept.drawn, name)
         else:
-            sheet = self._sides(*kept.drawn, caption=f"{name}  loss {kept.loss:.3f}")
+            sheet = self._sides(*kept.drawn, name=name, loss=kept.loss)
         content = io.BytesIO()
         sheet.save(content, "PNG")
         return content.getvalue()
 
-    def _sides(self, image: Any, *overlays: Overlay, caption: str) -> Image.Image:
-        sides = [self._drawn(image, overlay) for overlay in overlays]
+    def _sides(self, image: Any, target: Overlay, said: Overlay, *, name: str, loss: float) -> Image.Image:
+        """Target and program side by side; their classes stand above the images, else the loss does."""
+        shown_loss = "" if target.label is not None else f"  loss {loss:.3f}"
+        sides = [
+            self._captioned(image, target, f"target {self._said(target)}  {name}{shown_loss}"),
+            self._captioned(image, said, f"program {self._said(said)}"),
+        ]
         width, height = sides[0].size
-        sheet = Image.new("RGB", (2 * width + 4, height + _CAPTION_PIXELS), "white")
+        sheet = Image.new("RGB", (2 * width + 4, height), "white")
         for position, side in enumerate(sides):
-            sheet.paste(side, (position * (width + 4), _CAPTION_PIXELS))
-        text = ImageDraw.Draw(sheet)
-        text.text((2, 1), f"target  {caption}".encode("ascii", "replace").decode(), fill="black")
-        text.text((width + 6, 1), "program", fill="black")
+            sheet.paste(side, (position * (width + 4), 0))
         return sheet
+
+    def _captioned(self, image: Any, overlay: Overlay, caption: str) -> Image.Image:
+        drawn = self._drawn(image, overlay)
+        side = Image.new("RGB", (drawn.width, drawn.height + _CAPTION_PIXELS), "white")
+        side.paste(drawn, (0, _CAPTION_PIXELS))
+        text = caption.encode("ascii", "replace").decode()
+        ImageDraw.Draw(side).text((2, 1), text, fill="black")
+        return side
+
+    def _said(self, overlay: Overlay) -> str:
+        """The class of the whole image, with its score where a program chose it."""
+        name = "" if overlay.label is None else self._class_name(overlay.label)
+        return name if overlay.score is None else f"{name} {overlay.score:.2f}"
+
+    def _class_name(self, label: int) -> str:
+        return self.class_names[label] if label < len(self.class_names) else str(label)
 
     def _drawn(self, image: Any, overlay: Overlay) -> Image.Image:
         pixels = _visible(image)
@@ -118,7 +136,7 @@ class WorstSamples:
             color = COLORS[label % len(COLORS)]
             left, top, right, bottom = (float(value) * factor for value in box)
             draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=color, width=2)
-            name = self.class_names[label] if label < len(self.class_names) else str(label)
+            name = self._class_name(label)
             text = (name if score is None else f"{name} {score:.2f}").encode("ascii", "replace").decode()
             draw.rectangle(draw.textbbox((left + 2, top + 1), text), fill=color)
             draw.text((left + 2, top + 1), text, fill="black")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.execution import dvc_command
 
 TEMPORARY = Path(".dvc") / "tmp"
 RWLOCK = TEMPORARY / "rwlock"
@@ -199,7 +200,8 @@ def _environment_of(process: Any) -> dict[str, str]:
 
 def _is_dvc(words: list[str]) -> bool:
     names = [Path(word).name for word in words[:2]]
-    return "dvc" in names or any(pair == ("-m", "dvc") for pair in itertools.pairwise(words))
+    modules = {word for before, word in itertools.pairwise(words) if before == "-m"}
+    return "dvc" in names or not modules.isdisjoint(("dvc", dvc_command.MODULE))
 
 
 def _works_in(process: Any, root: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from lowerdeck.contracts.pictures import Overlay
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 
@@ -82,6 +83,21 @@ def confusion(options: Options, records: Mapping[str, Any]) -> npt.NDArray[np.in
     """The actual and the predicted class of every sample, int64 [n x 2]."""
     pairs: npt.NDArray[np.int64] = np.stack([records["label"], records["predicted"]], axis=1)
     return pairs
+
+
+def loss(options: Options, record: Mapping[str, Any]) -> float:
+    """1 minus the confidence where the class is right, 1 plus it where it is wrong: sure and wrong comes first."""
+    confidence = float(record["confidence"])
+    return 1.0 - confidence if record["hit"] else 1.0 + confidence
+
+
+def overlay(
+    options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any]
+) -> tuple[Overlay, Overlay]:
+    """The sample's class, and the predicted one with its confidence."""
+    found = record(options, outputs, target)
+    predicted = Overlay(label=int(found["predicted"]), score=float(found["confidence"]))
+    return Overlay(label=int(found["label"])), predicted
 
 
 def _probabilities(options: Options, scores: Floats) -> Floats:
