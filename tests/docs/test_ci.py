@@ -119,9 +119,9 @@ def test_its_commands_pass_and_a_regression_fails_with_a_comment(workspace: Proj
     assert not failed, f"{failed}: {done.stdout}{done.stderr}"
     comment = (root / "comment.md").read_text()
     assert "**Ledger against `origin/main`:** no metric differs" in comment
-    assert comment.startswith("### resnet8 on xnnpack\\_cpu: ")
+    assert comment.startswith("### resnet8\\_pictures on xnnpack\\_cpu: ")
     assert "comment.md" in outside.read_text()
-    (entries,) = (root / "docs" / "ledger").glob("resnet8.yaml")
+    (entries,) = (root / "docs" / "ledger").glob("*_pictures.yaml")
     before = entries.read_text()
     values = yaml.safe_load(before)
     (entry,) = values["entries"].values()

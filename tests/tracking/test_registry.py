@@ -28,6 +28,7 @@ from lowerdeck.tracking import registry, signature
 from lowerdeck.tracking.store import find_or_create_run, opened
 from tests.conftest import Lowered
 from tests.handmade_build import write_build
+from tests.marks import quick_first
 
 TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
 TRACKING = TrackingConfig(name="local")
@@ -128,7 +129,7 @@ def loaded(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathF
     return Loaded(folder, runs, json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 def test_a_loaded_program_answers_as_lowerdeck_run_does(
     target: str, loaded: Loaded, lowered: Callable[[str], Lowered], tmp_path: Path
 ) -> None:

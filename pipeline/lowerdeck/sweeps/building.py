@@ -22,6 +22,7 @@ from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.fingerprints.closures import stage_code
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.fingerprints.keys import output_digests, stage_key, value_at
+from lowerdeck.fingerprints.versions import environment_packages
 from lowerdeck.sweeps import snapshot, warm
 from lowerdeck.sweeps.declaration import Stage
 from lowerdeck.sweeps.edge_programs import STAGE as PARTITION
@@ -212,8 +213,16 @@ class PointBuild:
             inputs={path: self._digests[path] for path in stage.inputs},
             outputs=stage.outputs,
             versions=self._shared.sweep.versions,
-            about=[self._tags(), self._shared.tracking_identity(self._config)] if stage.name == TRACK else None,
+            about=self._about(stage),
         )
+
+    def _about(self, stage: Stage) -> list[Any] | None:
+        """What the result of `stage` depends on beside files, parameters and this environment."""
+        if stage.name == TRACK:
+            return [self._tags(), self._shared.tracking_identity(self._config)]
+        if "flavor" in stage.params.get(paths.CONFIG.as_posix(), ()):
+            return environment_packages(self._config["flavor"]["options"]) or None
+        return None
 
     def _run_stage(self, stage: Stage, key: str) -> dict[str, str]:
         """Run `stage` unless another process has done so meanwhile; returns SHA-256 by path of its files."""
