@@ -204,7 +204,7 @@ class TestPage:
         write_json(paths.MLFLOW_RUN, {"build_key": recorded["build_key"], "address": local})
         page = report.render(read_build())
         assert f'href="{local}"' in page
-        assert "while `lowerdeck ui` runs" in page
+        assert "while <code>lowerdeck ui</code> runs" in page
         write_json(paths.MLFLOW_RUN, {"build_key": "0" * 64, "address": local})
         assert local not in report.render(read_build())
 

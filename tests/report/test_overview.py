@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from lowerdeck.artifacts.conversion import LayerEstimate, read_layer_estimates
 from lowerdeck.artifacts.files import write_json, write_text
 from lowerdeck.contracts.memories import Memory
+from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.firmware.memory_budget import Part, memory_budget
 from lowerdeck.provenance import lineage
 from lowerdeck.report.build import Build, read_build
@@ -36,14 +38,32 @@ def test_gates_decide_with_their_margins() -> None:
     assert found.verdict.reasons == ["gates.max_program_bytes: program_bytes is 2048, more than the bound 1024"]
     margins = {gate.name: (gate.passed, gate.margin) for gate in found.verdict.gates}
     assert margins == {"max_program_bytes": (False, -1.0), "min_quantized_accuracy": (True, 0.5)}
-    assert found.verdict.command == "lowerdeck explain --try"
+    assert found.verdict.command == "lowerdeck explain"
 
 
 def test_a_build_that_passes_ships_and_says_that_no_gate_was_chosen() -> None:
     found = made(flavor={"name": "sdk"})
     assert found.verdict.ships
     assert "no gate was chosen" in found.verdict.notes[0]
-    assert overview(read_build()).verdict.command == "lowerdeck explain --try"  # a node stays on the CPU
+    # A node stays on the CPU, and the tool cannot change it.
+    assert overview(read_build()).verdict.command == "lowerdeck explain"
+
+
+def test_a_change_that_can_be_tried_is_the_next_thing_to_do() -> None:
+    config = write_build(flavor={"name": "sdk"})
+    assert config is not None
+    built = read_build()
+    hardswish = PlannedNode(
+        name="hardswish",
+        operator="aten.hardswish.default",
+        compute=True,
+        partition=None,
+        module="body",
+        reason=Reason(code=ReasonCode.NO_CONVERTER, message="no converter"),
+    )
+    plan = dataclasses.replace(built.plan, nodes=(*built.plan.nodes, hardswish))
+    tracked = dataclasses.replace(built, plan=plan, lineage={"build_key": "a" * 64})
+    assert overview(tracked).verdict.command == "lowerdeck explain --try"
 
 
 def test_a_flavor_of_the_host_and_a_defect_never_ship() -> None:

@@ -159,7 +159,9 @@ def test_a_version_refers_to_its_run(loaded: Loaded) -> None:
         version = client.get_model_version_by_alias(f"small {target}", "candidate")
         assert version.run_id == run_id
         assert version.source is not None
-        (output,) = client.get_run(run_id).outputs.model_outputs
+        outputs = client.get_run(run_id).outputs
+        assert outputs is not None
+        (output,) = outputs.model_outputs
         assert version.model_id == output.model_id
         assert version.source == client.get_logged_model(output.model_id).artifact_location
         assert version.tags["lowerdeck.build_key"] == KEY
@@ -214,7 +216,8 @@ def test_the_input_example_is_the_test_vector(tmp_path: Path, monkeypatch: pytes
     np.save(paths.FIRMWARE / "input_0.npy", sample)
     registry.save(tmp_path / "with", "0" * 32, "m-0", manifest)
     saved = Model.load(str(tmp_path / "with"))
-    np.testing.assert_array_equal(saved.load_input_example(str(tmp_path / "with")), sample)
+    example: Any = saved.load_input_example(str(tmp_path / "with"))
+    np.testing.assert_array_equal(example, sample)
     assert saved.signature is not None
     assert saved.signature.inputs.inputs[0].shape == (-1, 3, 8, 8)
 

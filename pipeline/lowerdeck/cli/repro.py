@@ -1,4 +1,4 @@
-"""`lowerdeck repro`: `dvc repro`, after repairing what a killed DVC left behind."""
+"""`lowerdeck repro`: `dvc repro`, after repairing what a killed DVC left behind, and without what it repeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lowerdeck.execution import dvc_command, dvc_state
+from lowerdeck.execution import dvc_state
 from lowerdeck.workspace import contents
 
 
@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "repro",
-        help="`dvc repro`, after restoring what a killed DVC left damaged",
+        help="`dvc repro`, after restoring what a killed DVC left damaged, without what DVC repeats at every build",
         # All arguments are DVC's, so that none of them is an option here.
         prefix_chars="\0",
         add_help=False,
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 
 def _repro(options: argparse.Namespace) -> NoReturn:
-    """Repair the project in the current folder, and become `dvc repro`, which gives less advice."""
+    """Repair the project in the current folder, and become `dvc repro`."""
     if contents.RECORD.is_file() and contents.link_code(Path()):
         print("repro: pipeline/lowerdeck is the installed package now")
     for line in dvc_state.repair():
@@ -36,5 +36,5 @@ def _repro(options: argparse.Namespace) -> NoReturn:
     sys.stderr.flush()
     # Stages run `python`, which must be this interpreter even if the environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    command = [sys.executable, "-m", dvc_command.MODULE, "repro", *options.arguments]
+    command = [sys.executable, "-m", dvc_state.QUIET_DVC, "repro", *options.arguments]
     os.execve(sys.executable, command, os.environ | {"PATH": path})  # noqa: S606

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.execution import dvc_command
 
 TEMPORARY = Path(".dvc") / "tmp"
 RWLOCK = TEMPORARY / "rwlock"
 KEPT = TEMPORARY / "lowerdeck"
 """Folder for the last whole copy of every dvc.lock, under the same relative path."""
+QUIET_DVC = "lowerdeck.execution.quiet_dvc"
+"""The module by which `lowerdeck repro` runs DVC."""
 LOCK = "dvc.lock"
 _CONFLICT = b"<<<<<<< "
 _END_S = 5.0
@@ -200,8 +201,8 @@ def _environment_of(process: Any) -> dict[str, str]:
 
 def _is_dvc(words: list[str]) -> bool:
     names = [Path(word).name for word in words[:2]]
-    modules = {word for before, word in itertools.pairwise(words) if before == "-m"}
-    return "dvc" in names or not modules.isdisjoint(("dvc", dvc_command.MODULE))
+    modules = [module for option, module in itertools.pairwise(words) if option == "-m"]
+    return "dvc" in names or not {"dvc", QUIET_DVC}.isdisjoint(modules)
 
 
 def _works_in(process: Any, root: Path) -> bool:

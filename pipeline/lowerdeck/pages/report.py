@@ -82,12 +82,12 @@ def _links(has_comparison: bool) -> list[tuple[str, str]]:
     return [*links, ("comparison of builds", "compare.html")] if has_comparison else links
 
 
-def _run(build: Build) -> Mapping[str, str] | None:
-    """Address, build key and note of the MLflow run; None without one."""
+def _run(build: Build) -> Mapping[str, Any] | None:
+    """Address and build key of the MLflow run, and whether only this machine can serve it; None without one."""
     if build.lineage is None or build.run_address is None:
         return None
-    note = "while `lowerdeck ui` runs" if build.run_address.startswith(LOCAL_PAGES) else ""
-    return {"address": build.run_address, "build_key": build.lineage["build_key"][:12], "note": note}
+    is_local = build.run_address.startswith(LOCAL_PAGES)
+    return {"address": build.run_address, "build_key": build.lineage["build_key"][:12], "is_local": is_local}
 
 
 def _profile(build: Build) -> list[dict[str, Any]]:

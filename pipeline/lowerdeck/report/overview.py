@@ -12,6 +12,8 @@ from lowerdeck.evaluation import gates
 from lowerdeck.evaluation.defects import defects
 from lowerdeck.evaluation.intervals import HIGH, LOW
 from lowerdeck.evaluation.task_metrics import DESCRIPTIONS
+from lowerdeck.explain.causes import causes
+from lowerdeck.explain.graph import PlanGraph
 from lowerdeck.firmware.memory_budget import MemoryBudget
 from lowerdeck.report import summary
 from lowerdeck.report.build import Build
@@ -133,7 +135,10 @@ def _next_command(build: Build, failed: Mapping[str, str]) -> str:
     if build.lineage is None:
         return "dvc repro"
     on_cpu = any(node.compute and node.is_portable for node in build.plan.nodes)
-    return "lowerdeck explain --try" if failed or on_cpu else "lowerdeck compare"
+    if not (failed or on_cpu):
+        return "lowerdeck compare"
+    can_try = any(cause.change.can_be_tried for cause in causes(PlanGraph(build.plan)))
+    return "lowerdeck explain --try" if can_try else "lowerdeck explain"
 
 
 def _gate(name: str, bound: float, metrics: Mapping[str, Any]) -> Gate:

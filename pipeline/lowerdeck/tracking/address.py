@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
+WORKFLOW = "?workflowType=machine_learning"
+"""Opens MLflow's pages for training; it would open those for language models."""
 LOCAL_PAGES = "http://127.0.0.1:5000"
 """Where `lowerdeck ui` serves MLflow's pages by default."""
 _SQLITE = "sqlite:///"
@@ -55,7 +57,7 @@ def is_server(uri: str) -> bool:
 def run_address(uri: str, experiment_id: str, run_id: str) -> str:
     """Address of a run's page, on the server or, for a database, while `lowerdeck ui` serves it."""
     base = redact_credentials(uri).rstrip("/") if is_server(uri) else LOCAL_PAGES
-    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}{WORKFLOW}"
 
 
 def redact_credentials(uri: str) -> str:

@@ -22,7 +22,7 @@ from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
 from lowerdeck.tracking import view
-from lowerdeck.tracking.address import run_address
+from lowerdeck.tracking.address import WORKFLOW, run_address
 from lowerdeck.tracking.content import DETAILS, Content, content
 from lowerdeck.tracking.programs import find_or_create_model, log_program
 from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_run, opened
@@ -122,7 +122,8 @@ def _log_content(client: MlflowClient, run: Run, wanted: Content, model: _Model)
         for context, fields in wanted.datasets.items()
     ]
     client.log_inputs(run_id, datasets=datasets)
-    tags = {**wanted.tags, _NOTE: f"{wanted.tags[_NOTE]}\n\n{_links(run)}"}
+    table = "| | |"  # the links stand above it, where the page shows them unfolded
+    tags = {**wanted.tags, _NOTE: wanted.tags[_NOTE].replace(table, f"{_links(run)}\n\n{table}", 1)}
     for batch in _batches([RunTag(key, value) for key, value in tags.items()]):
         client.log_batch(run_id, tags=batch)
     for key in (*before.get("tags", []), _WRITTEN):
@@ -133,7 +134,7 @@ def _log_content(client: MlflowClient, run: Run, wanted: Content, model: _Model)
 def _links(run: Run) -> str:
     """Links to the pages among the files of `run`, which work wherever MLflow is served."""
     base = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/artifacts"
-    return " ".join(f"[{page.name}]({base}/{page.name})" for page in (paths.REPORT, paths.EXPLANATION))
+    return " ".join(f"[{page.name}]({base}/{page.name}{WORKFLOW})" for page in (paths.REPORT, paths.EXPLANATION))
 
 
 def _written_before(client: MlflowClient, run: Run) -> Mapping[str, list[str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.tracking import view
-from lowerdeck.tracking.address import database_file, is_server, redact_credentials, tracking_uri
+from lowerdeck.tracking.address import WORKFLOW, database_file, is_server, redact_credentials, tracking_uri
 from lowerdeck.tracking.store import find_experiment, opened
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 # Without a job runner (and with one worker) the pages are ready in seconds and use a sixth of the memory.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-_VIEW = "?workflowType=machine_learning"
-"""Opens the table of runs; MLflow would open the pages for language models."""
 RECORDING_ADVICE = "`dvc repro` builds and records; `dvc repro --force --single-item track` records an existing build"
 
 
@@ -40,7 +38,7 @@ class Location:
         """Address of the experiment's page; `host` and `port` apply if there is no server."""
         base = self.uri.rstrip("/") if self.has_server else f"http://{host}:{port}"
         columns = f"&{view.QUERY}" if self.has_view else ""
-        return f"{base}/#/experiments/{self.experiment_id}/runs{_VIEW}{columns}"
+        return f"{base}/#/experiments/{self.experiment_id}/runs{WORKFLOW}{columns}"
 
     @property
     def run_pages(self) -> str | None:

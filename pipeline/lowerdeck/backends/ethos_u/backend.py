@@ -85,13 +85,14 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
                 "device.pass_pipeline.softmax",
                 f"an Ethos-{family} has STABLE only: ExecuTorch would ignore the choice",
             )
-        config = vela_config.read(options.vela_config)
-        for name, problem in vela_config.problems(config, options.system_config, options.memory_mode, family):
-            yield f"options.{name}", problem
         for option, problem in options.exclusion_problems():
             yield f"options.{option}", problem
-        for index, problem in vela_flags.problems(options.extra_flags, family):
-            yield f"options.extra_flags.{index}", problem
+        if self.missing_extra() is None:  # else every build is refused, with the command that installs Vela
+            config = vela_config.read(options.vela_config)
+            for name, problem in vela_config.problems(config, options.system_config, options.memory_mode, family):
+                yield f"options.{name}", problem
+            for index, problem in vela_flags.problems(options.extra_flags, family):
+                yield f"options.extra_flags.{index}", problem
         for part, tag in dataclasses.asdict(options.external_block_placements).items():
             if tag is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", tag):
                 message = "names a file: it may contain letters, digits, _ and -"

@@ -1,0 +1,54 @@
+"""`python -m lowerdeck.execution.quiet_dvc ARGUMENTS`: DVC without what it repeats at every build.
+
+That is: frozen stages, whose outputs are committed, one by one; folders that are empty because nothing was to be drawn;
+and pushing.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from lowerdeck.compat import dvc
+
+_PUSHING = "Use `dvc push`"
+_FROZEN, _EMPTY = "%s is frozen.", "'%s' is empty."
+_UNCHANGED = ("'%s' didn't change, skipping", "Stage '%s' didn't change, skipping")
+
+
+class _News(logging.Filter):
+    """Lets through what somebody needs to know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._frozen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        template = str(record.msg)
+        about: Any = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        if template.startswith(_FROZEN):
+            self._frozen.add(str(getattr(about, "addressing", about)))
+            return False
+        return template != _EMPTY and not (template in _UNCHANGED and str(about) in self._frozen)
+
+
+def main(arguments: list[str]) -> int:
+    """Run DVC; returns its exit status."""
+    from dvc.cli import main as run_dvc
+
+    news = _News()
+    for handler in logging.getLogger("dvc").handlers:
+        handler.addFilter(news)
+    write = dvc.CONSOLE_WRITE.original()
+
+    def write_news(console: Any, *objects: Any, **options: Any) -> None:
+        if not (objects and str(objects[0]).startswith(_PUSHING)):
+            write(console, *objects, **options)
+
+    with dvc.CONSOLE_WRITE.active(write_news):
+        return int(run_dvc(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

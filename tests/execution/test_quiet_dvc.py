@@ -1,0 +1,73 @@
+"""What `lowerdeck repro` leaves out of DVC's output, on a small real project."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowerdeck.execution.dvc_state import QUIET_DVC
+from tests.project import REPOSITORY, Project
+
+PIPELINE = """stages:
+  kept:
+    cmd: cp source kept
+    deps: [source]
+    outs: [kept]
+    frozen: true
+  plain:
+    cmd: cp kept plain && mkdir -p none && echo from the stage
+    deps: [kept]
+    outs: [plain, none]
+  same:
+    cmd: cp source same
+    deps: [source]
+    outs: [same]
+"""
+REPRO = ("-m", "lowerdeck.cli", "repro")
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the first build, one after an edit, and a last one print."""
+    root = tmp_path_factory.mktemp("quiet") / "project"
+    root.mkdir()
+    (root / "dvc.yaml").write_text(PIPELINE)
+    for name in ("source", "kept"):
+        (root / name).write_text("content")
+    project = Project(root, {"PYTHONPATH": os.pathsep.join((str(REPOSITORY / "pipeline"), str(root)))})
+    for command in (("git", "init", "--quiet"), (sys.executable, "-m", "dvc", "init", "--quiet")):
+        assert project.run(*command).returncode == 0
+    assert project.dvc("commit", "--force", "kept").returncode == 0
+    found = []
+    for _ in range(2):
+        done = project.run(sys.executable, *REPRO)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout + done.stderr)
+        Path(root, "plain").unlink()
+    loud = project.dvc("repro")
+    return [*found, loud.stdout + loud.stderr]
+
+
+def test_frozen_stages_empty_folders_and_pushing_are_left_out(outputs: list[str]) -> None:
+    first, again, loud = outputs
+    assert "is frozen" in loud  # what is left out is what DVC still says
+    assert "didn't change, skipping" in loud
+    for output in (first, again):
+        assert not [word for word in ("frozen", "is empty", "dvc push", "Stage 'kept'") if word in output]
+
+
+def test_the_rest_is_there(outputs: list[str]) -> None:
+    first, again, _ = outputs
+    assert "Running stage 'plain'" in first
+    assert "from the stage" in first
+    assert "Stage 'same' didn't change, skipping" in again
+
+
+def test_errors_and_their_status_are_those_of_dvc(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"PYTHONPATH": str(REPOSITORY / "pipeline")})
+    ours, theirs = (project.run(sys.executable, "-m", module, "repro") for module in (QUIET_DVC, "dvc"))
+    assert ours.returncode == theirs.returncode != 0
+    assert ours.stderr == theirs.stderr != ""
