@@ -47,7 +47,7 @@ def test_outputs_are_those_of_the_first_trace_in_any_mode() -> None:
 
 def test_inputs_of_another_layout_are_traced() -> None:
     delegate, call, mode = Delegate(), DescribedOnce(trace), FakeTensorMode()
-    sizes = [tuple(call(delegate, image(mode, size))[0].shape) for size in (8, 4, 8)]
+    sizes: list[tuple[int, ...]] = [tuple(call(delegate, image(mode, size))[0].shape) for size in (8, 4, 8)]
     assert sizes == [(1, 3, 8, 8), (1, 3, 4, 4), (1, 3, 8, 8)]
     assert delegate.traced == 2
 
