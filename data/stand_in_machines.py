@@ -1,6 +1,6 @@
 """Makes stand-in data for ToyADMOS: simulated sounds of a toy car's drive, sound and broken, in the data set's layout.
 
-    python -m data.stand_in_machines        (what the frozen stage `machines` of data/dvc.yaml runs)
+    python -m data.stand_in_machines        (what the frozen stage `machines` of data/mlperf_tiny/dvc.yaml runs)
 
 It is stand-in data, not the benchmark's. A drive is a motor with the harmonics of its shaft, a gear with sidebands and
 the noise of wheels, at a speed that drifts. Faults are those of real drives: a bearing with a damaged race (impulses

@@ -1,6 +1,6 @@
 """Makes stand-in data for Speech Commands v2: words spoken by espeak-ng in noise, in the data set's own layout.
 
-    python -m data.stand_in_speech        (what the frozen stage `speech` of data/dvc.yaml runs)
+    python -m data.stand_in_speech        (what the frozen stage `speech` of data/mlperf_tiny/dvc.yaml runs)
 
 It is stand-in data, not the benchmark's: a synthesiser's voices, speeds and pitches are far fewer than people's. Voices
 of training are not those of calibration and evaluation. Needs espeak-ng (`apt install espeak-ng`).

@@ -1,6 +1,6 @@
 """Makes stand-in data for the streaming wake word: `marvin` among other words and noise, in the layout of MLPerf Tiny.
 
-    python -m data.stand_in_streams        (what the frozen stage `streams` of data/dvc.yaml runs)
+    python -m data.stand_in_streams        (what the frozen stage `streams` of data/mlperf_tiny/dvc.yaml runs)
 
 It is stand-in data, not the benchmark's: minutes instead of twenty, spoken by espeak-ng. Voices of training are not
 those of calibration and evaluation. Needs espeak-ng (`apt install espeak-ng`).

@@ -1,6 +1,6 @@
 """Makes stand-in data for Visual Wake Words: scenes of 96x96 pixels with a face or without, as MLPerf Tiny stores them.
 
-    python -m data.stand_in_wake_images        (what the frozen stage `wake_images` of data/dvc.yaml runs)
+    python -m data.stand_in_wake_images        (what the frozen stage `wake_images` of data/mlperf_tiny/dvc.yaml runs)
 
 It is stand-in data, not the benchmark's. Faces and other things are the 200 real grey patches of 25x25 pixels that
 scikit-image carries (lfw_subset, from Labeled Faces in the Wild), put into scenes made of further such patches and of

@@ -1,7 +1,7 @@
 """Trains the bundled networks on stand-in data, on the CPU: `python -m data.train_stand_in NAME`.
 
-The frozen stages `train_NAME` of data/dvc.yaml run it; data/README.md says how to retrain. Training data is made by the
-same program as the stand-ins, with another seed, and not kept.
+Frozen stages `train_NAME` of data/dvc.yaml and data/mlperf_tiny/dvc.yaml run it; data/README.md says how to retrain.
+Training data is made by the same program as the stand-ins, with another seed, and not kept.
 """
 
 from __future__ import annotations

@@ -27,4 +27,4 @@ def test_a_workspaces_option_replaces_the_packages(tmp_path: Path) -> None:
 
 def test_without_a_conf_folder_the_packages_options_are_all(tmp_path: Path) -> None:
     assert option_names("gates", tmp_path / "conf") == ["none", "release"]
-    assert conf_values({}, tmp_path / "conf")["model"]["name"] == "resnet8"
+    assert conf_values({}, tmp_path / "conf")["model"]["name"] == "resnet8_pictures"

@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_classes_are_the_folders_in_order(root: Path) -> None:
     dataset = audio_folder.load(options(root), SHAPES, seed=0)
-    assert dataset.num_classes == 2
+    assert (dataset.num_classes, dataset.class_names) == (2, ("no", "yes"))
     labels = {Path(origin(dataset.evaluation, index)).parent.name: dataset.evaluation[index].label for index in (0, 1)}
     assert labels == {"no": 0, "yes": 1}
 

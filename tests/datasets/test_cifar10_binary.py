@@ -22,6 +22,9 @@ def test_pixels_and_labels_are_those_of_the_records(tmp_path: Path) -> None:
     for sample in iter(dataset.evaluation):
         assert sample.label is not None
         assert np.allclose(sample.inputs[0][0].numpy(), pictures[sample.label] / 255, atol=1e-6)
+    assert list(dataset.class_names) == (tmp_path / "cifar-10-batches-bin" / "batches.meta.txt").read_text().split()
+    assert dataset.preprocessing is not None
+    assert (dataset.preprocessing["channels"], dataset.preprocessing["height"]) == ("RGB", 32)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_lists_decide_the_splits_and_twelve_classes(tmp_path: Path) -> None:
 def test_words_can_be_chosen(tmp_path: Path) -> None:
     options = speech_commands.Options(**published.make_speech_commands(tmp_path), words=["marvin", "go"])
     dataset = speech_commands.load(options, SHAPES, seed=0)
-    assert dataset.num_classes == 4
+    assert (dataset.num_classes, dataset.class_names) == (4, ("marvin", "go", "silence", "unknown"))
     split = dataset.evaluation
     labels = {Path(origin(split, index)).parent.name: split[index].label for index in range(8)}
     assert (labels["marvin"], labels["go"], labels["_background_noise_"]) == (0, 1, 2)

@@ -30,6 +30,7 @@ def test_folders_are_split_as_keras_splits_them(tmp_path: Path) -> None:
     split = dataset.evaluation
     labels = {Path(origin(split, index)).parent.name: split[index].label for index in range(18)}
     assert labels == {"person": 1, "non_person": 0}
+    assert dataset.class_names == ("non_person", "person")
 
 
 def test_annotations_say_where_a_person_is_large_enough(tmp_path: Path) -> None:

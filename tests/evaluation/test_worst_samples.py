@@ -6,12 +6,13 @@ import io
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageColor
 
 from lowerdeck import tasks
 from lowerdeck.contracts.detection import Boxes
 from lowerdeck.contracts.evaluation import OutputSpec, SampleOutputs
 from lowerdeck.evaluation.records import ChosenTask
+from lowerdeck.evaluation.timelines import ACCEPTED, FALSE, REJECTED
 from lowerdeck.evaluation.worst_samples import COLORS, NUM_DRAWN, WorstSamples
 
 SIDE = 64
@@ -27,7 +28,7 @@ def keeper(task: str, count: int, **options: Any) -> WorstSamples:
     module = tasks.source(task)
     specs = (OutputSpec(name="output"),)
     chosen = ChosenTask(task=module, options=module.Options(**options))
-    assert chosen.needs_inputs == (task != "classification")
+    assert chosen.needs_inputs == (task not in ("classification", "streaming_detection"))
     return WorstSamples(chosen, specs, range(100, 100 + count), Split(), ("ground", "car"))  # type: ignore[arg-type]
 
 
@@ -78,3 +79,28 @@ def test_nothing_is_kept_of_tasks_and_samples_that_cannot_be_drawn() -> None:
     worst.add(SampleOutputs(target=None, values={"delegated": (scores,)}, inputs=(BLACK,)))
     worst.add(SampleOutputs(target=np.zeros((4, 4), int), values={"delegated": (scores,)}, inputs=(np.zeros((1, 9)),)))
     assert worst.pictures() == []
+
+
+def stream(num_events: int, *fires: int) -> SampleOutputs:
+    scores = np.tile(np.array([[0.1, 0.9]]), (200, 1))
+    scores[list(fires)] = [0.99, 0.01]
+    events = np.array([(4.0 * (number + 1), 4.0 * (number + 1) + 0.5) for number in range(num_events)]).reshape(-1, 2)
+    target = {"events_s": events, "first_call_s": 0.0, "call_s": 0.1}
+    return SampleOutputs(target=target, values={"delegated": (scores[None],)}, inputs=())
+
+
+def colors(picture: Any) -> set[tuple[int, ...]]:
+    return {tuple(color) for color in picture.reshape(-1, 3).tolist()}
+
+
+def test_a_stream_is_drawn_with_its_events_and_errors_and_the_worst_comes_first() -> None:
+    worst = keeper("streaming_detection", 3, scores="probabilities")
+    for sample in (stream(1, 42), stream(2, 42, 120), stream(2, 42, 82)):  # right; one missed, one false; right
+        worst.add(sample)
+    first, *right = (opened(content) for content in worst.pictures())
+    accepted, missed, false = (ImageColor.getrgb(color) for color in (ACCEPTED, REJECTED, FALSE))
+    assert {accepted, missed, false} <= colors(first)
+    assert len(right) == 2
+    for picture in right:
+        assert accepted in colors(picture)
+        assert not {missed, false} & colors(picture)

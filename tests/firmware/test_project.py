@@ -36,6 +36,7 @@ from tests.conftest import Lowered
 from tests.devices.test_serial_board import behind_a_terminal
 from tests.firmware.test_bundle import bundled
 from tests.graph.test_io_boundary import Flagged, build
+from tests.marks import quick_first
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 MEAN, STD = [0.485, 0.456, 0.4], [0.229, 0.224, 0.3]
@@ -198,7 +199,7 @@ def test_c_sources_are_c11_without_a_warning(
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize("target", quick_first(["neutron_imxrt700", "xnnpack_cpu"]))
 @pytest.mark.parametrize("integers", [False, True])
 def test_preprocessing_in_c_gives_the_bits_of_the_pipeline(
     unpacked: Callable[..., Path], tmp_path: Path, target: str, integers: bool
@@ -240,7 +241,7 @@ def test_postprocessing_in_c(unpacked: Callable[..., Path], tmp_path: Path) -> N
     np.testing.assert_allclose(list(probabilities), wanted / wanted.sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700"])
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "neutron_imxrt700"]))
 def test_the_unzipped_bundle_runs_without_its_build(unpacked: Callable[..., Path], tmp_path: Path, target: str) -> None:
     folder = unpacked(target)
     run_program(folder / "program.pte", [folder / "input_0.bin"], tmp_path)

@@ -52,9 +52,22 @@ def test_git_and_dvc_know_it_and_git_ignores_what_is_built(workspace: Path) -> N
 
 
 def test_it_composes_with_the_packages_options(workspace: Path) -> None:
-    assert not (workspace / "conf" / "model" / "resnet8.yaml").exists()
+    assert not (workspace / "conf" / "model" / "resnet8_pictures.yaml").exists()
     with chdir(workspace):
-        assert selected_values(read_params(Path("params.yaml")), Path("conf"))["model"]["name"] == "resnet8"
+        values = selected_values(read_params(Path("params.yaml")), Path("conf"))
+    assert values["model"]["name"] == "resnet8_pictures"
+
+
+def test_it_has_the_data_and_weights_of_the_default_build_and_little_else(workspace: Path) -> None:
+    with chdir(workspace):
+        values = selected_values(read_params(Path("params.yaml")), Path("conf"))
+    root = Path(values["dataset"]["options"]["root"])
+    assert (workspace / values["model"]["weights"]).is_file()
+    assert (workspace / root).is_dir()
+    assert [path.name for path in (workspace / "data" / "stand_ins").iterdir()] == [root.name]
+    sizes = [len(content) for content in contents.generated_files().values()]
+    assert len(sizes) < 60
+    assert sum(sizes) < 3_000_000
 
 
 def test_every_example_composes(tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ def add(commands: Any) -> None:
     )
     init.add_argument("folder", type=Path, nargs="?", default=Path(), metavar="DIR", help="default: the current one")
     example = init.add_argument(
-        "--from", dest="example", default="digits", metavar="EXAMPLE", help="what to build first (default: %(default)s)"
+        "--from",
+        dest="example",
+        default="pictures",
+        metavar="EXAMPLE",
+        help="what to build first (default: %(default)s)",
     )
     complete_with(example, "init --list | cut -d' ' -f1")
     init.add_argument("--list", action="store_true", help="list the examples instead")

@@ -47,3 +47,21 @@ class Overlay:
     mask: Array | None = None
     """Integers [h x w]; 0 and negative values are not drawn."""
     boxes: Boxes | Detections | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """What a program says in the course of a stream, and what happens there."""
+
+    times_s: npt.NDArray[np.float64]
+    """float64 [calls], ascending."""
+    scores: npt.NDArray[np.float64]
+    """float64 [calls], 0 ... 1."""
+    threshold: float
+    """A call fires above this score."""
+    events_s: npt.NDArray[np.float64]
+    """float64 [events x 2]: start and end."""
+    accepted: npt.NDArray[np.bool_]
+    """bool [events]."""
+    false_accepts_s: npt.NDArray[np.float64]
+    """float64 [false accepts]."""

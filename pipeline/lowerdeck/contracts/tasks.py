@@ -94,5 +94,6 @@ class Task(Protocol):
     # - `pictures(options, records)`: curves and histograms of one program, a sequence of contracts.pictures.Curve and
     #   Histogram, at most one of a kind;
     # - `overlay(options, outputs, target, inputs)`: what is drawn on the first input, an image, as a pair of
-    #   contracts.pictures.Overlay, the target's and the program's; with it `loss(options, record)`, how bad the record
-    #   of one sample is, by which the samples to draw are chosen.
+    #   contracts.pictures.Overlay, the target's and the program's; or for a stream `timeline(options, outputs,
+    #   target)`, a contracts.pictures.Timeline; with either `loss(options, record)`, how bad the record of one sample
+    #   is, by which the samples to draw are chosen.

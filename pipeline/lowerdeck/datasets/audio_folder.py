@@ -32,9 +32,7 @@ def target_kind(options: Options) -> str:
     return "class"
 
 
-def check(options: Options, input_shapes: Sequence[Sequence[int]]) -> None:
-    """Raise ConfigurationError unless the model takes the features of a clip."""
-    audio.check_input(options, input_shapes, options.num_frames(options.clip_samples))
+check = audio_splits.check_clips
 
 
 def fingerprint(options: Options) -> str:
@@ -64,20 +62,9 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         ConfigurationError: options that do not fit the model.
         LowerdeckError: a folder is missing, empty or laid out differently.
     """
-    shape = audio.check_input(options, input_shapes, options.num_frames(options.clip_samples))
     listings = _listings(options)
-    calibration, evaluation = (
-        audio_splits.ClipSplit(
-            files=listing.files,
-            labels=listing.labels,
-            options=options,
-            shape=shape,
-            order=splits.seeded_order(len(listing.files), seed),
-        )
-        for listing in listings.values()
-    )
-    num_classes = len(listings["evaluation"].classes)
-    return splits.LoadedDataset(num_classes=num_classes, calibration=calibration, evaluation=evaluation)
+    clips = {name: audio_splits.Clips(files=one.files, labels=one.labels) for name, one in listings.items()}
+    return audio_splits.clip_dataset(options, input_shapes, seed, clips, listings["evaluation"].classes)
 
 
 def _listings(options: Options) -> Mapping[str, image_folder.Listing]:

@@ -15,7 +15,16 @@ import numpy as np
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import front_end, splits
-from lowerdeck.datasets.audio import AudioOptions, ClipOptions, Floats, arranged, clip_of, vector, waveform
+from lowerdeck.datasets.audio import (
+    AudioOptions,
+    ClipOptions,
+    Floats,
+    arranged,
+    check_input,
+    clip_of,
+    vector,
+    waveform,
+)
 from lowerdeck.fingerprints import data
 
 _FILES_KEPT = 64
@@ -56,6 +65,53 @@ class ClipSplit:
     def origin(self, index: int) -> str:
         """The file, for messages."""
         return str(self.files[splits.row_of(self.order, index)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clips:
+    """The clips of one split: where each is, and its class."""
+
+    files: Sequence[Path]
+    labels: Sequence[int | None]
+    starts: Sequence[int] | None = None
+    """See ClipSplit."""
+
+
+def check_clips(options: ClipOptions, input_shapes: Sequence[Sequence[int]]) -> None:
+    """Raise ConfigurationError unless the model takes the features of a clip."""
+    check_input(options, input_shapes, options.num_frames(options.clip_samples))
+
+
+def clip_dataset(
+    options: ClipOptions,
+    input_shapes: Sequence[Sequence[int]],
+    seed: int,
+    clips: Mapping[str, Clips],
+    class_names: Sequence[str],
+) -> splits.LoadedDataset:
+    """The features of the clips of `calibration` and `evaluation`, in an order that the seed fixes.
+
+    Raises:
+        ConfigurationError: the model does not take the features of a clip.
+    """
+    shape = check_input(options, input_shapes, options.num_frames(options.clip_samples))
+    loaded = {
+        name: ClipSplit(
+            files=split.files,
+            labels=split.labels,
+            starts=split.starts,
+            options=options,
+            shape=shape,
+            order=splits.seeded_order(len(split.files), seed),
+        )
+        for name, split in clips.items()
+    }
+    return splits.LoadedDataset(
+        num_classes=len(class_names),
+        calibration=loaded["calibration"],
+        evaluation=loaded["evaluation"],
+        class_names=tuple(class_names),
+    )
 
 
 class WindowSplit:

@@ -74,13 +74,13 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
     """
     check(options, input_shapes)
     folder = _folder(options)
-    num_classes = len(check_regular(folder / NAMES).read_text(encoding="utf-8").split())
+    class_names = tuple(check_regular(folder / NAMES).read_text(encoding="utf-8").split())
 
     def prepare(stored: splits.Arrays) -> splits.Arrays:
         return (preprocessing.normalised(stored[0], preprocessing.PIXEL_SCALE, options.mean, options.std),)
 
     def split(name: str) -> splits.ArraySplit:
-        records = np.concatenate([_records(folder / batch, num_classes) for batch in BATCHES[name]])
+        records = np.concatenate([_records(folder / batch, len(class_names)) for batch in BATCHES[name]])
         return splits.ArraySplit(
             stored=(records[:, 1:].reshape(-1, *_SHAPE),),
             labels=records[:, 0].astype(np.int64),
@@ -90,7 +90,11 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         )
 
     return splits.LoadedDataset(
-        num_classes=num_classes, calibration=split("calibration"), evaluation=split("evaluation")
+        num_classes=len(class_names),
+        calibration=split("calibration"),
+        evaluation=split("evaluation"),
+        class_names=class_names,
+        preprocessing=preprocessing.description(options, _SHAPE),
     )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -46,23 +45,12 @@ class Options(audio.ClipOptions):
             raise ValueError(f"words is {self.words}; it must be a list of different words, e.g. [yes, no]")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Clips:
-    """One split: where each sample is, and its class."""
-
-    files: tuple[Path, ...]
-    labels: tuple[int, ...]
-    starts: tuple[int, ...]
-
-
 def target_kind(options: Options) -> str:
     """The word."""
     return "class"
 
 
-def check(options: Options, input_shapes: Sequence[Sequence[int]]) -> None:
-    """Raise ConfigurationError unless the model takes the features of a clip."""
-    audio.check_input(options, input_shapes, options.num_frames(options.clip_samples))
+check = audio_splits.check_clips
 
 
 def fingerprint(options: Options) -> str:
@@ -89,18 +77,12 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         ConfigurationError: options that do not fit the model.
         LowerdeckError: a file is missing.
     """
-    shape = audio.check_input(options, input_shapes, options.num_frames(options.clip_samples))
-    loaded: dict[str, Any] = {}
-    for split in LISTS:
-        clips = _clips(options, split)
-        order = splits.seeded_order(len(clips.files), seed)
-        loaded[split] = audio_splits.ClipSplit(
-            files=clips.files, labels=clips.labels, starts=clips.starts, options=options, shape=shape, order=order
-        )
-    return splits.LoadedDataset(num_classes=len(options.words) + 2, **loaded)
+    class_names = (*options.words, "silence", "unknown")
+    clips = {split: _clips(options, split) for split in LISTS}
+    return audio_splits.clip_dataset(options, input_shapes, seed, clips, class_names)
 
 
-def _clips(options: Options, split: str) -> _Clips:
+def _clips(options: Options, split: str) -> audio_splits.Clips:
     root = Path(options.root)
     listed = _listed(root, LISTS[split])
     words = {path: Path(path).parent.name for path in listed}
@@ -117,7 +99,7 @@ def _clips(options: Options, split: str) -> _Clips:
     labels += [len(options.words)] * len(silence) + [len(options.words) + 1] * len(unknown)
     files = [root / path for path in known] + [path for path, _ in silence] + [root / path for path in unknown]
     starts = [0] * len(known) + [start for _, start in silence] + [0] * len(unknown)
-    return _Clips(files=tuple(files), labels=tuple(labels), starts=tuple(starts))
+    return audio_splits.Clips(files=files, labels=labels, starts=starts)
 
 
 def _listed(root: Path, name: str) -> list[str]:

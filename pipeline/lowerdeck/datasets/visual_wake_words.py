@@ -88,7 +88,8 @@ def load(options: Options, input_shapes: Sequence[Sequence[int]], seed: int) -> 
         name: image_folder.ImageFileSplit([path for path, _ in listed], [label for _, label in listed], prepare, seed)
         for name, listed in _listed(options).items()
     }
-    return splits.LoadedDataset(num_classes=2, **loaded)
+    described = preprocessing.description(options, preprocessing.image_shape(input_shapes))
+    return splits.LoadedDataset(num_classes=2, class_names=CLASSES, preprocessing=described, **loaded)
 
 
 def _listed(options: Options) -> Listed:

@@ -1,4 +1,7 @@
-"""Draws masks and boxes on the images that the last program gets worst; only these images stay in memory."""
+"""Draws the samples that the last program gets worst: images with masks and boxes, streams with their events.
+
+Only these samples stay in memory.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from PIL import Image, ImageDraw
 
 from lowerdeck.contracts.detection import Boxes, Detections
 from lowerdeck.contracts.evaluation import OutputSpec, SampleOutputs
-from lowerdeck.contracts.pictures import Overlay
+from lowerdeck.contracts.pictures import Overlay, Timeline
 from lowerdeck.contracts.samples import Split
 from lowerdeck.evaluation.records import ChosenTask
+from lowerdeck.evaluation.timelines import drawn_timeline
 
 NUM_DRAWN = 4
 MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 192, 640
@@ -31,7 +35,7 @@ COLORS = (
 class _Kept:
     loss: float
     number: int
-    drawn: tuple[Any, Overlay, Overlay] = field(compare=False)
+    drawn: Timeline | tuple[Any, Overlay, Overlay] = field(compare=False)
 
 
 @dataclass
@@ -50,27 +54,43 @@ class WorstSamples:
     def add(self, sample: SampleOutputs) -> None:
         """Consider the next sample, which one program has executed; nothing is kept where the task draws nothing."""
         number, self._number = self._number, self._number + 1
-        task: Any = self.chosen.task  # overlay and loss are optional
+        task: Any = self.chosen.task  # overlay, timeline and loss are optional
         options = self.chosen.options
-        if not hasattr(task, "overlay") or sample.target is None or not _is_image(sample.inputs):
+        on_image = hasattr(task, "overlay") and _is_image(sample.inputs)
+        if sample.target is None or not (on_image or hasattr(task, "timeline")):
             return
         (values,) = sample.values.values()
         outputs = {spec.name: value for spec, value in zip(self.specs, values, strict=True)}
         loss = task.loss(options, task.record(options, outputs, sample.target, sample.inputs))
         if len(self._kept) < NUM_DRAWN or loss > self._kept[0].loss:
-            overlays = task.overlay(options, outputs, sample.target, sample.inputs)
+            drawn = (
+                (sample.inputs[0], *task.overlay(options, outputs, sample.target, sample.inputs))
+                if on_image
+                else task.timeline(options, outputs, sample.target)
+            )
             add = heapq.heappush if len(self._kept) < NUM_DRAWN else heapq.heapreplace
-            add(self._kept, _Kept(loss, -number, (sample.inputs[0], *overlays)))
+            add(self._kept, _Kept(loss, -number, drawn))
 
     def pictures(self) -> list[bytes]:
-        """PNG files, the worst sample first: on the left the target, on the right what the program says."""
+        """PNG files, the worst sample first.
+
+        Of an image on the left the target, on the right what the program says; of a stream both over time.
+        """
         return [self._picture(kept) for kept in sorted(self._kept, reverse=True)]
 
     def _picture(self, kept: _Kept) -> bytes:
         index = self.samples[-kept.number]
         origin = getattr(self.split, "origin", None)
-        caption = f"{'' if origin is None else origin(index).rpartition('/')[2]}  loss {kept.loss:.3f}"
-        image, *overlays = kept.drawn
+        name = "" if origin is None else origin(index).rpartition("/")[2]
+        if isinstance(kept.drawn, Timeline):
+            sheet = drawn_timeline(kept.drawn, name)
+        else:
+            sheet = self._sides(*kept.drawn, caption=f"{name}  loss {kept.loss:.3f}")
+        content = io.BytesIO()
+        sheet.save(content, "PNG")
+        return content.getvalue()
+
+    def _sides(self, image: Any, *overlays: Overlay, caption: str) -> Image.Image:
         sides = [self._drawn(image, overlay) for overlay in overlays]
         width, height = sides[0].size
         sheet = Image.new("RGB", (2 * width + 4, height + _CAPTION_PIXELS), "white")
@@ -79,9 +99,7 @@ class WorstSamples:
         text = ImageDraw.Draw(sheet)
         text.text((2, 1), f"target  {caption}".encode("ascii", "replace").decode(), fill="black")
         text.text((width + 6, 1), "program", fill="black")
-        content = io.BytesIO()
-        sheet.save(content, "PNG")
-        return content.getvalue()
+        return sheet
 
     def _drawn(self, image: Any, overlay: Overlay) -> Image.Image:
         pixels = _visible(image)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerdeck.contracts.errors import LowerdeckError
+from lowerdeck.contracts.pictures import Timeline
 from lowerdeck.contracts.tasks import TaskMetric
 from lowerdeck.tasks import outputs as output_choice
 
@@ -65,29 +66,53 @@ def metrics(options: Options) -> Sequence[TaskMetric]:
 
 def record(options: Options, outputs: Mapping[str, Any], target: Any, inputs: Sequence[Any] = ()) -> Mapping[str, Any]:
     """Numbers of events and of false accepts and rejects, the sum of latencies, and the time, scalars."""
+    found, call_s = timeline(options, outputs, target), float(target["call_s"])
+    fires = found.scores > options.threshold
+    latency = 0.0
+    for (start, end), accepted in zip(found.events_s, found.accepted, strict=True):
+        if accepted:
+            first = (fires & _within(found.times_s, start, end + options.accept_within_s)).argmax()
+            latency += (found.times_s[first] - end) / call_s
+    return {
+        "events": np.int64(len(found.events_s)),
+        "accepted": np.int64(found.accepted.sum()),
+        "false_accepts": np.int64(len(found.false_accepts_s)),
+        "latency_calls": np.float64(latency),
+        "hours": np.float64(call_s * len(found.scores) / 3600),
+    }
+
+
+def timeline(options: Options, outputs: Mapping[str, Any], target: Any) -> Timeline:
+    """The scores of a stream's calls, and which of its events they accept.
+
+    Raises:
+        LowerdeckError: the dataset has no times of events, or the model no such score.
+    """
     scores = _probabilities(options, outputs)
     if not isinstance(target, Mapping) or set(target) != set(_FIELDS):
         raise LowerdeckError(
             f"streaming_detection needs the times of events ({', '.join(_FIELDS)}) as target, and the dataset has "
             f"{type(target).__name__}; choose dataset: audio_streams, or another task"
         )
-    events, call_s = np.asarray(target["events_s"], dtype=np.float64).reshape(-1, 2), float(target["call_s"])
-    times = float(target["first_call_s"]) + call_s * np.arange(len(scores))
+    events = np.asarray(target["events_s"], dtype=np.float64).reshape(-1, 2)
+    times = float(target["first_call_s"]) + float(target["call_s"]) * np.arange(len(scores))
     fires = scores > options.threshold
-    accepted, latency, elsewhere = 0, 0.0, fires.copy()
-    for start, end in events:
-        inside = fires & (times >= start) & (times <= end + options.accept_within_s)
-        if inside.any():
-            accepted += 1
-            latency += (times[inside.argmax()] - end) / call_s
-        elsewhere &= (times < start) | (times > end + options.ignore_within_s)
-    return {
-        "events": np.int64(len(events)),
-        "accepted": np.int64(accepted),
-        "false_accepts": np.int64(_debounced(times[elsewhere], options.debounce_s)),
-        "latency_calls": np.float64(latency),
-        "hours": np.float64(call_s * len(scores) / 3600),
-    }
+    near = [_within(times, start, end + options.ignore_within_s) for start, end in events]
+    elsewhere = fires & ~np.any(near, axis=0) if near else fires
+    accepted = [bool((fires & _within(times, start, end + options.accept_within_s)).any()) for start, end in events]
+    return Timeline(
+        times_s=times,
+        scores=scores,
+        threshold=options.threshold,
+        events_s=events,
+        accepted=np.array(accepted, dtype=np.bool_),
+        false_accepts_s=_debounced(times[elsewhere], options.debounce_s),
+    )
+
+
+def loss(options: Options, record: Mapping[str, Any]) -> float:
+    """Errors in a stream: false accepts and rejects."""
+    return float(record["false_accepts"] + record["events"] - record["accepted"])
 
 
 def measure(options: Options, records: Mapping[str, Any], weights: Floats) -> Mapping[str, Floats]:
@@ -128,10 +153,15 @@ def _probabilities(options: Options, outputs: Mapping[str, Any]) -> Floats:
     return found
 
 
-def _debounced(times: Floats, debounce_s: float) -> int:
-    """How many of the ascending `times` remain if none counts that follows one that counts within `debounce_s`."""
-    count, last = 0, -np.inf
+def _within(times: Floats, start: float, end: float) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (times >= start) & (times <= end)
+    return found
+
+
+def _debounced(times: Floats, debounce_s: float) -> Floats:
+    """The ascending `times` that count, if none does that follows one that counts within `debounce_s`."""
+    found: list[float] = []
     for time in times:
-        if time > last + debounce_s:
-            count, last = count + 1, time
-    return count
+        if not found or time > found[-1] + debounce_s:
+            found.append(float(time))
+    return np.array(found, dtype=np.float64)

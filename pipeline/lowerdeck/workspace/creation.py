@@ -17,7 +17,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry.components import did_you_mean
 from lowerdeck.workspace import contents
 
-DEFAULT_EXAMPLE = "digits"
+DEFAULT_EXAMPLE = "pictures"
 IGNORED_LINES = "gitignore"
 _EXAMPLES = contents.STARTER / "examples"
 _README = "README.md"

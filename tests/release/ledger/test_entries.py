@@ -24,6 +24,7 @@ from lowerdeck.delegation.coverage import coverage
 from lowerdeck.provenance import lineage
 from lowerdeck.release.ledger.difference import read_tolerances
 from lowerdeck.release.ledger.entries import entry_of, file_name, parsed, read
+from lowerdeck.tasks import streaming_detection
 from tests.handmade_build import write_build
 from tests.project import REPOSITORY
 
@@ -297,6 +298,8 @@ def test_every_figure_that_tolerances_name_is_one_of_a_build() -> None:
         (REPOSITORY / f"pipeline/lowerdeck/tasks/{name}.py").read_text(encoding="utf-8") for name in tasks.available()
     )
     names |= {f"delegated_{name}" for source in sources for name in re.findall(r'TaskMetric\(name="(\w+)"', source)}
+    streaming = streaming_detection.metrics(streaming_detection.Options())
+    names |= {f"delegated_{metric.name}" for metric in streaming}  # named in a loop
     names |= {"classes.cat", "delegated_recall_at_1"}  # named by classes and options
     tolerances = read_tolerances(REPOSITORY / LEDGER / "tolerances.yaml")
     assert [pattern for pattern in tolerances if not fnmatch.filter(names, pattern)] == []
