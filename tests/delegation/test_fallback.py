@@ -60,7 +60,7 @@ class Exact(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.gelu(F.max_pool2d(x, 3, 1, 1))
-        x = F.max_pool2d(x[:, :, 2:, 1:], 3, 4, 1)
+        x = F.max_pool2d(x, 3, 4, 1)
         pooled: torch.Tensor = F.max_pool2d(F.gelu(torch.relu(x)), 2, 1, 1)
         return pooled
 

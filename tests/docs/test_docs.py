@@ -152,7 +152,8 @@ def check_device(project: Path) -> None:
     assert "by_command works: 2 samples gave exact outputs" in done.stdout
     runner.write_text(f"#!{sys.executable}\n")
     done = subprocess.run(command, cwd=project, env=os.environ | path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) == (1, "lowerdeck devices: the command returned 0 bytes of outputs")
+    message = "lowerdeck devices: my-runner returned 0 bytes, the program's outputs have 64"
+    assert (done.returncode, done.stderr.strip()) == (1, message)
     runner.unlink()
     done = subprocess.run(command, cwd=project, env=os.environ | path, capture_output=True, text=True)
     assert done.stderr.strip() == "lowerdeck devices: my-runner is missing: put it on PATH"

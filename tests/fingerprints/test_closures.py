@@ -118,6 +118,15 @@ def test_what_reaches_some_modules(workspace: Path, module: str, stages: set[str
     assert {stage for stage, modules in names(config_for("xnnpack"), workspace).items() if module in modules} == stages
 
 
+def test_the_firmware_bundle_is_made_again_when_its_c_sources_change(workspace: Path) -> None:
+    config = config_for("neutron")
+    reached = stage_closures(config, Sources.of_workspace(workspace))
+    for source in ("devices/sources/line_protocol.c", "firmware/sources/src/main.cpp"):
+        path = workspace / "pipeline" / "lowerdeck" / source
+        assert {stage for stage, modules in reached.items() if path in modules.values()} >= {"firmware"}, source
+        assert path not in reached["convert"].values(), source
+
+
 def test_every_stage_depends_on_what_all_entries_do(workspace: Path) -> None:
     for stage, modules in names(config_for("neutron"), workspace).items():
         assert {

@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from lowerdeck.compat import pytorch
+from lowerdeck.compat.delegate_outputs import DescribedOnce
 
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """Skip four things in graph passes that take time and change nothing.
+    """Skip five things in graph passes that take time and change nothing.
 
     - Nodes share their provenance tree, which every pass would copy.
     - Graph modules generate their code when they are called or when the context ends, not after every pass.
     - Annotations of functions that register kernels are not evaluated.
+    - What a delegate replaces is traced once, not by every pass.
     - The garbage collector is paused: graphs live until the end, so it would traverse them in vain.
 
     Contexts may be nested.
@@ -32,6 +34,7 @@ def fast_graph_passes() -> Iterator[None]:
         with (
             pytorch.COPY_PROVENANCE.active(lambda source, memo: source),
             pytorch.KERNEL_ANNOTATIONS.active(_Unevaluated()),
+            pytorch.DELEGATE_CALL.active(DescribedOnce(pytorch.DELEGATE_CALL.original())),
             _code_on_demand(),
         ):
             yield

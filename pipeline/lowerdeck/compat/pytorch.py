@@ -29,6 +29,12 @@ KERNEL_ANNOTATIONS = Replacement(
     "annotations such as `Callable[_P, _T]`: a quarter of the time of partitioning a small program.",
     for_speed_only=True,
 )
+DELEGATE_CALL = Replacement(
+    target="torch._higher_order_ops.executorch_call_delegate:call_delegate_cpu",
+    reason="Every pass after partitioning traces again what every delegate replaces, a whole model in most programs, "
+    "only to learn the shapes of its outputs.",
+    for_speed_only=True,
+)
 MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     target="torch._export.utils:_materialize_cpp_cia_ops",
     reason="torch.export queries the dispatcher for all composite operators, a second per lowering; the result changes "
