@@ -120,12 +120,12 @@ TENSORS = (
     QuantizedTensor(
         name="dequantize_per_tensor", source="quantize_per_tensor", dtype="int8", quant_min=-128, quant_max=127,
         scales=(0.5,), zero_points=(-128,), axis=None, node="conv2d", module="features.0",
-        observed=ObservedRange(minimum=-3.0, maximum=130.0, num_values=400, num_clipped=10),
+        observed=ObservedRange(minimum=-3.0, maximum=130.0, num_values=400, num_clipped=10, histogram=(10, 300, 90, 0)),
     ),
     QuantizedTensor(
         name="dequantize_per_tensor_1", source="quantize_per_tensor", dtype="int8", quant_min=-128, quant_max=127,
         scales=(0.5,), zero_points=(-128,), axis=None, node="conv2d", module="features.0",
-        observed=ObservedRange(minimum=-3.0, maximum=130.0, num_values=400, num_clipped=10),
+        observed=ObservedRange(minimum=-3.0, maximum=130.0, num_values=400, num_clipped=10, histogram=(10, 300, 90, 0)),
     ),
 )  # fmt: skip
 

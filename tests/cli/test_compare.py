@@ -89,7 +89,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for point, run in enumerate(runs[:3]):
             for key, value in (("id", "5eeb0001"), ("name", "precision"), ("point", str(point))):
                 client.set_tag(run.info.run_id, f"sweep.{key}", value)
-            client.set_tag(run.info.run_id, "sweep.override.quantization.num_calibration_samples", str(point))
+            overrides = json.dumps([f"quantization.num_calibration_samples={point}"])
+            client.set_tag(run.info.run_id, "sweep.overrides", overrides)
         points = Folder(folder / "sweeps" / "5eeb0001")
         points.record(PointRecord(point=3, overrides=[f"flavor={EVIL}"], status="failed", reason="Vela ran\nout"))
         points.record(PointRecord(point=4, overrides=["quantization=int4"], status="skipped", reason="no such scheme"))

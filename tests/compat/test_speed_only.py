@@ -23,6 +23,7 @@ from lowerdeck.operators.faster_lowering import shared_work
 from lowerdeck.sweeps import hydra_multirun
 from tests.compat.replacements import declared
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
+from tests.marks import quick_first
 
 EXAMPLE = (torch.zeros(1, 3, 32, 32),)
 
@@ -121,7 +122,7 @@ def test_a_sweep_has_all_its_points(results: dict[str, tuple[object, object]]) -
     assert results["hydra.VALIDATE_BATCH"][1] == list(enumerate(points))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 def test_a_lowered_program_is_the_same_for_every_backend(
     target: str,
     lowered: Callable[[str], Lowered],

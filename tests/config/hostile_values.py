@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from lowerdeck import backends, datasets, models
+from lowerdeck import backends, datasets, devices, models, tasks
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.quantization.observers import ACTIVATION_OBSERVERS, WEIGHT_OBSERVERS
 from tests.project import REPOSITORY, SELECTION
@@ -21,6 +21,8 @@ CONF = REPOSITORY / "conf"
 OPTIONS = {
     "model.options": [models.source(name).Options for name in models.available()],
     "dataset.options": [datasets.source(name).Options for name in datasets.available()],
+    "task.options": [tasks.source(name).Options for name in tasks.available()],
+    "device.options": [devices.source(name).Options for name in devices.available()],
     "target.device": [backends.source(name).device_type for name in backends.available()],
     "target.options": [backends.source(name).options_type for name in backends.available()],
     "flavor.options": [backends.source(name).flavor_options_type for name in backends.available()],

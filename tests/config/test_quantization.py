@@ -14,7 +14,12 @@ from lowerdeck.config.schema import QuantizationConfig, TargetConfig
 from lowerdeck.contracts.quantization import ModuleRule
 from tests.project import REPOSITORY
 
-TARGETS = {"ethos_u": "ethos_u55_128", "neutron": "neutron_imxrt700", "xnnpack": "xnnpack_cpu"}
+TARGETS = {
+    "ethos_u": "ethos_u55_128",
+    "neutron": "neutron_imxrt700",
+    "xnnpack": "xnnpack_cpu",
+    "cortex_m": "cortex_m55",
+}
 INT4 = {"scheme": "int8_dynamic_int4_weight", "weight_granularity": "per_group", "group_size": 32}
 
 
@@ -81,6 +86,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("quantization.scheme: ", '"int16x8"', "allowed: int8"),
     ),
     "float for an NPU": ("ethos_u", {"scheme": "float16"}, ("quantization.scheme: ", "allowed: int8, int8x4, int16x8")),
+    "dynamic quantization by Arm's quantizer": (
+        "ethos_u",
+        {"scheme": "int8_dynamic"},
+        ("quantization.scheme: ", "torchao 0.18 then fails to convert", "allowed: int8, int8x4, int16x8"),
+    ),
+    "16 bits by CortexMQuantizer": (
+        "cortex_m",
+        {"scheme": "int16x8"},
+        ("quantization.scheme: ", "reach divisions and what shares their scales", "allowed: int8"),
+    ),
     "granularity of another scheme": (
         "xnnpack",
         {"scheme": "int8_dynamic", "weight_granularity": "per_tensor"},

@@ -205,6 +205,7 @@ def test_integers_pass_between_the_processors_unchanged(name: str, tmp_path: Pat
     assert len({float(value) for value in made.expected[0].flatten()}) > 20
 
 
+@pytest.mark.slow
 def test_what_options_keep_off_the_npu_runs_on_cmsis_nn(tmp_path: Path) -> None:
     made = Made(Awkward, "neutron", tmp_path, modules_not_to_delegate=["far"])
     (far,) = [node for node in made.plan.nodes if node.compute and node.module == "far"]

@@ -4,35 +4,50 @@
 #include <string.h>
 #include <time.h>
 
+#include "line_protocol.h"
 #include "lowerdeck_board.h"
 
-static uint8_t program[1 << 16], inputs[256];
-static float outputs[16];
+static uint8_t program[1 << 16];
+static float inputs[16], outputs[16];
 static const char *fault = "";
 static int executions;
+static long received;
 
-static int get(void) { return getchar(); }
+static int is_fault(const char *name) { return strcmp(fault, name) == 0; }
 
-static void put(int byte) {
-  putchar(byte);
-  if (byte == '\n') fflush(stdout);
+int lowerdeck_get(void) {
+  int character = getchar();
+  received++;
+  if (is_fault("loses") && received % 1009 == 0) character = getchar();
+  if (is_fault("damages") && received % 997 == 0 && character >= 0) character ^= 1;
+  return character;
+}
+
+void lowerdeck_put(char character) {
+  putchar(character);
+  if (character == '\n') fflush(stdout);
 }
 
 static int load(const uint8_t *content, size_t size) { return size > 8 && !memcmp(content + 4, "ET12", 4) ? 0 : 35; }
 
-static int execute(const uint8_t *content, size_t size, const uint8_t **result, size_t *result_size) {
-  const float *x = (const float *)content;
-  size_t i;
+static uint8_t *input(uint32_t index, size_t bytes) {
+  return index == 0 && bytes == sizeof inputs ? (uint8_t *)inputs : NULL;
+}
+
+static int execute(void) {
   ++executions;
-  if (!strcmp(fault, "dies")) exit(3);
-  if (!strcmp(fault, "hangs"))
+  if (is_fault("dies")) exit(3);
+  if (is_fault("hangs"))
     for (;;) getchar();
-  if (!strcmp(fault, "nonsense")) printf("LD1 OUTPUT 1 64 abc\n");
+  if (is_fault("nonsense")) lowerdeck_say_output(0, (const uint8_t *)"old", 3);
   printf("log: execution %d\n", executions);
-  for (i = 0; i < 16 && i < size / 4; ++i) outputs[i] = x[i] * x[i] + x[i];
-  *result = (const uint8_t *)outputs;
-  *result_size = strcmp(fault, "short") ? sizeof outputs : 8;
-  return strcmp(fault, "error") ? 0 : 18;
+  for (int i = 0; i < 16; ++i) outputs[i] = inputs[i] * inputs[i] + inputs[i];
+  return is_fault("error") ? 18 : 0;
+}
+
+static const uint8_t *output(uint32_t index, size_t *bytes) {
+  *bytes = is_fault("short") ? 8 : sizeof outputs;
+  return index == 0 ? (const uint8_t *)outputs : NULL;
 }
 
 static uint64_t ticks(void) {
@@ -42,9 +57,23 @@ static uint64_t ticks(void) {
 }
 
 int main(int count, char **arguments) {
-  lowerdeck_board board = {"board_on_host", get, put, program, sizeof program, inputs, sizeof inputs, load, execute, ticks,
-                           1000000000u};
+  lowerdeck_board board = {0};
+  board.name = "board_on_host";
+  board.build_key = "";
+  board.program = program;
+  board.program_room = sizeof program;
+  board.load = load;
+  board.input = input;
+  board.execute = execute;
+  board.output = output;
+  board.ticks = ticks;
+  board.ticks_per_s = 1000000000u;
   if (count > 1) fault = arguments[1];
+  if (is_fault("built_in")) {
+    board.program = NULL;
+    board.program_room = 0;
+    board.program_sha256 = "1234567890abcdef1234567890abcdef1234567890abcdef1234567890abcdef";
+  }
   printf("log: the board starts\n");
   fflush(stdout);
   lowerdeck_serve(&board);

@@ -9,6 +9,7 @@ import pytest
 
 from lowerdeck.contracts.devices import DeviceError, Provenance
 from lowerdeck.devices import corstone_fvp
+from tests.devices.conftest import CheckFailure
 from tests.devices.programs import firsts, self_test_job
 from tests.devices.stand_ins import FVP, executable
 
@@ -18,12 +19,6 @@ def options(tmp_path: Path) -> corstone_fvp.Options:
     (tmp_path / "runner.elf").write_bytes(b"\x7fELF")
     fvp = executable(tmp_path / "fvp", FVP)
     return corstone_fvp.Options(runner=str(tmp_path / "runner.elf"), fvp=fvp, fast=False)
-
-
-@pytest.fixture
-def workdir(tmp_path: Path) -> Path:
-    (tmp_path / "work").mkdir()
-    return tmp_path / "work"
 
 
 def test_it_executes_and_reads_the_runners_cycles(options: corstone_fvp.Options, workdir: Path) -> None:
@@ -46,11 +41,9 @@ def test_it_executes_and_reads_the_runners_cycles(options: corstone_fvp.Options,
     ],
 )
 def test_platforms_that_fail(
-    options: corstone_fvp.Options, workdir: Path, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
+    options: corstone_fvp.Options, check_failure: CheckFailure, fault: str, message: str
 ) -> None:
-    monkeypatch.setenv("STAND_IN_FAULT", fault)
-    with pytest.raises(DeviceError, match=message):
-        corstone_fvp.execute(options, self_test_job(workdir, timeout_s=2.0))
+    check_failure(corstone_fvp, options, fault, message)
 
 
 def test_the_command_lines_are_those_of_executorchs_own_tests(tmp_path: Path) -> None:

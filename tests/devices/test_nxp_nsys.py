@@ -8,6 +8,7 @@ import pytest
 
 from lowerdeck.contracts.devices import DeviceError, Provenance
 from lowerdeck.devices import nxp_nsys
+from tests.devices.conftest import CheckFailure
 from tests.devices.programs import firsts, self_test_job
 from tests.devices.stand_ins import NSYS_RUNNER, executable
 
@@ -22,12 +23,6 @@ def options(tmp_path: Path) -> nxp_nsys.Options:
         config=str(tmp_path / "neutron.ini"),
         firmware=str(tmp_path / "NeutronFirmware.elf"),
     )
-
-
-@pytest.fixture
-def workdir(tmp_path: Path) -> Path:
-    (tmp_path / "work").mkdir()
-    return tmp_path / "work"
 
 
 def test_it_executes(options: nxp_nsys.Options, workdir: Path) -> None:
@@ -45,12 +40,8 @@ def test_it_executes(options: nxp_nsys.Options, workdir: Path) -> None:
         ("hangs", r"NSYS did not finish within [\d.]+ s and was stopped"),
     ],
 )
-def test_simulators_that_fail(
-    options: nxp_nsys.Options, workdir: Path, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
-) -> None:
-    monkeypatch.setenv("STAND_IN_FAULT", fault)
-    with pytest.raises(DeviceError, match=message):
-        nxp_nsys.execute(options, self_test_job(workdir, timeout_s=2.0))
+def test_simulators_that_fail(options: nxp_nsys.Options, check_failure: CheckFailure, fault: str, message: str) -> None:
+    check_failure(nxp_nsys, options, fault, message)
 
 
 def test_the_command_line_is_that_of_executorchs_own_tests(options: nxp_nsys.Options, tmp_path: Path) -> None:

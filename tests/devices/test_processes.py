@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowerdeck.contracts.devices import DeviceError
-from lowerdeck.devices.processes import converse, exit_name
+from lowerdeck.devices.processes import converse
 
 
 def python(code: str) -> list[str]:
@@ -33,7 +32,6 @@ def test_a_failure_shows_the_end_of_the_log() -> None:
 def test_a_crash_is_named_by_its_signal() -> None:
     with pytest.raises(DeviceError, match="board ended with SIGSEGV"):
         converse(python("import os; os.kill(os.getpid(), 11)"), b"", timeout_s=60, what="board")
-    assert exit_name(-250) == "signal 250"
 
 
 def test_a_process_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -51,7 +49,6 @@ def test_a_process_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
         time.sleep(0.05)
     else:
         assert not Path(f"/proc/{pid.read_text()}").exists()
-    assert os.getpid()
 
 
 def test_a_command_that_is_missing_is_named() -> None:

@@ -22,6 +22,7 @@ from tests.devices.programs import firsts, self_test_job
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "pipeline" / "lowerdeck" / "devices" / "sources"
+C_SOURCES = [str(path) for path in serial_board.SOURCES if path.suffix == ".c"]
 CROSS = "arm-none-eabi-gcc"
 
 
@@ -31,13 +32,13 @@ def board_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("apt-get install gcc")
     made = tmp_path_factory.mktemp("board") / "board"
     flags = ["-std=c99", "-D_POSIX_C_SOURCE=199309L", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{SOURCES}"]
-    sources = [str(HERE / "board_on_host.c"), str(SOURCES / "lowerdeck_board.c")]
+    sources = [str(HERE / "board_on_host.c"), *C_SOURCES]
     subprocess.run(["gcc", *flags, *sources, "-o", str(made)], check=True)
     return made
 
 
 @contextmanager
-def running(board: Path, *arguments: str) -> Iterator[serial_board.Options]:
+def behind_a_terminal(board: Path, *arguments: str) -> Iterator[serial_board.Options]:
     """The board behind a pseudo-terminal."""
     ours, theirs = pty.openpty()
     tty.setraw(ours)
@@ -55,7 +56,7 @@ def running(board: Path, *arguments: str) -> Iterator[serial_board.Options]:
 @pytest.fixture
 def start(board_on_host: Path) -> Iterator[Callable[..., serial_board.Options]]:
     with ExitStack() as stack:
-        yield lambda *arguments: stack.enter_context(running(board_on_host, *arguments))
+        yield lambda *arguments: stack.enter_context(behind_a_terminal(board_on_host, *arguments))
 
 
 def test_it_executes_times_and_keeps_its_program(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
@@ -91,6 +92,27 @@ def test_boards_that_fail_keep_their_log(
     assert "log: " in raised.value.log or fault in ("dies", "hangs", "nonsense")
 
 
+@pytest.mark.parametrize("fault", ["loses", "damages"])
+def test_lines_that_a_port_loses_or_damages_are_sent_again(
+    start: Callable[..., serial_board.Options], tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serial_board, "_ACK_S", 0.3)
+    executed = serial_board.execute(start(fault), self_test_job(tmp_path, timeout_s=30.0))
+    assert firsts(executed, 3) == [[2, 6, 6], [20, 0, 0]]
+
+
+def test_state_returns_to_the_initial_one_without_another_transfer(
+    start: Callable[..., serial_board.Options], tmp_path: Path
+) -> None:
+    executed = serial_board.execute(start(), self_test_job(tmp_path, keeps_state=True, timeout_s=30.0))
+    assert firsts(executed, 1) == [[2], [20]]
+
+
+def test_a_program_that_is_built_in_is_not_replaced(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"has the program 1234567890ab built in and takes no other; flash the firm"):
+        serial_board.execute(start("built_in"), self_test_job(tmp_path, timeout_s=10.0))
+
+
 def test_programs_that_the_board_refuses(start: Callable[..., serial_board.Options], tmp_path: Path) -> None:
     options, program = start(), tmp_path / "program.pte"
     program.write_bytes(bytes(100))
@@ -119,7 +141,7 @@ def test_a_port_that_is_not_there(tmp_path: Path) -> None:
 def test_the_same_source_on_a_cortex_m3(tmp_path: Path) -> None:
     image = tmp_path / "board.elf"
     flags = ["-mcpu=cortex-m3", "-mthumb", "-Os", "-Wall", "-Wextra", "-Werror", "-nostartfiles", f"-I{SOURCES}"]
-    sources = [str(HERE / "board_on_qemu.c"), str(SOURCES / "lowerdeck_board.c")]
+    sources = [str(HERE / "board_on_qemu.c"), *C_SOURCES]
     linking = ["-T", str(HERE / "board_on_qemu.ld"), "-o", str(image)]
     subprocess.run([CROSS, *flags, *sources, *linking], check=True)
     command = ["qemu-system-arm", "-M", "mps2-an385", "-display", "none", "-monitor", "none", "-serial", "pty"]

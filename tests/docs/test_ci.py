@@ -40,7 +40,15 @@ def commands(name: str) -> list[tuple[str, bool]]:
 @pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
 def test_both_have_the_same_steps(name: str) -> None:
     text = (CI / name).read_text(encoding="utf-8")
-    order = ("pip install", "lowerdeck upgrade", "dvc pull", "lowerdeck repro", "ledger update", "ledger diff --md")
+    order = (
+        "pip install",
+        "lowerdeck upgrade",
+        "dvc pull",
+        "lowerdeck repro",
+        "ledger update",
+        "report --md",
+        "ledger diff --md",
+    )
     places = [text.index(step) for step in order]
     assert places == sorted(places)
     for part in ("cache", "dvc push", "git diff --exit-code docs/ledger", "build/report.html", "build/firmware.zip"):
@@ -109,8 +117,10 @@ def test_its_commands_pass_and_a_regression_fails_with_a_comment(workspace: Proj
     outside.unlink(missing_ok=True)
     failed, done = run(workspace, name)
     assert not failed, f"{failed}: {done.stdout}{done.stderr}"
-    assert "**Ledger against `origin/main`:** no metric differs" in (root / "ledger.md").read_text()
-    assert "ledger.md" in outside.read_text()
+    comment = (root / "comment.md").read_text()
+    assert "**Ledger against `origin/main`:** no metric differs" in comment
+    assert comment.startswith("### resnet8\\_pictures on xnnpack\\_cpu: ")
+    assert "comment.md" in outside.read_text()
     (entries,) = (root / "docs" / "ledger").glob("*_pictures.yaml")
     before = entries.read_text()
     values = yaml.safe_load(before)
@@ -122,8 +132,8 @@ def test_its_commands_pass_and_a_regression_fails_with_a_comment(workspace: Proj
     try:
         failed, _ = run(workspace, name)
         assert "ledger diff" in failed
-        assert "| regression |" in (root / "ledger.md").read_text()
-        assert outside.read_text().count("ledger.md") == 2
+        assert "| regression |" in (root / "comment.md").read_text()
+        assert outside.read_text().count("comment.md") == 2
     finally:
         entries.write_text(before)
         for command in ("git commit --quiet --all --message back", "git push --quiet origin HEAD:main"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import chdir
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from torch import nn
 
 from lowerdeck.cli.main import main
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.execution.trials import swap_modules, try_change
+from lowerdeck.delegation.coverage import coverage
+from lowerdeck.execution.trials import changed_shapes, fitted, swap_modules, try_change
 from lowerdeck.explain.causes import Change, causes
 from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.shapes import ShapeChange
 from tests.handmade_build import write_config
 
 
@@ -37,6 +40,12 @@ class Gated(nn.Module):
 def gated() -> nn.Module:
     torch.manual_seed(0)
     return Gated()
+
+
+def pooled() -> nn.Module:
+    """Neutron pools adaptively where the sizes divide evenly."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Conv2d(8, 8, 1))
 
 
 @pytest.fixture
@@ -80,6 +89,40 @@ def test_the_command_tells_the_measured_gain(configured: None, capsys: pytest.Ca
     assert re.search(r"tried: delegated compute nodes 4 of 11 -> \d of 6, partitions 2 -> \d", shown)
     assert shown.index("what would change it") < shown.index("no_converter")
     assert shown.count("No real or post-quantization data") <= 1  # a library's warning, one for each constant
+
+
+@pytest.mark.slow
+def test_another_shape_is_tried(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"factory": "tests.execution.test_trials:pooled"}
+    with chdir(tmp_path):
+        write_config(
+            build={"plugins": ["tests"]},
+            model={"options": options, "input_shapes": [[1, 3, 14, 14]]},
+            dataset={"name": "random", "source": "random_inputs", "options": {}},
+        )
+        before = try_change(Change(text="none", preserve="aten.hardswish.default"))
+        (cause,) = causes(PlanGraph(before))
+        assert "14x14 is not divisible by 4x4, 16x16 would be" in cause.change.text
+        after = try_change(cause.change)
+    assert coverage(before)["delegated_compute_nodes"] < coverage(before)["compute_nodes"]
+    assert coverage(after)["delegated_compute_nodes"] == coverage(after)["compute_nodes"]
+
+
+def test_shapes_are_changed_in_the_configuration_alone(configured: None) -> None:
+    larger = ShapeChange(sides=(Fraction(8, 7), Fraction(1)))
+    changed = changed_shapes(Change(text="x", shapes=larger))
+    assert [list(shape) for shape in changed.input_shapes] == [[1, 3, 18, 16]]
+    assert ShapeChange(is_batch_of_one=True).applied([[4, 3, 8, 8], [4, 10]]) == [[1, 3, 8, 8], [1, 10]]
+    with pytest.raises(LowerdeckError, match="are like that already"):
+        changed_shapes(Change(text="x", shapes=ShapeChange(is_fixed=True)))
+
+
+def test_samples_fit_other_shapes() -> None:
+    sample = torch.arange(4.0).reshape(1, 2, 2)
+    larger, same = fitted((sample, sample), ([1, 2, 3], [1, 2, 2]))
+    assert larger.tolist() == [[[0.0, 1.0, 2.0], [3.0, 0.0, 1.0]]]
+    assert same is sample
+    assert fitted((sample,), ([1, 1, 2],))[0].tolist() == [[[0.0, 1.0]]]
 
 
 def test_what_cannot_be_tried_says_why(configured: None) -> None:

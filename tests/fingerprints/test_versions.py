@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from pathlib import Path
 
 import pytest
 
 from lowerdeck import backends
-from lowerdeck.fingerprints.versions import TARGET_EXTRAS, lowering_versions, requirements, tool_versions
+from lowerdeck.fingerprints.versions import (
+    TARGET_EXTRAS,
+    environment_packages,
+    lowering_versions,
+    requirements,
+    tool_versions,
+)
 
 
 def test_versions_cover_what_extras_bring() -> None:
@@ -43,3 +50,12 @@ def test_every_extra_of_a_target_is_recorded_and_installs_something() -> None:
     assert extras == set(TARGET_EXTRAS)
     assert all(list(requirements(extra)) for extra in TARGET_EXTRAS)
     assert "ethos-u-vela" not in {requirement.name for requirement in requirements()}
+
+
+def test_packages_of_another_environment_are_found_without_starting_it(tmp_path: Path) -> None:
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    (packages / "ethos_u_vela-5.0.0.dist-info").mkdir(parents=True)
+    (tmp_path / "sdk" / "eiq_neutron_sdk-3.2.0.dist-info").mkdir(parents=True)
+    options = {"python": str(tmp_path / "venv" / "bin" / "python"), "sys_path": [str(tmp_path / "sdk")]}
+    assert environment_packages(options) == ["eiq_neutron_sdk-3.2.0", "ethos_u_vela-5.0.0"]
+    assert environment_packages({"python": None, "sys_path": [], "module": "sdk"}) == environment_packages({}) == []

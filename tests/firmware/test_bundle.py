@@ -37,6 +37,7 @@ from lowerdeck.steps.convert import Converted
 from tests.conftest import Lowered
 from tests.firmware.compiling import compiled
 from tests.graph.test_io_boundary import TARGETS, Flagged, build
+from tests.marks import quick_first
 
 PLACEMENT = Placement(array_name="model_pte", alignment_bytes=16, section="network_model_sec")
 KEY, RESULTS = "cd" * 32, [("delegated accuracy", "90.00 % of 10 samples")]
@@ -85,7 +86,7 @@ def made(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathFac
     return get
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 class TestEveryTarget:
     def test_the_vector_is_a_sample_and_lowerdeck_run_gives_the_same_answer(
         self, made: Callable[[str], Bundled], tmp_path: Path, target: str

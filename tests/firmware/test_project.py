@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import re
 import shutil
@@ -20,7 +21,10 @@ import yaml
 
 from lowerdeck.artifacts.conversion import read_companions
 from lowerdeck.cli.run_program import run_program
+from lowerdeck.contracts.devices import DeviceError, DeviceTensor, Job, OutputSpec
 from lowerdeck.datasets.preprocessing import PIXEL_SCALE, normalised
+from lowerdeck.devices import lines, serial_board
+from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.firmware import cmsis
 from lowerdeck.firmware.c_literals import c_float, c_string
 from lowerdeck.firmware.project import record_header
@@ -29,8 +33,10 @@ from lowerdeck.firmware.sample_format import SampleFormat
 from lowerdeck.runtime.floats import to_program
 from lowerdeck.runtime.twins import read_manifest
 from tests.conftest import Lowered
+from tests.devices.test_serial_board import behind_a_terminal
 from tests.firmware.test_bundle import bundled
 from tests.graph.test_io_boundary import Flagged, build
+from tests.marks import quick_first
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 MEAN, STD = [0.485, 0.456, 0.4], [0.229, 0.224, 0.3]
@@ -70,31 +76,16 @@ def tool(name: str, package: str) -> str:
 
 
 def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, check=False)
+    parts = [str(part) for part in command]
+    return subprocess.run(parts, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def crc16(text: str) -> int:
-    """CRC-16/CCITT-FALSE, written once more."""
-    crc = 0xFFFF
-    for byte in text.encode():
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
-            crc &= 0xFFFF
-    return crc
-
-
-def lines_of(text: str) -> list[tuple[str, dict[str, str]]]:
-    """(verb, fields) of each line, whose CRC is right."""
-    found = []
-    for line in text.splitlines():
-        match = re.fullmatch(r"LD (.*) \*([0-9a-f]{4})", line)
-        assert match, line
-        assert crc16(match[1]) == int(match[2], 16), line
-        words = match[1].split(" ")
-        verb = " ".join(word for word in words if "=" not in word)
-        found.append((verb, dict(word.split("=", 1) for word in words if "=" in word)))
-    return found
+def lines_of(text: str) -> list[lines.Line]:
+    """The lines of the application, which all have the right CRC."""
+    found = [lines.read(line) for line in text.splitlines()]
+    said = [line for line in found if line is not None and not line.is_damaged]
+    assert len(said) == len(found), text
+    return said
 
 
 def configured(folder: Path, out: Path, compiler: str, *flags: str) -> Path:
@@ -121,15 +112,39 @@ def test_the_application_runs_its_test_vector_on_the_host(
     answer = ran(configured(folder, tmp_path / "out", compiler), folder=tmp_path)
     said = lines_of(answer.stdout)
     assert answer.returncode == 0, answer.stdout
-    assert said[0][0] == "hello 1"
-    assert said[-1] == ("done passed", {})
-    output = b"".join(bytes.fromhex(fields["data"]) for verb, fields in said if verb == "output")
+    assert (said[0].verb, said[0].version) == ("hello", lines.VERSION)
+    assert (said[-1].verb, said[-1].fields["program"]) == ("done", file_digest(folder / "program.pte"))
+    output = b"".join(line.content("data") or b"" for line in said if line.verb == "output")
     assert output == (folder / "expected_output_0.bin").read_bytes()
-    (result,) = [fields for verb, fields in said if verb == "result"]
-    assert result["equal"] == result["elements"]
-    assert result["max_steps"] == "0"
-    pools = {fields["name"]: fields for verb, fields in said if verb == "memory"}
-    assert 0 < int(pools["method"]["used"]) <= int(pools["method"]["size"])
+    (result,) = [line for line in said if line.verb == "result"]
+    assert result.number("equal") == result.number("elements")
+    assert result.number("max_steps") == 0
+    (pool,) = [line for line in said if line.fields.get("name") == "method"]
+    assert 0 < (pool.number("used") or 0) <= (pool.number("size") or 0)
+
+
+@pytest.mark.slow
+def test_the_application_is_a_board_for_its_program(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+    """ExecuTorch's C++ runtime behind a pseudo-terminal: other inputs than the test vector, several times."""
+    folder = unpacked("xnnpack_cpu", True)
+    shape = np.load(folder / "input_0.npy").shape
+    random = np.random.default_rng(0).integers(-128, 128, (2, *shape), dtype=np.int8)
+    expected = np.load(folder / "expected_output_0.npy")
+    spec = OutputSpec(dtype=str(expected.dtype), shape=expected.shape, size_bytes=expected.nbytes)
+    samples = [[DeviceTensor(dtype="int8", shape=shape, content=sample.tobytes())] for sample in random]
+    job = Job(program=folder / "program.pte", outputs=(spec,), workdir=tmp_path, samples=samples, timeout_s=60.0,
+              warm_up=1, repetitions=3)  # fmt: skip
+    with behind_a_terminal(configured(folder, tmp_path / "out", "g++")) as options:
+        executed = serial_board.execute(options, job)
+        (tmp_path / "other.pte").write_bytes(b"another")
+        with pytest.raises(DeviceError, match="takes no other; flash the firmware bundle"):
+            serial_board.execute(options, dataclasses.replace(job, program=tmp_path / "other.pte"))
+    for sample, outputs in zip(random, executed.outputs, strict=True):
+        np.save(tmp_path / "sample.npy", sample)
+        run_program(folder / "program.pte", [tmp_path / "sample.npy"], tmp_path)
+        assert outputs[0].content == (tmp_path / "output_0.bin").read_bytes()
+    assert len(executed.latencies_ms) == 3
+    assert executed.notes == ("executed by lowerdeck_firmware",)
 
 
 @pytest.mark.slow
@@ -142,11 +157,12 @@ def test_a_wrong_answer_and_a_small_pool_are_named(unpacked: Callable[..., Path]
     name.write_text(vector[: first.start(1)] + f"0x{int(first[1], 16) ^ 1:02x}" + vector[first.end(1) :])
     answer = ran(configured(damaged, tmp_path / "out", "g++"), folder=tmp_path)
     assert answer.returncode == 2
-    assert lines_of(answer.stdout)[-1] == ("done failed", {"where": "test_vector", "code": "0"})
+    last = lines_of(answer.stdout)[-1]
+    assert (last.verb, last.fields) == ("error", {"where": "test_vector", "code": "0"})
     small = configured(unpacked("xnnpack_cpu"), tmp_path / "small", "g++", "-DLOWERDECK_METHOD_POOL_BYTES=64u")
     answer = ran(small, folder=tmp_path)
-    (verb, fields) = lines_of(answer.stdout)[-1]
-    assert (answer.returncode, verb, fields["where"]) == (1, "done failed", "load_method")
+    last = lines_of(answer.stdout)[-1]
+    assert (answer.returncode, last.verb, last.fields["where"]) == (1, "error", "load_method")
 
 
 @pytest.mark.slow
@@ -155,8 +171,8 @@ def test_a_program_for_an_npu_compiles_and_says_why_it_does_not_run_here(
 ) -> None:
     answer = ran(configured(unpacked("ethos_u55_128"), tmp_path / "out", "g++"), folder=tmp_path)
     assert answer.returncode == 1
-    verb, fields = lines_of(answer.stdout)[-1]
-    assert (verb, fields["where"]) == ("done failed", "load_method")
+    last = lines_of(answer.stdout)[-1]
+    assert (last.verb, last.fields["where"]) == ("error", "load_method")
 
 
 @pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
@@ -175,14 +191,15 @@ def test_c_sources_are_c11_without_a_warning(
     """All that needs no sources of ExecuTorch."""
     folder, executable = unpacked(target), tool(compiler, package)
     sources = sorted(folder.glob("src/*.c"))
-    assert {"line_protocol.c", "model.c", "postprocess.c", "preprocess.c", "test_vector.c"} == {s.name for s in sources}
+    shared = {"line_protocol.c", "lowerdeck_board.c"}
+    assert {"model.c", "postprocess.c", "preprocess.c", "test_vector.c"} | shared == {s.name for s in sources}
     for source in sources:
         made = tmp_path / "object.o"
         done = ran(executable, "-std=c11", *WARNINGS, *flags, "-c", source, "-o", made, folder=folder)
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("target", ["neutron_imxrt700", "xnnpack_cpu"])
+@pytest.mark.parametrize("target", quick_first(["neutron_imxrt700", "xnnpack_cpu"]))
 @pytest.mark.parametrize("integers", [False, True])
 def test_preprocessing_in_c_gives_the_bits_of_the_pipeline(
     unpacked: Callable[..., Path], tmp_path: Path, target: str, integers: bool
@@ -224,7 +241,7 @@ def test_postprocessing_in_c(unpacked: Callable[..., Path], tmp_path: Path) -> N
     np.testing.assert_allclose(list(probabilities), wanted / wanted.sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700"])
+@pytest.mark.parametrize("target", quick_first(["ethos_u55_128", "neutron_imxrt700"]))
 def test_the_unzipped_bundle_runs_without_its_build(unpacked: Callable[..., Path], tmp_path: Path, target: str) -> None:
     folder = unpacked(target)
     run_program(folder / "program.pte", [folder / "input_0.bin"], tmp_path)

@@ -26,6 +26,7 @@ from lowerdeck.steps.convert import convert
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from tests.conftest import TARGETS, Lowered, small_network
+from tests.marks import quick_first
 from tests.networks import quantized_mixed
 from tests.project import REPOSITORY, SOURCES
 
@@ -200,7 +201,7 @@ def one_process_pte(quantized: torch.export.ExportedProgram, backend: Backend, w
     return program
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 def test_a_program_made_through_files_is_the_one_made_in_one_process(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
 ) -> None:
@@ -226,6 +227,7 @@ def mixed(lowered: Callable[[str], Lowered]) -> Callable[[str], tuple[Backend, b
 SLOW = ("ethos_u55_128", "ethos_u85_256")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in TARGETS]
 )

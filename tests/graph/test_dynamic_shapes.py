@@ -179,6 +179,7 @@ class Pooled(nn.Module):
         return self.head(self.pool(x).flatten(1)), image
 
 
+@pytest.mark.slow
 def test_views_that_stay_on_the_cpu_say_why_and_compute(tmp_path: Path) -> None:
     dimensions = [DynamicDimension(dim=dim, min=8, max=12, multiple_of=4, name="side") for dim in (2, 3)]
     network = Pooled().eval()

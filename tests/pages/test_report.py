@@ -19,6 +19,7 @@ from lowerdeck.pages import report
 from lowerdeck.provenance import lineage
 from lowerdeck.report import summary, terminal
 from lowerdeck.report.build import read_build
+from lowerdeck.report.markdown import as_markdown
 from tests.handmade_build import LAYERS, NODES, write_build, write_config
 
 
@@ -182,7 +183,38 @@ class TestTerminal:
         assert "not recorded yet" in printed()
 
 
+class TestMarkdown:
+    def test_it_begins_with_the_verdict_and_has_gates_and_table(self) -> None:
+        write_build(gates={"name": "strict", "min_quantized_accuracy": 0.9, "min_delegated_share": 0.5})
+        lines = as_markdown(read_build()).splitlines()
+        assert lines[0] == r"### tiny on neutron\_imxrt700: does not ship"
+        assert "- **failed**: `min_quantized_accuracy` 0.9, measured 0.75, margin -16.7 %" in lines
+        assert "- passed: `min_delegated_share` 0.5, measured 0.666667, margin +33.3 %" in lines
+        assert "| quantized accuracy | 75.00 % of 4 samples |" in lines
+        assert all(line.count("|") - line.count(r"\|") == 3 for line in lines if line.startswith("|"))
+
+
 class TestPage:
+    def test_a_recorded_build_links_its_run(self) -> None:
+        write_build()
+        assert "MLflow run</a>" not in report.render(read_build())
+        recorded = lineage.trace(write_build())
+        write_json(paths.LINEAGE, recorded)
+        local = "http://127.0.0.1:5000/#/experiments/1/runs/ab"
+        write_json(paths.MLFLOW_RUN, {"build_key": recorded["build_key"], "address": local})
+        page = report.render(read_build())
+        assert f'href="{local}"' in page
+        assert "while `lowerdeck ui` runs" in page
+        write_json(paths.MLFLOW_RUN, {"build_key": "0" * 64, "address": local})
+        assert local not in report.render(read_build())
+
+    def test_ranges_are_histograms(self) -> None:
+        write_build()
+        page = report.render(read_build())
+        assert 'aria-label="conv2d: observed -3 ... 130 of 0 ... 127.5, in 3 of 4 parts of the range"' in page
+        (drawn,) = re.findall(r'<svg class="track".*?</svg>', page, re.DOTALL)
+        assert re.findall(r'height="([0-9.]+)"', drawn) == ["0.183", "1.000", "0.548"]
+
     def test_every_part_is_there(self) -> None:
         config = write_build()
         write_json(paths.LINEAGE, lineage.trace(config))

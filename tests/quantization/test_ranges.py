@@ -114,3 +114,19 @@ def test_weights_are_measured_exactly(lowered: Callable[[str], Lowered], target:
 
 def test_shares_of_values() -> None:
     assert ObservedRange(minimum=0.0, maximum=1.0, num_values=8, num_clipped=2).clipped_share == 0.25
+
+
+def test_a_histogram_counts_the_integers_of_the_quantized_tensor() -> None:
+    grid = Grid(scale=torch.tensor([0.5]), zero_point=torch.tensor([-128]), quant_min=-128, quant_max=127, axis=None)
+    values = torch.tensor([-9.0, 0.0, 3.5, 4.0, 127.5, 500.0])
+    counts = grid.histogram(values).tolist()
+    assert len(counts) == 32
+    assert (counts[0], counts[1], counts[-1], sum(counts)) == (3, 1, 2, 6)
+
+
+def test_a_histogram_of_few_levels_has_a_part_for_each() -> None:
+    scales = torch.tensor([1.0, 0.5])
+    grid = Grid(scale=scales, zero_point=torch.zeros(2), quant_min=-7, quant_max=7, axis=0)
+    counts = grid.histogram(torch.tensor([[-7.0, 0.0, 1.0], [-3.5, 0.0, 1.0]])).tolist()
+    assert len(counts) == 15
+    assert (counts[0], counts[7], counts[8], counts[9]) == (2, 2, 1, 1)

@@ -35,6 +35,7 @@ from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import backend_for
 from tests.formats.test_pt2 import one_process_pte
+from tests.marks import quick_first
 from tests.networks import SCHEMED_SHAPE, Schemed
 from tests.project import REPOSITORY
 
@@ -59,6 +60,8 @@ SCHEMES = {
         QuantizationScheme(name="int8", rules=(ModuleRule(types=("torch.nn.Linear",), scheme="int8_dynamic"),)),
     ),
     "4-bit weights on U55": ("ethos_u55_128", QuantizationScheme(name="int8x4")),
+    "4-bit weights on U65": ("ethos_u65_256", QuantizationScheme(name="int8x4")),
+    "4-bit weights on U85": ("ethos_u85_256", QuantizationScheme(name="int8x4")),
     "16 bits on U55": ("ethos_u55_128", QuantizationScheme(name="int16x8")),
     "16 bits on U85": ("ethos_u85_256", QuantizationScheme(name="int16x8")),
     "16 bits for the body": (
@@ -70,12 +73,20 @@ SCHEMES = {
 }
 
 
-SLOW = ("16 bits on U85", "16 bits for the body", "float head on Ethos-U")
+SLOW = (
+    "4-bit weights on U65",
+    "4-bit weights on U85",
+    "16 bits on U85",
+    "16 bits for the body",
+    "float head on Ethos-U",
+    "int4 but the head",
+    "static and dynamic",
+)
 
 
-def slow_if_known(name: str) -> Any:
-    """`name` as a parameter, marked where a scheme of the same kind is tested in every run."""
-    return pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+def slow_if_known(name: str, *values: float) -> Any:
+    """A case of the scheme `name`, marked where a scheme of the same kind is tested in every run."""
+    return pytest.param(name, *values, marks=pytest.mark.slow if name in SLOW else ())
 
 
 @dataclass(frozen=True)
@@ -199,7 +210,10 @@ def test_a_program_that_was_read_is_written_in_the_same_bytes(built: Callable[[s
 
 
 @pytest.mark.parametrize(
-    "name", ["float16", "int8_dynamic", "int4", "static and dynamic", "16 bits for the body", "float head on Neutron"]
+    "name",
+    quick_first(
+        ["float head on Neutron", "int4", "float16", "int8_dynamic", "static and dynamic", "16 bits for the body"], 2
+    ),
 )
 def test_the_pte_made_through_files_is_the_one_made_without(
     built: Callable[[str], Build], tmp_path: Path, name: str
@@ -214,18 +228,21 @@ def test_the_pte_made_through_files_is_the_one_made_without(
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
-        ("float32", 0.0, 1e-5),
-        ("float16", 1e-5, 5e-3),
-        ("int8", 1e-3, 0.1),
-        ("int8_dynamic", 1e-3, 0.1),
-        ("int4", 1e-2, 0.5),
-        ("int4 but the head", 1e-2, 0.5),
-        ("static and dynamic", 1e-3, 0.1),
-        ("16 bits on U55", 1e-5, 0.05),
-        pytest.param("16 bits on U85", 1e-5, 0.05, marks=pytest.mark.slow),
-        ("16 bits for the body", 1e-3, 0.1),
-        ("float head on Ethos-U", 1e-3, 0.1),
-        ("float head on Neutron", 1e-3, 0.1),
+        slow_if_known(*case)
+        for case in (
+            ("float32", 0.0, 1e-5),
+            ("float16", 1e-5, 5e-3),
+            ("int8", 1e-3, 0.1),
+            ("int8_dynamic", 1e-3, 0.1),
+            ("int4", 1e-2, 0.5),
+            ("int4 but the head", 1e-2, 0.5),
+            ("static and dynamic", 1e-3, 0.1),
+            ("16 bits on U55", 1e-5, 0.05),
+            ("16 bits on U85", 1e-5, 0.05),
+            ("16 bits for the body", 1e-3, 0.1),
+            ("float head on Ethos-U", 1e-3, 0.1),
+            ("float head on Neutron", 1e-3, 0.1),
+        )
     ],
 )
 def test_the_pte_executes_as_exactly_as_the_scheme_promises(
@@ -292,6 +309,7 @@ def test_no_pickle_of_weights_is_stored(built: Callable[[str], Build]) -> None:
         assert b'"use_pickle": true' not in archive.read("archive/data/weights/model_weights_config.json")
 
 
+@pytest.mark.slow
 def test_a_layer_left_float_keeps_its_weights_beside_those_of_four_bits(built: Callable[[str], Build]) -> None:
     build = built("int4 but the head")
     (weight,) = (tensor for tensor in build.tensors if tensor.is_constant)
@@ -300,6 +318,7 @@ def test_a_layer_left_float_keeps_its_weights_beside_those_of_four_bits(built: C
     assert build.graphs[0].constants.count("qbint4") == 1
 
 
+@pytest.mark.slow
 def test_static_and_dynamic_activations_live_in_one_program(built: Callable[[str], Build]) -> None:
     build = built("static and dynamic")
     assert {"qint8", "qdint8"} <= build.graphs[0].dtypes
@@ -317,6 +336,7 @@ def test_sixteen_bit_activations_run_on_the_npu(built: Callable[[str], Build], n
     assert lsb_of(build) is not None
 
 
+@pytest.mark.slow
 def test_one_module_has_sixteen_bits_among_eight(built: Callable[[str], Build]) -> None:
     build = built("16 bits for the body")
     modules = {
@@ -329,7 +349,7 @@ def test_one_module_has_sixteen_bits_among_eight(built: Callable[[str], Build]) 
     assert build.plan.delegated_compute_nodes >= build.plan.compute_nodes - 1
 
 
-@pytest.mark.parametrize("name", ["float head on Ethos-U", "float head on Neutron"])
+@pytest.mark.parametrize("name", [slow_if_known("float head on Ethos-U"), "float head on Neutron"])
 def test_a_module_left_float_stays_on_the_cpu_and_out_of_the_report(built: Callable[[str], Build], name: str) -> None:
     build = built(name)
     assert "head" in build.undelegated()

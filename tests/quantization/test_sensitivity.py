@@ -22,6 +22,7 @@ from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import TARGETS, Lowered, backend_for
+from tests.marks import quick_first
 from tests.networks import Fragile
 from tests.project import REPOSITORY
 
@@ -50,7 +51,7 @@ def calibrated(build: Lowered) -> torch.fx.GraphModule:
     return prepared
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 def test_switched_layers_answer_as_real_builds_do_to_the_last_bit(
     lowered: Callable[[str], Lowered], target: str
 ) -> None:

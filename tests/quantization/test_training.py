@@ -216,6 +216,7 @@ def test_a_sample_that_is_not_finite_is_named_before_it_ruins_the_weights(
         trained(lowered("xnnpack_cpu"))
 
 
+@pytest.mark.slow
 def test_the_program_that_is_trained_from_stays_as_it_is(lowered: Callable[[str], Lowered]) -> None:
     build = lowered("xnnpack_cpu")
     program = build.exported()
@@ -228,6 +229,7 @@ def test_the_program_that_is_trained_from_stays_as_it_is(lowered: Callable[[str]
     assert all(torch.equal(before[name], tensor) for name, tensor in program.state_dict.items())
 
 
+@pytest.mark.slow
 def test_labels_that_the_model_has_no_score_for_are_said(
     lowered: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +258,7 @@ class Normed(nn.Module):
         return scores
 
 
+@pytest.mark.slow
 def test_batch_norms_and_dropouts_keep_what_they_are(lowered: Callable[[str], Lowered]) -> None:
     backend, network = lowered("xnnpack_cpu").backend(), Normed().eval()
     shape = [[1, 3, 32, 32]]
@@ -288,6 +291,7 @@ def test_batch_norms_and_dropouts_keep_what_they_are(lowered: Callable[[str], Lo
     assert not torch.equal(after.get_parameter("free.weight"), network.free.weight)
 
 
+@pytest.mark.slow
 def test_weights_of_another_model_are_refused(lowered: Callable[[str], Lowered]) -> None:
     build = lowered("xnnpack_cpu")
     state = trained(build, recipe=dataclasses.replace(RECIPE, epochs=1))

@@ -87,6 +87,7 @@ def test_a_board_with_memories_is_drawn_against_their_sizes() -> None:
 def test_ranges_are_those_of_activations_most_clipped_first() -> None:
     (row,) = made().ranges
     assert (row.name, row.representable, row.observed) == ("conv2d", (0.0, 127.5), (-3.0, 130.0))
+    assert row.histogram == (10, 300, 90, 0)
     assert row.clipped_share == 0.025
 
 

@@ -27,6 +27,7 @@ from lowerdeck.config.schema import Config, GatesConfig
 from lowerdeck.evaluation import gates
 from lowerdeck.fingerprints.closures import Sources, stage_closures
 from tests.fingerprints import recorder
+from tests.marks import quick_first
 from tests.project import AWKWARD_FOLDER, CONFIG, REPOSITORY, Project, digests, tail
 
 STAGES = (
@@ -219,7 +220,7 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("name", quick_first(EDITS, 4))
 def test_an_edit_of_params_makes_stale_what_depends_on_it(built: Built, name: str) -> None:
     values, expected = EDITS[name]
     built.project.edit_params(**values)
@@ -229,6 +230,7 @@ def test_an_edit_of_params_makes_stale_what_depends_on_it(built: Built, name: st
     assert built.stale() - {"compose"} == expected | {"track"}
 
 
+@pytest.mark.slow
 def test_a_delegation_option_is_planned_on_the_edge_program_that_is_there(built: Built) -> None:
     project, folder = built.project, built.project.root / "build" / "partition"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -249,6 +251,7 @@ def test_a_delegation_option_is_planned_on_the_edge_program_that_is_there(built:
         (folder / name).write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_comment_in_conf_or_params_reruns_compose_alone(built: Built) -> None:
     for name in ("conf/gates/none.yaml", "params.yaml"):
         path = built.project.root / name

@@ -17,6 +17,7 @@ from lowerdeck.formats import pt2
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import Partitioned, partition, preserved_ops, replan
 from tests.conftest import TARGETS, Lowered, backend_for
+from tests.marks import quick_first
 from tests.networks import Alien, quantized_mixed
 
 
@@ -296,7 +297,7 @@ def test_every_delegation_option_has_another_value_here(lowered: Callable[[str],
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("target", OTHER_VALUES)
+@pytest.mark.parametrize("target", quick_first(OTHER_VALUES))
 def test_the_edge_program_is_another_only_where_other_nodes_are_preserved(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str, every: int
 ) -> None:

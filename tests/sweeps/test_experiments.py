@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck.config.compose import compose_params
+from lowerdeck.config.compose import Chosen, compose_params
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.sweeps import arguments, hydra_multirun
@@ -28,6 +28,7 @@ def project(make_project: Callable[[str], Project]) -> Project:
 def points(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config | None]]:
     """(name of the sweep, what is typed beside it) -> configurations of its points, None for those that cannot be."""
     monkeypatch.chdir(project.root)
+    chosen: Chosen = {}
 
     def get(name: str, *typed: str) -> list[Config | None]:
         _, experiment = hydra_multirun.read_experiment(CONF, [f"experiment={name}"])
@@ -36,14 +37,14 @@ def points(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
         found = (
             arguments.sample_points(given) if hydra_multirun.searches(experiment, typed) else arguments.points(given)
         )
-        return [composed(arguments.as_params(base, overrides)) for overrides in found]
+        return [composed(arguments.as_params(base, overrides), chosen) for overrides in found]
 
     return get
 
 
-def composed(params: dict[str, Any]) -> Config | None:
+def composed(params: dict[str, Any], chosen: Chosen) -> Config | None:
     try:
-        return compose_params(params, Path("conf"))
+        return compose_params(params, Path("conf"), chosen)
     except ConfigurationError:
         return None
 
@@ -130,6 +131,7 @@ def test_every_corner_of_the_search_is_a_build(points: Callable[..., list[Config
     assert None not in found
 
 
+@pytest.mark.slow
 def test_mlperf_tiny_has_five_benchmarks_on_every_target(points: Callable[..., list[Config | None]]) -> None:
     found = [config for config in points("mlperf_tiny") if config is not None]
     targets = {path.stem for path in (CONF / "target").glob("*.yaml")}

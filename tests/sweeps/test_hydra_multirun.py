@@ -77,6 +77,7 @@ def test_two_joblib_workers_do_no_work_twice(
     assert len(processes_of_points(folder)) == 2, "one worker built both points"
 
 
+@pytest.mark.slow
 def test_what_workers_made_is_reused_and_what_is_damaged_is_made_again(
     by_two_workers: tuple[Path, dict[str, Any], str], project: Project
 ) -> None:
@@ -99,6 +100,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_killed_sweep_end(by_two_workers: tuple[Path, dict[str, Any], str], project: Project) -> None:
     before = set((project.root / "sweeps").glob("*/sweep.json"))
     joblib = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.entities import Run
+from mlflow.entities import LoggedModel, Run
 from mlflow.tracking import MlflowClient
 
 from lowerdeck.artifacts import paths
@@ -67,7 +67,18 @@ def experiment_id(name: str) -> str:
 
 def track(config: Config) -> RecordResult:
     """As the stage does it."""
-    return record(config, lineage.trace(config), export.render(read_plan(), config))
+    return record(config, lineage.trace(config), lambda _: export.render(read_plan(), config))
+
+
+def details(run: Run) -> dict[str, str]:
+    """The texts that are no tags."""
+    file = Path(run.info.artifact_uri.removeprefix("file://"), "details.json")
+    found: dict[str, str] = json.loads(file.read_text())["texts"]
+    return found
+
+
+def models() -> list[LoggedModel]:
+    return list(client().search_logged_models([experiment_id("lowerdeck")]))
 
 
 def run_stage(**environment: str) -> subprocess.CompletedProcess[str]:
@@ -162,8 +173,8 @@ class TestRun:
         folder = Path(run.info.artifact_uri.removeprefix("file://"))
         assert folder.is_relative_to(Path.cwd() / "mlflow" / "artifacts")
         assert files_below(folder) == [
-            "classes.csv", "config.yaml", "confusion.csv", "data/README.txt", "draws.safetensors", "explain.html",
-            "firmware.zip",
+            "classes.csv", "config.yaml", "confusion.csv", "data/README.txt", "details.json", "draws.safetensors",
+            "explain.html", "firmware.zip",
             "layers.csv", "lineage.json", "manifest.json", "metrics.json", "model_explorer.json", "plan.json",
             "plots/confusion_matrix.png", "plots/layers.png",
             "program.pte", "quantization/report.json", "reports/README.txt", "twins/partition_0.tflite",
@@ -180,15 +191,20 @@ class TestRun:
         assert metrics["quantized_accuracy"] == 0.75
         assert metrics["estimated_inference_time_ms"] == 1.25
         assert "delegated_accuracy" not in metrics
-        assert tags["delegated_accuracy"] == "not measured"
-        expected = {
-            "target": "neutron_imxrt700", "backend": "neutron", "model": "tiny", "dataset": "shapes",
-            "quantization": "int8", "flavor": "reference", "converter": "test-converter", "converter_version": "7.1",
-            "converter.caveat": "reference flavor: runs on the host only, not on the NPU", "gates": "none",
-            "git.commit": "none", "git.dirty": "none", "tracking.experiment": "lowerdeck",
+        readable = {key: text for key, text in tags.items() if not key.startswith(("mlflow.", "lowerdeck."))}
+        assert readable == {
+            "target": "neutron_imxrt700", "model": "tiny", "dataset": "shapes", "quantization": "int8",
+            "flavor": "reference", "converter": "test-converter 7.1", "gates": "none", "git.commit": "none",
         }  # fmt: skip
-        assert {key: tags.get(key) for key in expected} == expected
-        assert all(tags[f"version.{name}"] for name in ("torch", "executorch", "torchao", "mlflow"))
+        keys = {key for key in tags if key.startswith("lowerdeck.")}
+        assert keys == {"lowerdeck.build_key", "lowerdeck.upstream_key"}
+        expected = {
+            "backend": "neutron", "delegated_accuracy": "not measured", "git.dirty": "none",
+            "converter.caveat": "reference flavor: runs on the host only, not on the NPU",
+            "tracking.experiment": "lowerdeck",
+        }  # fmt: skip
+        assert {key: details(run).get(key) for key in expected} == expected
+        assert all(details(run)[f"version.{name}"] for name in ("torch", "executorch", "torchao", "mlflow"))
         assert "75.00 % of 4 samples" in tags["mlflow.note.content"]
         assert "runs on the host only" in tags["mlflow.note.content"]
 
@@ -207,16 +223,16 @@ class TestRun:
         track(write_build(program=b"other", model={"name": "tiny", "fingerprint": "0" * 64}))
         track(write_build(program=b"else", quantization={"num_calibration_samples": 1}))
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow/mlflow.db")  # of this test alone
-        (given,) = [run for run in runs() if run.data.tags["lowerdeck.flavor"] == "sdk_3_0_0"]
+        (given,) = [run for run in runs() if run.data.tags["flavor"] == "sdk_3_0_0"]
         key = given.data.tags["lowerdeck.upstream_key"]
         (documented,) = re.findall(r'filter_string="(.+?)"', FLAVORS_PAGE.read_text())
         found = mlflow.search_runs(
             experiment_names=["lowerdeck"], filter_string=documented.replace("KEY", key), output_format="list"
         )
-        assert {run.data.tags["lowerdeck.flavor"] for run in found} == set(flavors)
+        assert {run.data.tags["flavor"] for run in found} == set(flavors)
         assert len({run.data.tags["lowerdeck.build_key"] for run in found}) == len(flavors)
-        assert {run.data.tags["lowerdeck.model"] for run in runs()} == {"tiny"}
-        pair = f"tags.`lowerdeck.upstream_key` = '{key}' AND tags.`lowerdeck.flavor` LIKE 'sdk_3%'"
+        assert {run.data.tags["model"] for run in runs()} == {"tiny"}
+        pair = f"tags.`lowerdeck.upstream_key` = '{key}' AND tags.`flavor` LIKE 'sdk_3%'"
         assert len(mlflow.search_runs(experiment_names=["lowerdeck"], filter_string=pair, output_format="list")) == 2
 
     def test_the_same_build_updates_its_run(self) -> None:
@@ -229,6 +245,47 @@ class TestRun:
         assert run.inputs is not None
         assert len(run.inputs.dataset_inputs) == 2
 
+    def test_the_program_is_a_logged_model_with_the_metrics_of_its_run(self) -> None:
+        track(write_build())
+        track(write_build(metrics={"quantized_accuracy": 0.5}))
+        (run,) = runs()
+        (model,) = models()
+        assert model.source_run_id == run.info.run_id
+        assert str(model.status) == "READY"
+        assert model.tags["lowerdeck.program_sha256"] == sha256(paths.PROGRAM)
+        assert model.params == {
+            "model": "tiny", "dataset": "shapes", "target": "neutron_imxrt700", "quantization": "int8",
+            "flavor": "reference",
+        }  # fmt: skip
+        latest = {metric.key: metric.value for metric in sorted(model.metrics, key=lambda metric: metric.timestamp)}
+        assert latest == run.data.metrics
+        assert latest["quantized_accuracy"] == 0.5
+        folder = Path(model.artifact_location.removeprefix("file://"))
+        assert folder.is_relative_to(Path.cwd() / "mlflow" / "artifacts")
+        assert files_below(folder) == ["artifacts/manifest.json", "artifacts/program.pte"]
+        assert (folder / "artifacts" / "program.pte").read_bytes() == paths.PROGRAM.read_bytes()
+
+    def test_a_deleted_model_is_made_again(self) -> None:
+        track(write_build())
+        client().delete_logged_model(models()[0].model_id)
+        track(write_build())
+        (model,) = models()
+        assert len(model.metrics) == len(runs()[0].data.metrics)
+
+    def test_a_run_of_an_older_version_gets_fewer_tags(self) -> None:
+        track(write_build())
+        (run,) = runs()
+        older = {"converter_version": "7.1", "version.torch": "2.14.1", "task": "classification"}
+        written = json.dumps({"metrics": ["gone"], "tags": list(older)})
+        for key, value in {**older, "lowerdeck.written": written, "mine": "stays"}.items():
+            client().set_tag(run.info.run_id, key, value)
+        client().log_metric(run.info.run_id, "gone", 1.0)
+        track(write_build())
+        (run,) = runs()
+        assert not {*older, "lowerdeck.written"} & set(run.data.tags)
+        assert run.data.tags["mine"] == "stays"
+        assert math.isnan(run.data.metrics["gone"])
+
     @pytest.mark.parametrize("value", [0.5, 0.8], ids=["lower", "higher"])
     def test_a_changed_value_becomes_the_latest(self, value: float) -> None:
         track(write_build())
@@ -240,7 +297,7 @@ class TestRun:
     def test_what_is_measured_no_longer_is_no_number_any_more(self) -> None:
         track(write_build(metrics={"delegated_accuracy": 0.75}))
         (run,) = runs()
-        assert (run.data.metrics["delegated_accuracy"], run.data.tags["delegated_accuracy"]) == (0.75, "measured")
+        assert (run.data.metrics["delegated_accuracy"], details(run)["delegated_accuracy"]) == (0.75, "measured")
         client().log_metric(run.info.run_id, "measured_by_hand_ms", 7.0)
         config = write_build()
         track(config)
@@ -248,16 +305,16 @@ class TestRun:
         (run,) = runs()
         assert math.isnan(run.data.metrics["delegated_accuracy"])
         assert len(client().get_metric_history(run.info.run_id, "delegated_accuracy")) == 2
-        assert run.data.tags["delegated_accuracy"] == "not measured"
+        assert details(run)["delegated_accuracy"] == "not measured"
         assert run.data.metrics["measured_by_hand_ms"] == 7.0
 
     def test_a_figure_in_words_gives_way_to_its_number(self) -> None:
         track(write_build(metrics={"float_accuracy": "no labels"}, labels=None))
-        assert runs()[0].data.tags["float_accuracy"] == "no labels"
+        assert details(runs()[0])["float_accuracy"] == "no labels"
         assert "no labels" in runs()[0].data.tags["mlflow.note.content"]
         track(write_build())
         (run,) = runs()
-        assert "float_accuracy" not in run.data.tags
+        assert "float_accuracy" not in details(run)
         assert run.data.metrics["float_accuracy"] == 1.0
 
     def test_another_key_is_another_run(self) -> None:
@@ -271,7 +328,7 @@ class TestRun:
         (run,) = runs()
         assert run.data.tags["gates"] == "passed"
         assert len(run.data.params["dataset.options.classes"]) == content.MAX_PARAM_CHARACTERS
-        assert "dataset.options.classes" in run.data.tags["params.cut"]
+        assert "dataset.options.classes" in details(run)["params.cut"]
 
     def test_defects_show_in_a_tag_a_metric_and_the_description(self) -> None:
         errors = "partition tag0: conv is off by up to 9 LSB"
@@ -323,11 +380,11 @@ class TestRun:
         git("commit", "-q", "-m", "x")
         Path("dvc.lock").write_text("written by the build itself")
         track(write_build())
-        assert runs()[0].data.tags["git.dirty"] == "false"
+        assert details(runs()[0])["git.dirty"] == "false"
         assert len(runs()[0].data.tags["git.commit"]) == 40
         Path("params.yaml").write_text("x")
         track(write_build())
-        assert runs()[0].data.tags["git.dirty"] == "true"
+        assert details(runs()[0])["git.dirty"] == "true"
 
 
 class TestStage:

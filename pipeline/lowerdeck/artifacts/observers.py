@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, require_file, write_bytes, write_json
@@ -22,11 +24,16 @@ def write_observers(state: ObserverState | None) -> None:
     write_bytes(paths.OBSERVERS, save(dict(sorted(tensors.items())), metadata={"layout": state.layout}))
 
 
+def read_observed(entry: Mapping[str, Any]) -> ObservedRange:
+    """The observed range that JSON has as `entry`."""
+    return ObservedRange(**{**entry, "histogram": tuple(entry.get("histogram", ()))})
+
+
 def read_observers() -> ObserverState:
     """The state that `write_observers` wrote."""
     from safetensors import safe_open
 
-    ranges = {name: ObservedRange(**seen) for name, seen in read_json(paths.OBSERVED_RANGES).items()}
+    ranges = {name: read_observed(seen) for name, seen in read_json(paths.OBSERVED_RANGES).items()}
     with safe_open(require_file(paths.OBSERVERS), framework="pt") as file:
         layout = (file.metadata() or {}).get("layout", "")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

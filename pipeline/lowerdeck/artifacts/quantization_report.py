@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
+from lowerdeck.artifacts.observers import read_observed
 from lowerdeck.contracts.evaluation import QuantizationLoss
-from lowerdeck.contracts.quantization import ObservedRange, QuantizedTensor
+from lowerdeck.contracts.quantization import QuantizedTensor
 
 
 def write_quantization_report(tensors: Sequence[QuantizedTensor], loss: QuantizationLoss | None = None) -> None:
@@ -37,7 +38,7 @@ def read_quantization_report() -> list[QuantizedTensor]:
     tensors = []
     for entry in read_json(paths.QUANTIZATION_REPORT):
         values = {name: entry[name] for name in names}
-        values["observed"] = ObservedRange(**entry["observed"]) if entry["observed"] else None
+        values["observed"] = read_observed(entry["observed"]) if entry["observed"] else None
         for name in ("scales", "zero_points"):
             values[name] = tuple(entry[name])
         tensors.append(QuantizedTensor(**values))

@@ -151,7 +151,7 @@ def _with_lost_points(
     from lowerdeck.comparison import sources
     from lowerdeck.sweeps.folder import Folder
     from lowerdeck.sweeps.snapshot import SWEEPS
-    from lowerdeck.tracking import ui
+    from lowerdeck.tracking import runs, ui
 
     recorded = sources.points_of(found)
     lost = [
@@ -160,7 +160,8 @@ def _with_lost_points(
         for record in Folder(Path(SWEEPS, sweep)).records()
         if record.status != "built" and (sweep, str(record.point)) not in recorded
     ]
-    return [*(sources.from_runs(found, ui.locate(tracking).run_pages) if found else []), *lost]
+    detailed = runs.with_details(tracking, found) if found else []
+    return [*(sources.from_runs(detailed, ui.locate(tracking).run_pages) if found else []), *lost]
 
 
 def _unrecorded_sweeps(selector: str) -> list[str]:

@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add(commands)
     clean.add(commands)
     report = commands.add_parser("report", help="print the metrics of the build in build/ and write build/report.html")
+    report.add_argument("--md", action="store_true", help="print Markdown, for a comment on a pull request")
     report.set_defaults(run=_report)
     explain.add(commands)
     quantization.add(commands)
@@ -182,10 +183,14 @@ def _report(options: argparse.Namespace) -> None:
     from lowerdeck.pages import report
     from lowerdeck.report import terminal
     from lowerdeck.report.build import read_build
+    from lowerdeck.report.markdown import as_markdown
 
     build = read_build()
     write_text(paths.REPORT, report.render(build, has_comparison=paths.COMPARISON.is_file()))
-    terminal.print_table(build, terminal_console())
+    if options.md:
+        print(as_markdown(build), end="")
+    else:
+        terminal.print_table(build, terminal_console())
 
 
 def _ui(options: argparse.Namespace) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from typing import Any
 
 from lowerdeck.comparison import formatting
@@ -14,6 +13,7 @@ from lowerdeck.comparison.comparison import Comparison
 from lowerdeck.comparison.conclusions import all_conclusions
 from lowerdeck.comparison.terminal import shown_columns
 from lowerdeck.evaluation.intervals import HIGH, LOW
+from lowerdeck.formats.markdown import plain_text
 
 
 def as_json(comparison: Comparison) -> str:
@@ -143,26 +143,21 @@ def _safe(cell: Any) -> str:
 
 def as_markdown(comparison: Comparison, title: str) -> str:
     """The recommendation for each target and a table of all programs, as a comment in a review."""
-    lines = [f"### {_plain_text(title)}: which build to ship", ""]
+    lines = [f"### {plain_text(title)}: which build to ship", ""]
     for it in all_conclusions(comparison):
-        chosen = f"ship `{it['build']}` ({_plain_text(it['configuration'])})" if it["build"] else "nothing to ship"
+        chosen = f"ship `{it['build']}` ({plain_text(it['configuration'])})" if it["build"] else "nothing to ship"
         sentences = [*it["why"], it["beats"], *(f"It loses {loss}." for loss in it["loses"]), *it["caveats"]]
-        lines.append(f"- **{_plain_text(it['target'])}**: {chosen}. {_plain_text(' '.join(filter(None, sentences)))}")
+        lines.append(f"- **{plain_text(it['target'])}**: {chosen}. {plain_text(' '.join(filter(None, sentences)))}")
         if it["command"]:
             lines.append(f"  `{it['command']}`")
     columns = shown_columns(comparison)
     heads = ["build", *(parameter.key for parameter in comparison.parameters)]
     heads += [f"{formatting.title(column)} {formatting.unit(column)}".strip() for column in columns]
-    lines += ["", f"| {' | '.join(map(_plain_text, heads))} |", f"|{' --- |' * len(heads)}"]
+    lines += ["", f"| {' | '.join(map(plain_text, heads))} |", f"|{' --- |' * len(heads)}"]
     for row, build in enumerate(comparison.builds):
         mark = "**ship** " if build.label in comparison.recommended else ""
         cells = [mark + " = ".join(each.label for each in (build, *build.identical))]
-        cells += [_plain_text(parameter.values[row]) for parameter in comparison.parameters]
+        cells += [plain_text(parameter.values[row]) for parameter in comparison.parameters]
         cells += [formatting.number(column, column.value(build)) for column in columns]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _plain_text(text: str) -> str:
-    """`text` as Markdown that shows it and nothing else."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))

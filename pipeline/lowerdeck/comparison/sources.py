@@ -23,7 +23,7 @@ from lowerdeck.tracking.runs import SWEEP_ID_TAG, RecordedRun
 WORKSPACE = "workspace"
 """Selects the build in build/, committed or not; the term is DVC's."""
 LABEL_CHARACTERS = 8
-_OVERRIDE_TAG, _POINT_TAG = "sweep.override.", "sweep.point"
+_OVERRIDES_TAG, _POINT_TAG = "sweep.overrides", "sweep.point"
 _PROGRAM = "program_sha256"
 _TEXTS = ("delegated_accuracy", "converter.caveat", RAM_UNKNOWN)
 _REVISION_FILES = (paths.METRICS, paths.CONFIG, paths.LINEAGE, paths.DEVICE_METRICS)
@@ -40,7 +40,7 @@ def from_runs(runs: Sequence[RecordedRun], run_pages: str | None = None) -> list
     """Recorded builds; their labels are as long as necessary to differ.
 
     Args:
-        runs: Result of `find_runs`.
+        runs: Result of `find_runs`, with details.
         run_pages: Prefix of the addresses of their pages on a server; None links their files.
     """
     ids = [run.run_id for run in runs]
@@ -58,7 +58,7 @@ def _links(run: RecordedRun, run_pages: str | None) -> dict[str, str]:
 
 def _from_run(run: RecordedRun, label: str, links: Mapping[str, str]) -> ComparedBuild:
     numbers, tags = finite_metrics(run.metrics), run.tags
-    overridden = {key.removeprefix(_OVERRIDE_TAG) for key in tags if key.startswith(_OVERRIDE_TAG)}
+    overridden = {text.partition("=")[0] for text in json.loads(tags.get(_OVERRIDES_TAG, "[]"))}
     state, reason = _state(run, bool(numbers))
     converter = f"{tags.get('converter', '')} {tags.get('converter_version', '')}".strip()
     return ComparedBuild(

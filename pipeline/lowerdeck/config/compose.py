@@ -204,7 +204,7 @@ def _composed(params: dict[str, Any], conf_dir: Path, chosen: Chosen) -> dict[st
     try:
         if key not in chosen:
             _check_files(conf_dir)
-            chosen[key] = _chosen(choices, flavor, conf_dir)
+            chosen[key] = _chosen(choices, flavor, conf_dir, chosen)
         values = copy.deepcopy(chosen[key])
         if params.get("plugins") is not None and isinstance(values.get("build"), dict):
             values["build"]["plugins"] = params["plugins"]
@@ -239,8 +239,11 @@ def _without_environment() -> Iterator[None]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
-def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str, Any]:
-    """The chosen options of conf/; `flavor`, else the target's own, replaces the flavor `default`."""
+def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path, chosen: Chosen) -> dict[str, Any]:
+    """The chosen options of conf/; `flavor`, else the target's own, replaces the flavor `default`.
+
+    Flavors are kept in `chosen`, too: the points of a sweep share a few.
+    """
     from omegaconf import OmegaConf
 
     with hydra_search_path(conf_dir):
@@ -252,8 +255,10 @@ def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path) -> dict[str
             if default not in options:
                 message = "there is no such option of conf/flavor"
                 raise_problems([unknown("target.default_flavor", message, default, options)])
-            # The flavor by itself: composing everything again would take as long as the first time.
-            values |= OmegaConf.to_container(_hydra_config({}, f"flavor/{default}"), resolve=False)
+            key = (str(conf_dir.resolve()), "flavor", default)
+            if key not in chosen:  # the flavor by itself: composing everything again would take twice as long
+                chosen[key] = OmegaConf.to_container(_hydra_config({}, f"flavor/{default}"), resolve=False)
+            values |= copy.deepcopy(chosen[key])
     return dict(values)
 
 

@@ -20,17 +20,17 @@ def flavor_of(config: FlavorConfig) -> Flavor[dict[str, Any]]:
 def check_installed(config: Config) -> None:
     """Raise ConfigurationError where what the target needs, or its converter, is not installed.
 
-    Only a build needs it: a configuration may be composed for reading, e.g. to explain the build of another machine.
+    Only a build needs it: a configuration may be composed for reading, e.g. to explain the build of another machine. A
+    sweep over targets ends with it; one over flavors leaves out those that are missing.
     """
     backend = backends.source(config.target.backend)
     options, problems = validate(backend.flavor_options_type, config.flavor.options, "flavor.options")
     raise_problems(problems)
     flavor = dataclasses.replace(flavor_of(config.flavor), options=options)
-    missing = (
-        ("target", backend.missing_extra(), config.target.name),
-        ("flavor", backend.missing_converter(flavor), config.flavor.name),
-    )
-    raise_problems([Problem(key, message, name) for key, message, name in missing if message])
+    extra, converter = backend.missing_extra(), backend.missing_converter(flavor)
+    problems = [Problem("target", extra, config.target.name, is_context_free=True)] if extra else []
+    problems += [Problem("flavor", converter, config.flavor.name)] if converter else []
+    raise_problems(problems)
 
 
 def completed(

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType
 from typing import Any
 
@@ -119,8 +120,7 @@ def validate(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pro
         return None, non_plain
     if not isinstance(values, dict):
         return None, [Problem(prefix, "has to be a mapping", values)]
-    checked = schema if hasattr(schema, "__pydantic_config__") else _strict(schema)
-    adapter: TypeAdapter[Any] = TypeAdapter(checked)
+    checked, adapter = _validator(schema)
     try:
         # JSON mode accepts lists for tuples and mappings for dataclasses, yet is strict about scalars.
         config = adapter.validate_json(json.dumps(values), strict=True)
@@ -129,6 +129,13 @@ def validate(schema: type, values: Any, prefix: str = "") -> tuple[Any, list[Pro
     if checked is not schema:
         config = schema(**{field.name: getattr(config, field.name) for field in dataclasses.fields(checked)})
     return config, []
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: type) -> tuple[type, TypeAdapter[Any]]:
+    """The strict form of `schema`, and what validates it; to make one takes longer than the rest of composing."""
+    checked = schema if hasattr(schema, "__pydantic_config__") else _strict(schema)
+    return checked, TypeAdapter(checked)
 
 
 def _strict(schema: type) -> type:

@@ -20,7 +20,8 @@ def quantization_problems(
     """Problems of choices that the backend of `target` lacks, or that have no effect with the chosen scheme."""
     granularities = backend.schemes.get(config.scheme)
     if granularities is None:
-        message = f"the backend {target.backend} of target {target.name} does not have it"
+        why = f": {reason}" if (reason := backend.refused_schemes.get(config.scheme)) else ""
+        message = f"the backend {target.backend} of target {target.name} does not have it{why}"
         yield Problem("quantization.scheme", message, config.scheme, list(backend.schemes))
         return
     if config.weight_granularity not in granularities:

@@ -114,6 +114,8 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
     """FlavorOptionsT: how to reach a converter."""
     schemes: ClassVar[Mapping[str, Sequence[str]]]
     """Supported quantization schemes, each with its weight granularities."""
+    refused_schemes: ClassVar[Mapping[str, str]] = {}
+    """Schemes that the library's quantizer has, and this backend refuses, each with the reason."""
     converters: ClassVar[Sequence[str]]
     """Supported values of `flavor.converter`, the default first."""
     extra: ClassVar[str | None] = None
@@ -248,9 +250,10 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
         """
         if scheme.weight_granularity not in self.schemes.get(scheme.name, ()):
             known = "; ".join(f"{name} with {', '.join(weights)}" for name, weights in self.schemes.items())
+            why = f" ({reason})" if (reason := self.refused_schemes.get(scheme.name)) else ""
             raise UnsupportedQuantizationError(
-                f"{self.name} has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights; it has: "
-                f"{known}"
+                f"{self.name} has no quantizer for {scheme.name!r} with {scheme.weight_granularity} weights{why}; "
+                f"it has: {known}"
             )
         if scheme.rebuilds_model or not scheme.is_quantized:
             return None

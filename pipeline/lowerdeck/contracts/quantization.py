@@ -82,6 +82,8 @@ class ObservedRange:
     """Number of values beyond the representable range by more than half a step."""
     sqnr_db: float | None = None
     """Signal-to-quantization-noise ratio of weights and biases; the stage baseline measures activations."""
+    histogram: tuple[int, ...] = ()
+    """Number of values in each of equal parts of the representable integers, clipped ones in the outermost."""
 
     @property
     def clipped_share(self) -> float:

@@ -32,10 +32,10 @@ from lowerdeck.contracts.devices import (
 from lowerdeck.contracts.runtime_images import RuntimeImage
 from lowerdeck.devices import arm_runner, images
 from lowerdeck.devices.gdb import GdbStub
-from lowerdeck.devices.processes import kill_group
 from lowerdeck.devices.tensors import split_outputs
 from lowerdeck.fingerprints.digests import file_digest
 from lowerdeck.formats.pte import Method, read_pte
+from lowerdeck.runtime.child_processes import kill_group
 
 PACKAGE = "mlia-ethos-u"
 INSTALL = f"pip install --no-deps {PACKAGE}==0.1.0, which needs none of its dependencies; or lowerdeck[emulator]"

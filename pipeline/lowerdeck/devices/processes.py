@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from lowerdeck.contracts.devices import DeviceError
+from lowerdeck.runtime.child_processes import exit_name, kill_group
 
 _LOG_LINES = 12
 
@@ -56,27 +54,6 @@ def converse(
     if child.returncode != 0:
         raise DeviceError(f"{what} ended with {exit_name(child.returncode)}{_ending(log)}", log)
     return answer, log
-
-
-def kill_group(child: subprocess.Popen[bytes]) -> None:
-    """End a child that was started in a session of its own, with everything in that session, and wait for it."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    for stream in (child.stdin, child.stdout, child.stderr):
-        if stream is not None:
-            with suppress(BrokenPipeError):
-                stream.close()
-
-
-def exit_name(returncode: int) -> str:
-    """E.g. `status 1` or `SIGKILL`."""
-    if returncode >= 0:
-        return f"status {returncode}"
-    try:
-        return signal.Signals(-returncode).name
-    except ValueError:
-        return f"signal {-returncode}"
 
 
 def _ending(log: str) -> str:

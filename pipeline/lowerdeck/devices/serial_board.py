@@ -1,14 +1,6 @@
-"""A board at a serial port, whose firmware has the C source lowerdeck_board.c of the firmware bundle.
+"""A board at a serial port: the application of the firmware bundle, or other firmware with its C sources.
 
-Both sides send lines of text. Content is sent as lines `:HEX` of 64 bytes, each acknowledged by the board with `+`:
-
-    LD1 HELLO                        -> LD1 BOARD NAME PROGRAM_CAPACITY INPUTS_CAPACITY SHA256   (- without a program)
-    LD1 PROGRAM BYTES, content       -> LD1 OK SHA256
-    LD1 INPUTS BYTES, content        -> LD1 OK SHA256
-    LD1 RUN ID REPETITIONS           -> LD1 TICKS ID TICKS TICKS_PER_S (one a repetition), LD1 OUTPUT ID BYTES SHA256,
-                                        content (not acknowledged), LD1 DONE ID SHA256 of the program
-
-`LD1 ERROR WHAT NUMBER` ends any of them. All other lines are the board's log.
+docs/line_protocol.md has what both sides say.
 """
 
 from __future__ import annotations
@@ -24,30 +16,35 @@ from typing import Any, NoReturn
 from lowerdeck.contracts.devices import (
     DeviceDescription,
     DeviceError,
-    DeviceTensor,
     Execution,
     Job,
     Missing,
     Provenance,
 )
+from lowerdeck.devices import lines
 from lowerdeck.devices.tensors import split_outputs
 
 SOURCES = tuple(
     Path(__file__).parent / "sources" / name
-    for name in ("lowerdeck_board.c", "lowerdeck_board.h", "lowerdeck_sha256.h")
+    for name in ("line_protocol.c", "line_protocol.h", "lowerdeck_board.c", "lowerdeck_board.h", "lowerdeck_sha256.h")
 )
 """What firmware compiles to be such a board; the firmware bundle has them."""
-_LINE_BYTES = 64
+_DATA_BYTES = 64
+_ACK_S = 2.0
+"""A line of content that is not acknowledged for so long is sent again."""
+_MAX_ATTEMPTS = 5
 _MAX_LINE_CHARACTERS = 4096
+_SILENT = "the board did not answer within `device.timeout_s`"
 _ERRORS = {
-    "program_capacity": "the program is larger than the board's room for it, {number:,} bytes",
-    "inputs_capacity": "the inputs are larger than the board's room for them, {number:,} bytes",
-    "load": "ExecuTorch on the board does not load the program: error {number}",
-    "execute": "ExecuTorch on the board failed to execute the program: error {number}",
+    "program_room": "the program is larger than the board's room for it, {code:,} bytes",
+    "input": "the loaded program has no input {code} of the size that was sent",
+    "load": "ExecuTorch on the board does not load the program: error {code}",
+    "execute": "ExecuTorch on the board failed to execute the program: error {code}",
     "line": "a line was lost or damaged on its way to the board; lower device.options.baudrate",
     "program": "the board has no program",
+    "verb": "the board's firmware does not know what it was asked; build it with the sources of this bundle",
 }
-"""What `LD1 ERROR WHAT NUMBER` means."""
+"""What `error where=WHERE code=CODE` means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,19 +110,18 @@ class _Board:
 
     def execute(self, job: Job, program: bytes) -> Execution:
         self.port.reset_input_buffer()
-        self._send("LD1 HELLO")
-        name, _, _, loaded = self._fields(self._answer("BOARD"), 4)
         digest = hashlib.sha256(program).hexdigest()
-        if loaded != digest or job.keeps_state:
-            self._give("PROGRAM", program)
+        name = self._prepare(program, digest)
         outputs, latencies_ms = [], list[float]()
         for number, sample in enumerate(job.samples):
-            if number and job.keeps_state:
-                self._give("PROGRAM", program)
-            self._give("INPUTS", b"".join(tensor.content for tensor in sample))
+            if job.keeps_state:
+                self._send(lines.written("reset"))
+                self._answer("ok")
+            for index, tensor in enumerate(sample):
+                self._give("input", tensor.content, index=index)
             repetitions = job.warm_up + job.repetitions if number == 0 and job.repetitions else 0
             content, times = self._run(repetitions, digest)
-            outputs.append(self._tensors(content, job))
+            outputs.append(split_outputs(content, job.outputs, "the board", "\n".join(self.log)))
             latencies_ms += times[job.warm_up :]
         return Execution(
             outputs=outputs,
@@ -135,76 +131,88 @@ class _Board:
             notes=(f"executed by {name}",),
         )
 
-    def _tensors(self, content: bytes, job: Job) -> list[DeviceTensor]:
-        return split_outputs(content, job.outputs, "the board", "\n".join(self.log))
+    def _prepare(self, program: bytes, digest: str) -> str:
+        """Have the board load the program; returns the name of its firmware."""
+        hello = None
+        while hello is None and time.monotonic() < self.deadline:
+            self._send("\n" + lines.written("hello"))  # the first end of a line ends what was left in the board's UART
+            hello = self._heard(min(self.deadline, time.monotonic() + _ACK_S), "hello")
+        if hello is None:
+            self._fail(_SILENT)
+        if hello.version != lines.VERSION:
+            self._fail(f"the board speaks version {hello.version} of the line protocol, not {lines.VERSION}")
+        if (loaded := hello.fields.get("program", "-")) != digest:
+            if hello.number("program_room") == 0:
+                self._fail(
+                    f"the board's firmware has the program {loaded[:12]} built in and takes no other; "
+                    f"flash the firmware bundle of {digest[:12]}"
+                )
+            self._give("program", program)
+        return hello.fields.get("name", "a board without a name")
 
     def _run(self, repetitions: int, digest: str) -> tuple[bytes, list[float]]:
-        """Outputs, and the milliseconds of every repetition."""
-        identity, times = str(secrets.randbelow(1 << 31)), list[float]()
-        self._send(f"LD1 RUN {identity} {repetitions}")
-        while (found := self._answer("TICKS", "OUTPUT"))[0] == "TICKS":
-            of, ticks, ticks_per_s = self._fields(found, 3)
-            if of == identity and ticks.isdigit() and int(ticks_per_s) > 0:
-                times.append(1000 * int(ticks) / int(ticks_per_s))
-        of, size, wanted = self._fields(found, 3)
-        content = b""
-        while size.isdigit() and len(content) < int(size):
-            line = self._line()
-            try:
-                content += bytes.fromhex(line.removeprefix(":")) if line.startswith(":") else b""
-            except ValueError:
-                self._fail(f"the board sent {line[:40]!r} as outputs")
-        done, executed = self._fields(self._answer("DONE"), 2)
-        if hashlib.sha256(content).hexdigest() != wanted or {of, done} != {identity}:
+        """Outputs one after the other, and the milliseconds of every repetition."""
+        identity, times, parts = str(secrets.randbelow(1 << 31)), list[float](), dict[int, bytes]()
+        self._send(lines.written("run", id=identity, repetitions=repetitions))
+        while (said := self._answer("time", "output", "done")).verb != "done":
+            if said.verb == "time" and said.fields.get("id") == identity:
+                if (ticks := said.number("ticks")) is not None and (frequency := said.number("per_second")):
+                    times.append(1000 * ticks / frequency)
+            elif said.verb == "output" and (index := said.number("index")) is not None:
+                have, content = parts.get(index, b""), said.content("data")
+                if content is None or said.number("offset") != len(have):
+                    self._fail("outputs were damaged on their way, or are those of another execution")
+                parts[index] = have + content
+        if said.fields.get("id") != identity or said.number("outputs") != len(parts):
             self._fail("outputs were damaged on their way, or are those of another execution")
-        if executed != digest:
+        if (executed := said.fields.get("program", "-")) != digest:
             self._fail(f"the board executed the program {executed[:12]}, {digest[:12]} was sent")
-        return content, times
+        return b"".join(parts[index] for index in sorted(parts)), times
 
-    def _give(self, what: str, content: bytes) -> None:
-        """Send a program or inputs, and check that they arrived."""
-        self._send(f"LD1 {what} {len(content)}")
-        for place in range(0, len(content), _LINE_BYTES):
-            self._send(":" + content[place : place + _LINE_BYTES].hex())
-            self._acknowledged()
-        (digest,) = self._fields(self._answer("OK"), 1)
-        if digest != hashlib.sha256(content).hexdigest():
-            self._fail(f"the board received other {what.lower()} than were sent; lower device.options.baudrate")
+    def _give(self, verb: str, content: bytes, **fields: object) -> None:
+        """Send a program or an input; lines that are lost or damaged are sent again."""
+        opening = lines.written(verb, **fields, bytes=len(content))
+        place, attempts = None, 0
+        while place != len(content):
+            if attempts == _MAX_ATTEMPTS:
+                self._fail(_ERRORS["line"])
+            data = content[place or 0 :][:_DATA_BYTES].hex()
+            self._send(opening if place is None else lines.written("data", offset=place, data=data))
+            said = self._heard(min(self.deadline, time.monotonic() + _ACK_S), "ack")
+            wanted = said.number("offset") if said else None
+            attempts = attempts + 1 if wanted in (None, place) else 0
+            place = place if wanted is None else wanted
+        said = self._answer("ok")
+        if verb == "program" and said.fields.get("program") != hashlib.sha256(content).hexdigest():
+            self._fail(_ERRORS["line"])
 
-    def _acknowledged(self) -> None:
-        while (line := self._line()) != "+":
-            self._noted(line)
+    def _answer(self, *verbs: str) -> lines.Line:
+        """The next line with one of these verbs."""
+        if (said := self._heard(self.deadline, *verbs)) is None:
+            self._fail(_SILENT)
+        return said
 
-    def _answer(self, *kinds: str) -> list[str]:
-        """The words of the next answer of one of these kinds, without `LD1`."""
-        while True:
-            words = (line := self._line()).split(" ")
-            if words[0] == "LD1" and words[1:] and words[1] in kinds:
-                return words[1:]
-            self._noted(line)
-
-    def _noted(self, line: str) -> None:
-        """Keep a line of the log; an error ends the conversation."""
-        words = line.split(" ")
-        if words[:2] == ["LD1", "ERROR"]:
-            number = int(words[3]) if len(words) > 3 and words[3].isdigit() else 0
-            known = _ERRORS.get(words[2] if len(words) > 2 else "")
-            self._fail(known.format(number=number) if known else f"the board reports {' '.join(words[2:])[:80]!r}")
-        self.log.append(line)
-
-    def _fields(self, words: list[str], count: int) -> list[str]:
-        if len(words) != count + 1:
-            self._fail(f"the board answered {' '.join(words)[:80]!r}")
-        return words[1:]
+    def _heard(self, until: float, *verbs: str) -> lines.Line | None:
+        """The next line with one of these verbs; errors end the conversation, and other lines are the log."""
+        while (text := self._line(until)) is not None:
+            said = lines.read(text)
+            if said and said.verb in verbs:
+                return said
+            if said and said.verb == "error":
+                where, code = said.fields.get("where", ""), said.number("code") or 0
+                known = _ERRORS.get(where)
+                self._fail(known.format(code=code) if known else f"the board reports {where[:80]!r}, {code}")
+            self.log.append(text)
+        return None
 
     def _send(self, line: str) -> None:
         self.port.write(line.encode() + b"\n")
 
-    def _line(self) -> str:
-        """The next line of the board."""
+    def _line(self, until: float) -> str | None:
+        """The next line of the board; None where there is none until then."""
         while b"\n" not in self.received:
-            if time.monotonic() > self.deadline:
-                self._fail("the board did not answer within `device.timeout_s`")
+            if time.monotonic() > until:
+                return None
             if len(self.received) > _MAX_LINE_CHARACTERS:
                 self._fail("the board sends something else than lines")
             self.received += self.port.read(max(1, self.port.in_waiting))

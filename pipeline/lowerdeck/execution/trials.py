@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Mapping
-from itertools import islice
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,11 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
     from torch.nn import Module
 
+    from lowerdeck.config.schema import ModelConfig
     from lowerdeck.contracts.plan import DelegationPlan
     from lowerdeck.explain.causes import Change
 
@@ -38,7 +40,7 @@ def try_change(change: Change) -> DelegationPlan:
     model = chosen_model()
     if change.swap is not None:
         swap_modules(model, *change.swap)
-    return _partitioned(model, changed_options(change), build.seed)
+    return _partitioned(model, changed_options(change), changed_shapes(change), build.seed)
 
 
 def swap_modules(model: Module, old: str, new: str) -> int:
@@ -77,40 +79,81 @@ def changed_options(change: Change) -> dict[str, Any]:
     return options
 
 
+def changed_shapes(change: Change) -> ModelConfig:
+    """The section `model` with the change of shapes made.
+
+    Raises:
+        LowerdeckError: the model is exported like that already.
+    """
+    from lowerdeck.config.schema import ModelConfig
+
+    config = section(ModelConfig)
+    if change.shapes is None:
+        return config
+    changed = dataclasses.replace(
+        config,
+        input_shapes=change.shapes.applied(config.input_shapes),
+        dynamic_shapes=[] if change.shapes.is_fixed else config.dynamic_shapes,
+    )
+    if changed == config:
+        raise LowerdeckError("model.input_shapes and model.dynamic_shapes are like that already: the model reshapes")
+    return changed
+
+
+def fitted(inputs: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> tuple[torch.Tensor, ...]:
+    """Samples of other shapes, with the values of `inputs` repeated or cut off."""
+    found = []
+    for tensor, shape in zip(inputs, shapes, strict=True):
+        count = math.prod(shape)
+        repeated = tensor.flatten().repeat(-(-count // max(1, tensor.numel())))
+        found.append(tensor if list(tensor.shape) == list(shape) else repeated[:count].reshape(tuple(shape)))
+    return tuple(found)
+
+
 def _without(value: Any, entry: str) -> Any:
     return [each for each in value if each != entry] if isinstance(value, list | tuple) else value
 
 
-def _partitioned(model: Module, options: Mapping[str, Any], seed: int) -> DelegationPlan:
+def _partitioned(model: Module, options: Mapping[str, Any], config: ModelConfig, seed: int) -> DelegationPlan:
     from lowerdeck import backends
     from lowerdeck.artifacts.programs import read_program, write_program
     from lowerdeck.config.flavor import flavor_of
-    from lowerdeck.config.schema import FlavorConfig, ModelConfig, TargetConfig
-    from lowerdeck.execution.chosen.dataset import chosen_dataset
-    from lowerdeck.execution.chosen.quantization import chosen_quantizer, chosen_scheme
-    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.config.schema import FlavorConfig, TargetConfig
     from lowerdeck.steps.export import export
     from lowerdeck.steps.partition import partition
-    from lowerdeck.steps.quantize import quantize
 
-    config, target = section(ModelConfig), section(TargetConfig)
+    target = section(TargetConfig)
     shapes = config.input_shapes, config.dynamic_shapes, config.memory_format, config.input_dtypes
-    program = export(model, *shapes)
-    unmarked = copy.deepcopy(program)  # preparing leaves marks on a program, and on its quantizer
-    if (quantizer := chosen_quantizer()) is not None:
-        split = chosen_dataset(seed).calibration
-        samples = [sample.inputs for sample in islice((split[index] for index in range(len(split))), _MAX_SAMPLES)]
-        count = len(samples) if chosen_scheme().observes_samples else 0
-        state = calibrate(program, quantizer, samples[:count], count)
-        again = chosen_quantizer()
-        assert again is not None
-        program, _ = quantize(unmarked, again, state)
-    elif chosen_scheme().rebuilds_model:
-        raise LowerdeckError("changes are tried for schemes with observers; this one rebuilds the model")
     backend = backends.create(
         target.backend, device=target.device, options=dict(options), flavor=flavor_of(section(FlavorConfig))
     )
-    with TemporaryDirectory() as folder:  # stored and read as by the stages: constants of a new program are no data yet
-        write_program(Path(folder, "program.pt2"), program)
-        plan = partition(read_program(Path(folder, "program.pt2")), backend).plan
+    with TemporaryDirectory() as folder:
+        # Stored and read as by the stages: a copy in memory has other names, and a new program's constants are no data.
+        exported, quantized = Path(folder, "exported.pt2"), Path(folder, "quantized.pt2")
+        write_program(exported, export(model, *shapes))
+        write_program(quantized, _quantized(exported, config, seed))
+        plan = partition(read_program(quantized), backend).plan
     return dataclasses.replace(plan, mismatches=())
+
+
+def _quantized(exported: Path, config: ModelConfig, seed: int) -> ExportedProgram:
+    """The stored program, quantized by a few samples; as it is where nothing is quantized."""
+    from lowerdeck.artifacts.programs import read_program
+    from lowerdeck.execution.chosen.dataset import chosen_dataset
+    from lowerdeck.execution.chosen.quantization import chosen_quantizer, chosen_scheme
+    from lowerdeck.steps.calibrate import calibrate
+    from lowerdeck.steps.quantize import quantize
+
+    observing, converting = chosen_quantizer(), chosen_quantizer()  # preparing leaves marks on a quantizer
+    if observing is None or converting is None:
+        if chosen_scheme().rebuilds_model:
+            raise LowerdeckError("changes are tried for schemes with observers; this one rebuilds the model")
+        return read_program(exported)
+    samples: list[tuple[torch.Tensor, ...]] = []
+    if chosen_scheme().observes_samples:
+        split = chosen_dataset(seed).calibration
+        inputs = [split[index].inputs for index in range(min(_MAX_SAMPLES, len(split)))]
+        # A dimension of varying size has samples of any of its sizes, which fit as they are.
+        samples = inputs if config.dynamic_shapes else [fitted(each, config.input_shapes) for each in inputs]
+    state = calibrate(read_program(exported), observing, samples, len(samples))
+    return quantize(read_program(exported), converting, state)[0]

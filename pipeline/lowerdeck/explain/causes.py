@@ -13,6 +13,7 @@ from lowerdeck.contracts.plan import DelegationPlan, PlannedNode, ReasonCode
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.explain import hints
 from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.shapes import ShapeChange
 from lowerdeck.explain.undelegated_node import UndelegatedNode
 
 FREE = ("nothing to fix", "nothing to gain", "converts a constant")
@@ -31,11 +32,13 @@ class Change:
     """An operator for `target.options.preserve_ops`."""
     include: str | None = None
     """A value to take out of the target's options, wherever it stands in a list."""
+    shapes: ShapeChange | None = None
+    """Other shapes to export with."""
 
     @property
     def can_be_tried(self) -> bool:
         """Whether the tool can make the change by itself."""
-        return bool(self.swap or self.preserve or self.include)
+        return bool(self.swap or self.preserve or self.include or self.shapes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +149,9 @@ def _change(node: PlannedNode, graph: PlanGraph) -> Change | None:
             text=f"take {value} out of target.options.{option}" if option else f"allow {value}", include=value
         )
     text = hints.hint(root, graph)
-    return None if not text or text.startswith(FREE) else Change(text=graph.without_names(text))
+    if not text or text.startswith(FREE):
+        return None
+    return Change(text=graph.without_names(text), shapes=hints.shape_change(root, graph))
 
 
 def _together(root: PlannedNode, graph: PlanGraph) -> Iterator[PlannedNode]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.explain.constraints import cortex_m, ethos_u, neutron, xnnpack
 from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.shapes import FIXED_SIZES, ShapeChange
 from lowerdeck.explain.undelegated_node import Rule, UndelegatedNode, format_shape, next_multiple
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
@@ -61,6 +62,18 @@ def hint(node: PlannedNode, graph: PlanGraph, reason: Reason | None = None) -> s
         if text := by_check or _divisible(refused):
             return f"{text}; or {_U85}" if refused.has_better_device else text
     return _BY_CODE[refused.reason.code](refused)
+
+
+def shape_change(node: PlannedNode, graph: PlanGraph) -> ShapeChange | None:
+    """The change of the exported shapes that the hint for `node` means; None if it means another one."""
+    if node.reason is None:
+        return None
+    refused = UndelegatedNode(node=node, reason=node.reason, graph=graph)
+    rules = _RULES.get(refused.backend, ()) if node.reason.code in _CODES_WITH_RULES else ()
+    matching = next((each for each in rules if each.pattern.search(refused.text)), None)
+    if matching is not None:
+        return matching.reshape(refused)
+    return FIXED_SIZES if node.reason.code == ReasonCode.DYNAMIC_SHAPE else None
 
 
 def _divisible(refused: UndelegatedNode) -> str:

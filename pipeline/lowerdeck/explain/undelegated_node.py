@@ -9,6 +9,7 @@ from math import ceil
 
 from lowerdeck.contracts.plan import PlannedNode, PlannedTensor, Reason, ReasonCode
 from lowerdeck.explain.graph import PlanGraph
+from lowerdeck.explain.shapes import ShapeChange
 from lowerdeck.graph.nodes import DEQUANTIZE, QUANTIZE
 
 
@@ -83,11 +84,21 @@ class Rule:
     """Matches the `UndelegatedNode.text` of the check's refusals."""
     remedy: Callable[[UndelegatedNode], str]
     """Returns the hint; empty if the values do not allow one."""
+    reshape: Callable[[UndelegatedNode], ShapeChange | None]
+    """Returns the change of the exported shapes that the hint means; None if it means another one."""
 
 
-def rule(pattern: str, remedy: Callable[[UndelegatedNode], str] | str) -> Rule:
-    """A rule with `remedy`, or its result, as the hint."""
-    return Rule(pattern=re.compile(pattern), remedy=remedy if callable(remedy) else lambda refused: remedy)
+def rule(
+    pattern: str,
+    remedy: Callable[[UndelegatedNode], str] | str,
+    reshape: Callable[[UndelegatedNode], ShapeChange | None] | ShapeChange | None = None,
+) -> Rule:
+    """A rule with `remedy`, or its result, as the hint, and `reshape`, or its result, as what can be tried."""
+    return Rule(
+        pattern=re.compile(pattern),
+        remedy=remedy if callable(remedy) else lambda refused: remedy,
+        reshape=reshape if callable(reshape) else lambda refused: reshape,
+    )
 
 
 def next_multiple(value: int, by: int) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.fingerprints.digests import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from packaging.requirements import Requirement
 
@@ -30,6 +31,18 @@ def tool_versions() -> dict[str, str]:
     names |= {requirement.name for extra in ("", *TARGET_EXTRAS) for requirement in requirements(extra)}
     machine = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     return machine | {name: _version(name) for name in sorted(names)}
+
+
+def environment_packages(options: Mapping[str, Any]) -> list[str]:
+    """Packages with their versions where a flavor finds its converter, beside the environment of this process.
+
+    Args:
+        options: A flavor's options. `python` names an interpreter, `sys_path` folders of packages.
+    """
+    places = [Path(folder).expanduser() for folder in options.get("sys_path") or ()]
+    if python := options.get("python"):
+        places += Path(python).expanduser().parent.parent.glob("lib/python3*/site-packages")
+    return sorted(info.stem for place in places for info in place.glob("*.dist-info"))
 
 
 def requirements(extra: str = "", package: str = "lowerdeck") -> Iterator[Requirement]:

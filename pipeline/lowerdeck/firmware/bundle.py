@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lowerdeck.devices import serial_board
 from lowerdeck.firmware.header import Placement, c_header
 from lowerdeck.firmware.memory_budget import memory_budget, parts_of
 from lowerdeck.firmware.metadata import FORMAT, Target, describe
@@ -69,7 +68,6 @@ def bundle(
         BUNDLED_PROGRAM: bundled_program(program, vector),
         **vector.files(),
         **said,
-        **{path.name: path.read_bytes() for path in serial_board.SOURCES},
         **(data_files or {}),
         **(twins or {}),
         **project(metadata, vector, sample),

@@ -1,7 +1,7 @@
 """The bundle as a project: an application for the program, for CMake, CMSIS solutions and Zephyr.
 
-Sources of the application are files in sources/, the same in every bundle. What is peculiar to a build are constants:
-model_config.h, model.c, test_vector.c, model.cmake and Kconfig.
+Sources of the application are files in sources/ and those of the device serial_board, the same in every bundle. What is
+peculiar to a build are constants: model_config.h, model.c, test_vector.c, model.cmake and Kconfig.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lowerdeck.devices import serial_board
 from lowerdeck.firmware import cmsis
 from lowerdeck.firmware.c_literals import c_float, c_string
 from lowerdeck.firmware.sample_format import SampleFormat
@@ -78,7 +79,7 @@ def _sources() -> dict[str, bytes]:
         for entry in sorted((folder / place).iterdir(), key=lambda entry: entry.name):
             if entry.is_file():
                 found[f"{place}/{entry.name}".lstrip("/")] = entry.read_bytes()
-    return found
+    return found | {f"src/{path.name}": path.read_bytes() for path in serial_board.SOURCES}
 
 
 def _config(metadata: Mapping[str, Any], sample: SampleFormat) -> str:

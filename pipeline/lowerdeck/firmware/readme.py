@@ -22,8 +22,9 @@ _REGISTRATION = {
 }
 
 _PROJECT_PARTS = """\
-- Another board: define the functions of `src/platform.h`, and `lowerdeck_put` of `src/line_protocol.h`, in a file of
-  your own, and give it as `-DLOWERDECK_PLATFORM=...` with `-DEXECUTORCH_ROOT=...` and your toolchain file.
+- Another board: define the functions of `src/platform.h`, and `lowerdeck_put` and `lowerdeck_get` of
+  `src/line_protocol.h`, in a file of your own, and give it as `-DLOWERDECK_PLATFORM=...` with
+  `-DEXECUTORCH_ROOT=...` and your toolchain file.
 - CMSIS: `lowerdeck.clayer.yml` names the components of the pack PyTorch::ExecuTorch that this program needs;
   `lowerdeck.csolution.yml` has to be given a board.
 - Zephyr: this folder is a module (`-DZEPHYR_EXTRA_MODULES=...`) beside ExecuTorch's own; Kconfig has the pools.
@@ -91,14 +92,14 @@ def _project(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "    cmake -S . -B out "
         "-DCMAKE_PREFIX_PATH=\"$(python -c 'import executorch; print(executorch.__path__[0])')\"\n"
-        "    cmake --build out && out/lowerdeck_firmware"
+        "    cmake --build out && out/lowerdeck_firmware < /dev/null"
     )
     parts = [_PROJECT_PARTS]
     if metadata["image_input"]:
         parts.append("- `src/preprocess.h`: from pixels to the input, with the same bits as the pipeline.")
     yield "\n".join(parts)
     if metadata["target"]["backend"] != "xnnpack" and metadata["delegates"]:
-        yield "A host has no such NPU: there the application ends with `done failed where=load_method`."
+        yield "A host has no such NPU: there the application ends with `error where=load_method`."
 
 
 def _header(program: Mapping[str, Any], data_files: list[str]) -> Iterator[str]:
@@ -238,9 +239,9 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
 def _measured_on_a_board() -> Iterator[str]:
     yield "## Measure it on a board"
     yield (
-        "`lowerdeck_board.c` executes programs that arrive at a serial port: compile it with your firmware, fill in "
-        "the `lowerdeck_board` that `lowerdeck_board.h` describes with the bytes of a UART and a call of "
-        "`Method::execute`, and call `lowerdeck_serve`. On the host, with the board's port in `device.options.port`:"
+        "When it has executed the test vector, the application answers `lowerdeck` on the host, which sends other "
+        "inputs and times the program. Firmware of your own does the same with `src/lowerdeck_board.h` and "
+        "`src/line_protocol.h`. On the host, with the board's port in `device.options.port`:"
     )
     yield "    lowerdeck measure program.pte --on serial_board"
 

@@ -11,11 +11,12 @@ from lowerdeck.pages.explanation import export
 from lowerdeck.report.build import read_build
 
 
-def recorded_pages(lineage: Mapping[str, Any]) -> dict[str, str]:
+def recorded_pages(lineage: Mapping[str, Any], run_address: str) -> dict[str, str]:
     """Name -> text of the pages of the build in build/.
 
     Args:
         lineage: Result of `lineage.trace`, which the stage track has not written yet.
+        run_address: Address of the run's page.
     """
-    build = read_build(lineage)
+    build = read_build(lineage, run_address)
     return {paths.REPORT.name: report.render(build), **export.render(build.plan, build.config)}

@@ -17,6 +17,7 @@ from lowerdeck.report import summary
 from lowerdeck.report.build import Build
 from lowerdeck.report.overview import overview
 from lowerdeck.report.quantization import HEADER, tensor_rows
+from lowerdeck.tracking.address import LOCAL_PAGES
 from lowerdeck.tracking.content import flat
 
 MAX_MATRIX_CLASSES = 40
@@ -48,7 +49,7 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
         ],
         verdict=first.verdict,
         links=_links(has_comparison),
-        run=f"MLflow run of build key {build.lineage['build_key'][:12]}: lowerdeck ui" if build.lineage else "",
+        run=_run(build),
         quality_name=first.quality_name,
         quality_picture=report_drawings.quality_picture(first.quality, is_share=first.is_share),
         memory_picture=report_drawings.memory_picture(first.memory),
@@ -79,6 +80,14 @@ def _links(has_comparison: bool) -> list[tuple[str, str]]:
     """(name, address) of the other pages and files of the build."""
     links = [("explanation of the plan", "explain.html"), ("bundle for firmware", "firmware.zip")]
     return [*links, ("comparison of builds", "compare.html")] if has_comparison else links
+
+
+def _run(build: Build) -> Mapping[str, str] | None:
+    """Address, build key and note of the MLflow run; None without one."""
+    if build.lineage is None or build.run_address is None:
+        return None
+    note = "while `lowerdeck ui` runs" if build.run_address.startswith(LOCAL_PAGES) else ""
+    return {"address": build.run_address, "build_key": build.lineage["build_key"][:12], "note": note}
 
 
 def _profile(build: Build) -> list[dict[str, Any]]:

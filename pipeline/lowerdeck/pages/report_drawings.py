@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,19 +74,21 @@ def memory_picture(bars: Sequence[MemoryBar]) -> list[dict[str, Any]]:
 
 
 def range_picture(rows: Sequence[RangeRow]) -> list[dict[str, Any]]:
-    """Observed values within the representable ones, as shares of both together."""
+    """The histogram of each tensor over its representable range; the height of a bar is the root of its share.
+
+    A few values far out decide about the range, and are to be seen beside a peak of thousands.
+    """
     shown = []
     for row in rows:
-        low, high = min(row.representable[0], row.observed[0]), max(row.representable[1], row.observed[1])
-        whole = (high - low) or 1.0
-        place = {
-            name: (f"{100 * (ends[0] - low) / whole:.1f}", f"{100 * (ends[1] - ends[0]) / whole:.1f}")
-            for name, ends in (("representable", row.representable), ("observed", row.observed))
-        }
         seen, possible = (f"{low:.4g} ... {high:.4g}" for low, high in (row.observed, row.representable))
-        text = f"{seen} of {possible}"
+        most = max(row.histogram, default=0) or 1
+        heights = [math.sqrt(count / most) for count in row.histogram]
         clipped = f"{100 * row.clipped_share:.2g} % clipped" if row.clipped_share else ""
-        shown.append({"name": row.name, **place, "text": text, "clipped": clipped})
+        used = sum(count > 0 for count in row.histogram)
+        label = f"observed {seen} of {possible}, in {used} of {len(row.histogram)} parts of the range"
+        bars = [(number, f"{1 - height:.3f}", f"{height:.3f}") for number, height in enumerate(heights) if height]
+        shown.append({"name": row.name, "bars": bars, "parts": len(row.histogram), "label": label,
+                      "text": f"{seen} of {possible}", "clipped": clipped})  # fmt: skip
     return shown
 
 

@@ -18,6 +18,9 @@ from lowerdeck.graph.modules import module_path
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
+_MAX_PARTS = 32
+"""Most parts of a histogram."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -45,6 +48,17 @@ class Grid:
         """
         steps = self.rounded(values)
         return int(((steps < self.quant_min) | (steps > self.quant_max)).sum())
+
+    def histogram(self, values: torch.Tensor) -> torch.Tensor:
+        """Number of `values` in each of equal parts of the representable integers; int64 [parts].
+
+        Those that are clipped are in the outermost parts, as the integers of the quantized tensor are.
+        """
+        steps = self.rounded(values).clamp(self.quant_min, self.quant_max)
+        levels = self.quant_max - self.quant_min + 1
+        return torch.histc(
+            steps, bins=min(_MAX_PARTS, levels), min=self.quant_min - 0.5, max=self.quant_max + 0.5
+        ).long()
 
     def sqnr_db(self, values: torch.Tensor) -> float:
         """Signal-to-noise ratio of `values` after quantization, in dB."""
@@ -114,6 +128,7 @@ def constant_ranges(prepared: GraphModule) -> dict[str, ObservedRange]:
                 num_values=value.numel(),
                 num_clipped=steps.clipped(value),
                 sqnr_db=steps.sqnr_db(value),
+                histogram=tuple(steps.histogram(value).tolist()),
             )
     return found
 
@@ -158,7 +173,7 @@ def constant_values(prepared: GraphModule) -> dict[Any, torch.Tensor]:
 
 
 class _Tally(torch.nn.Module):
-    """Replaces an observer and records the range of the values."""
+    """Replaces an observer and records range and histogram of the values."""
 
     def __init__(self, steps: Grid) -> None:
         super().__init__()
@@ -166,6 +181,7 @@ class _Tally(torch.nn.Module):
         self._minimum, self._maximum = float("inf"), float("-inf")
         self.num_values = 0
         self._num_clipped = 0
+        self._histogram: torch.Tensor | None = None
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         if values.numel():
@@ -173,10 +189,16 @@ class _Tally(torch.nn.Module):
             self._maximum = max(self._maximum, float(values.max()))
             self.num_values += values.numel()
             self._num_clipped += self._steps.clipped(values)
+            counts = self._steps.histogram(values)
+            self._histogram = counts if self._histogram is None else self._histogram + counts
         return values
 
     def seen(self) -> ObservedRange:
         """The range so far."""
         return ObservedRange(
-            minimum=self._minimum, maximum=self._maximum, num_values=self.num_values, num_clipped=self._num_clipped
+            minimum=self._minimum,
+            maximum=self._maximum,
+            num_values=self.num_values,
+            num_clipped=self._num_clipped,
+            histogram=() if self._histogram is None else tuple(self._histogram.tolist()),
         )

@@ -50,13 +50,16 @@ class Build:
     """How the program fills the board's memories; None if the target names none."""
     lineage: Mapping[str, Any] | None
     """None until `track` has recorded this build."""
+    run_address: str | None
+    """Address of the page of its MLflow run; None without a run."""
 
 
-def read_build(lineage: Mapping[str, Any] | None = None) -> Build:
+def read_build(lineage: Mapping[str, Any] | None = None, run_address: str | None = None) -> Build:
     """The build in build/.
 
     Args:
         lineage: Its lineage; None reads what the stage track wrote, if it is of this build.
+        run_address: Address of the page of its MLflow run; None reads what the stage track wrote, likewise.
 
     Raises:
         LowerdeckError: an artifact is missing, or build/ contains parts of different builds.
@@ -70,6 +73,7 @@ def read_build(lineage: Mapping[str, Any] | None = None) -> Build:
             f"flavor {config.flavor.name}, the program for {plan.backend} with flavor "
             f"{manifest['converter']['flavor']}, or it was not evaluated yet. `dvc repro` completes the build."
         )
+    lineage = _current_lineage(config, manifest) if lineage is None else lineage
     return Build(
         config=config,
         metrics=metrics,
@@ -82,7 +86,8 @@ def read_build(lineage: Mapping[str, Any] | None = None) -> Build:
         tensors=read_quantization_report(),
         profile=read_layer_estimates(),
         memory_budget=_memory_budget(config),
-        lineage=_current_lineage(config, manifest) if lineage is None else lineage,
+        lineage=lineage,
+        run_address=_recorded_address(lineage) if run_address is None else run_address,
     )
 
 
@@ -93,6 +98,13 @@ def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str
     programs = [link["sha256"] for link in lineage["links"] if link["name"] == "program"]
     current = lineage["build_key"] == build_key(config, manifest) and programs == [manifest["program"]["sha256"]]
     return lineage if current else None
+
+
+def _recorded_address(lineage: Mapping[str, Any] | None) -> str | None:
+    if lineage is None or not paths.MLFLOW_RUN.is_file():
+        return None
+    recorded = read_json(paths.MLFLOW_RUN)
+    return str(recorded["address"]) if recorded["build_key"] == lineage["build_key"] else None
 
 
 def _memory_budget(config: Config) -> MemoryBudget | None:

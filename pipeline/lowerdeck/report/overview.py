@@ -81,11 +81,13 @@ class MemoryBar:
 
 @dataclass(frozen=True, kw_only=True)
 class RangeRow:
-    """The values of a quantized tensor beside those that it can represent."""
+    """The values of a quantized tensor within those that it can represent."""
 
     name: str
     representable: tuple[float, float]
     observed: tuple[float, float]
+    histogram: Sequence[int]
+    """Number of values in each of equal parts of the representable range."""
     clipped_share: float
 
 
@@ -187,6 +189,7 @@ def ranges(tensors: Sequence[QuantizedTensor]) -> list[RangeRow]:
                 name=tensor.node or tensor.source,
                 representable=(min(ends), max(ends)),
                 observed=(tensor.observed.minimum, tensor.observed.maximum),
+                histogram=tensor.observed.histogram,
                 clipped_share=tensor.observed.clipped_share,
             )
         )

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import Method, TensorSpec
+from lowerdeck.runtime.child_processes import exit_name, kill_group
 from lowerdeck.runtime.messages import reason
 from lowerdeck.runtime.tensors import dtype_of, strides_of
 
@@ -44,7 +43,7 @@ def probe_native(data: bytes, methods: Sequence[Method]) -> None:
         delegates = ", ".join(dict.fromkeys(delegate.backend for method in methods for delegate in method.delegates))
         inside = f"; its partitions for {delegates} may be damaged" if delegates else ""
         raise LowerdeckError(
-            f"ExecuTorch's runtime crashed ({_exit(done.returncode)}) on the program in a trial run on zeros: "
+            f"ExecuTorch's runtime crashed ({exit_name(done.returncode)}) on the program in a trial run on zeros: "
             f"{messages}{inside}{HINT}"
         )
     raise LowerdeckError(f"ExecuTorch's runtime cannot execute the program in a trial run on zeros: {messages}{HINT}")
@@ -80,8 +79,9 @@ def probe_twins(
         announced = done.stdout.decode(errors="replace").splitlines()
         messages = reason(done.stderr.decode(errors="replace").splitlines())
         raise LowerdeckError(
-            f"{announced[-1] if announced else program}: it ended the process of a trial run ({_exit(done.returncode)}"
-            f"{f', {messages}' if messages else ''}), so it is damaged or was altered. {_WAY_OUT}"
+            f"{announced[-1] if announced else program}: it ended the process of a trial run "
+            f"({exit_name(done.returncode)}{f', {messages}' if messages else ''}), so it is damaged or was altered. "
+            f"{_WAY_OUT}"
         )
 
 
@@ -105,18 +105,7 @@ def _run_worker(
             f"{overdue} within {TIMEOUT_S:g} s in a trial run on zeros{where}; the file may be damaged. {_WAY_OUT}"
         ) from None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-
-
-def _exit(returncode: int) -> str:
-    if returncode >= 0:
-        return f"status {returncode}"
-    try:
-        return signal.Signals(-returncode).name
-    except ValueError:
-        return f"signal {-returncode}"
+        kill_group(worker)
 
 
 def _probe_input(value: Any) -> Any:

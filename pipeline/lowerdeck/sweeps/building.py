@@ -15,11 +15,14 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, sha256, write_bytes, write_json, write_text
 from lowerdeck.config.compose import compose_params, render
+from lowerdeck.config.flavor import check_installed
+from lowerdeck.config.load import config_of
 from lowerdeck.config.yaml_text import plain_values
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.fingerprints.closures import stage_code
 from lowerdeck.fingerprints.digests import digest
 from lowerdeck.fingerprints.keys import output_digests, stage_key, value_at
+from lowerdeck.fingerprints.versions import environment_packages
 from lowerdeck.sweeps import snapshot, warm
 from lowerdeck.sweeps.declaration import Stage
 from lowerdeck.sweeps.edge_programs import STAGE as PARTITION
@@ -185,7 +188,9 @@ class PointBuild:
                 write_json(folder / paths.CODE, stage_code(dataclasses.asdict(composed), self._shared.folder.project))
                 store.put(key, folder, [paths.CONFIG, paths.CODE])
                 self._done[COMPOSE] = "ran"
-            config = plain_values((folder / paths.CONFIG).read_text(encoding="utf-8"))
+            text = (folder / paths.CONFIG).read_text(encoding="utf-8")
+            check_installed(config_of(text))  # before any point is built
+            config = plain_values(text)
             values = {paths.CONFIG.as_posix(): config, paths.CODE.as_posix(): read_json(folder / paths.CODE)}
             return values, {path: sha256(folder / path) for path in values}
 
@@ -208,8 +213,16 @@ class PointBuild:
             inputs={path: self._digests[path] for path in stage.inputs},
             outputs=stage.outputs,
             versions=self._shared.sweep.versions,
-            about=[self._tags(), self._shared.tracking_identity(self._config)] if stage.name == TRACK else None,
+            about=self._about(stage),
         )
+
+    def _about(self, stage: Stage) -> list[Any] | None:
+        """What the result of `stage` depends on beside files, parameters and this environment."""
+        if stage.name == TRACK:
+            return [self._tags(), self._shared.tracking_identity(self._config)]
+        if "flavor" in stage.params.get(paths.CONFIG.as_posix(), ()):
+            return environment_packages(self._config["flavor"]["options"]) or None
+        return None
 
     def _run_stage(self, stage: Stage, key: str) -> dict[str, str]:
         """Run `stage` unless another process has done so meanwhile; returns SHA-256 by path of its files."""

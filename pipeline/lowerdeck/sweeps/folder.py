@@ -56,13 +56,12 @@ class Sweep:
 
     def tags(self, point: int, overrides: list[str]) -> dict[str, str]:
         """MLflow tags of a point's run."""
-        tags = {
+        return {
             "sweep.id": self.id,
             "sweep.name": self.name,
             "sweep.point": str(point),
             "sweep.overrides": json.dumps(overrides),
         }
-        return tags | {f"sweep.override.{key}": value for key, _, value in (text.partition("=") for text in overrides)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 if TYPE_CHECKING:
     from lowerdeck.config.schema import TrackingConfig
 
+LOCAL_PAGES = "http://127.0.0.1:5000"
+"""Where `lowerdeck ui` serves MLflow's pages by default."""
 _SQLITE = "sqlite:///"
 
 
@@ -48,6 +50,12 @@ def database_file(uri: str) -> Path | None:
 def is_server(uri: str) -> bool:
     """Whether `uri` names an MLflow server rather than a database."""
     return urlsplit(uri).scheme in ("http", "https")
+
+
+def run_address(uri: str, experiment_id: str, run_id: str) -> str:
+    """Address of a run's page, on the server or, for a database, while `lowerdeck ui` serves it."""
+    base = redact_credentials(uri).rstrip("/") if is_server(uri) else LOCAL_PAGES
+    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def redact_credentials(uri: str) -> str:

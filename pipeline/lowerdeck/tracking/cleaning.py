@@ -83,6 +83,9 @@ def remove_runs(config: TrackingConfig, run_ids: Sequence[str]) -> None:
     """
     with opened(config) as store:
         for run_id in run_ids:
+            outputs = store.client.get_run(run_id).outputs
+            for output in outputs.model_outputs if outputs is not None else ():
+                store.client.delete_logged_model(output.model_id)
             store.client.delete_run(run_id)
     for start in range(0, len(run_ids), _MAX_PER_CALL):
         some = ",".join(run_ids[start : start + _MAX_PER_CALL])

@@ -1,4 +1,7 @@
-"""The content of a build's run: parameters, metrics, tags, description and datasets, as plain values."""
+"""The content of a build's run: parameters, metrics, tags, details, description and datasets, as plain values.
+
+At most a dozen tags are for readers and for filters of MLflow; all other texts are details, one file of the run.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,14 @@ UPSTREAM_KEY_TAG = "lowerdeck.upstream_key"
 """The tag shared by builds that differ only in their converter flavor."""
 DEFECTS_TAG = "defects"
 """The tag that says why a build must not ship; runs without defects lack it."""
+DETAILS = "details.json"
+"""File of a run: the texts that are no tags. Runs of versions before 0.2.0 have tags instead."""
+_GATED = ("gates", "gates.failed")
+_TAGS = (
+    *("model", "dataset", "target", "quantization", "flavor", "converter", "device"),
+    *(*_GATED, DEFECTS_TAG, "git.commit", "program_sha256"),
+)
+"""The texts that are tags, where a build has them."""
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
 MAX_KEY_CHARACTERS = 250
@@ -45,6 +56,8 @@ class Content:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
+    details: Mapping[str, str]
+    """All other texts: versions, digests, the device's runtime, what was not measured and why."""
     datasets: Mapping[str, Mapping[str, str]]
     """Context (`calibration`, `evaluation`) -> fields of MLflow's Dataset."""
 
@@ -63,18 +76,21 @@ def content(config: Config, lineage: Mapping[str, Any], sweep_tags: Mapping[str,
         del configuration[section]
     params, cut = flat_params(configuration)
     results = dict(flat(measured))
-    tags = {key: str(value) for key, value in results.items() if not summary.is_number(value)}
-    tags |= _tags(config, measured, manifest)
-    tags |= {f"dataset.{split}.sha256": lineage["links"][0][split]["sha256"] for split in _SPLITS}
-    tags[UPSTREAM_KEY_TAG] = lineage["upstream_key"]
+    texts = {key: str(value) for key, value in results.items() if not summary.is_number(value)}
+    texts |= _texts(config, measured, manifest)
+    texts |= {f"dataset.{split}.sha256": lineage["links"][0][split]["sha256"] for split in _SPLITS}
     if cut:
-        tags["params.cut"] = f"shortened to {MAX_PARAM_CHARACTERS} characters, config.yaml is whole: {', '.join(cut)}"
+        texts["params.cut"] = f"shortened to {MAX_PARAM_CHARACTERS} characters, config.yaml is whole: {', '.join(cut)}"
+    tags = {key: texts.pop(key)[:MAX_TAG_CHARACTERS] for key in _TAGS if key in texts}
+    tags |= {UPSTREAM_KEY_TAG: lineage["upstream_key"]}
+    tags |= _of_mlflow(_note(config, measured, manifest), tags["git.commit"])
     return Content(
         run_name=run_name(params, sweep_tags or {}),
         primary_metric=summary.primary_metric(measured),
         params=params,
         metrics={_key(key): float(value) for key, value in results.items() if summary.is_number(value)},
-        tags={_key(key): value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
+        tags=tags,
+        details=texts,
         datasets=_datasets(config, lineage),
     )
 
@@ -121,10 +137,11 @@ def _key(dotted: str) -> str:
     return key[: MAX_KEY_CHARACTERS - len(suffix)] + suffix
 
 
-def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
+def _texts(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, str]:
     converter = manifest["converter"]
+    commit, is_dirty = _git_state()
     delegated = measured.get(f"delegated_{summary.primary_metric(measured)}", "not measured")
-    tags = {
+    texts = {
         "target": config.target.name,
         "backend": config.target.backend,
         "model": config.model.name,
@@ -132,24 +149,29 @@ def _tags(config: Config, measured: Mapping[str, Any], manifest: Mapping[str, An
         "task": config.task.name,
         "quantization": config.quantization.name,
         "flavor": converter["flavor"],
-        "converter": converter["name"],
-        "converter_version": converter["version"],
+        "converter": f"{converter['name']} {converter['version']}".strip(),
         **{f"converter.target.{name}": str(value) for name, value in converter["target"].items()},
-        "lowerdeck.flavor": converter["flavor"],
-        "lowerdeck.model": config.model.name,
         "delegated_accuracy": "measured" if summary.is_number(delegated) else str(delegated),
         **_gates(config, measured),
-        "mlflow.source.name": "stages/track.py",
-        "mlflow.source.type": "LOCAL",
-        "mlflow.note.content": _note(config, measured, manifest),
         **{f"version.{name}": version for name, version in manifest["versions"].items()},
         **{f"version.{name}": importlib.metadata.version(name) for name in ("mlflow", "lowerdeck")},
         **{f"tracking.{field}": str(value) for field, value in dataclasses.asdict(config.tracking).items()},
         "tracking.uri": _location(config),
-        **_git_tags(),
+        "git.commit": commit,
+        "git.dirty": is_dirty,
     }
     marks = {"converter.caveat": converter["caveat"], DEFECTS_TAG: "; ".join(defects(measured))}
-    return tags | {name: text for name, text in marks.items() if text}
+    return texts | {name: text for name, text in marks.items() if text}
+
+
+def _of_mlflow(note: str, commit: str) -> dict[str, str]:
+    """Tags with a meaning for MLflow's pages, which do not list them."""
+    return {
+        "mlflow.source.name": "stages/track.py",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.note.content": note[:MAX_TAG_CHARACTERS],
+        **({} if commit == "none" else {"mlflow.source.git.commit": commit}),
+    }
 
 
 def _location(config: Config) -> str:
@@ -167,15 +189,14 @@ def _gates(config: Config, measured: Mapping[str, Any]) -> dict[str, str]:
     return {"gates": "failed", "gates.failed": "; ".join(failed.values())} if failed else {"gates": "passed"}
 
 
-def _git_tags() -> dict[str, str]:
-    """The commit and whether anything differs from it; `none` outside a git repository."""
+def _git_state() -> tuple[str, str]:
+    """The commit and whether anything differs from it, as texts; `none` outside a git repository."""
     commit = git_output("rev-parse", "--verify", "HEAD")
     # dvc.lock and build/ are outputs of a build, not inputs: they change before this stage runs.
     changes = git_output("status", "--porcelain", "--", ":/", ":(top,exclude,glob)**/dvc.lock", ":(top,exclude)build")
     if commit is None or changes is None:
-        return {"git.commit": "none", "git.dirty": "none"}
-    commit, is_dirty = commit.strip(), bool(changes.strip())
-    return {"git.commit": commit, "git.dirty": str(is_dirty).lower(), "mlflow.source.git.commit": commit}
+        return "none", "none"
+    return commit.strip(), str(bool(changes.strip())).lower()
 
 
 def git_output(*arguments: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +22,19 @@ from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.report import summary
 from lowerdeck.tracking import view
-from lowerdeck.tracking.content import MAX_TAG_CHARACTERS, Content, content
+from lowerdeck.tracking.address import run_address
+from lowerdeck.tracking.content import DETAILS, Content, content
+from lowerdeck.tracking.programs import find_or_create_model, log_program
 from lowerdeck.tracking.store import extended_upload_timeout, find_or_create_run, opened
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
     from mlflow.tracking import MlflowClient
 
-WRITTEN_TAG = "lowerdeck.written"
-"""Lists the metrics and tags that this stage wrote, to preserve those that users add by hand."""
+_WRITTEN = "lowerdeck.written"
+"""Tag of runs of versions before 0.2.0 with what DETAILS has as `written`."""
+_NOTE = "mlflow.note.content"
+"""Tag with the run's description, as Markdown."""
 _MAX_PER_BATCH = 100
 """Most parameters, tags or metrics that MLflow accepts per call."""
 
@@ -45,7 +49,17 @@ class RecordResult:
     """Whether this was the first time."""
 
 
-def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] | None = None) -> RecordResult:
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """The logged model that has the metrics, too."""
+
+    model_id: str
+    is_new: bool
+
+
+def record(
+    config: Config, lineage: Mapping[str, Any], pages: Callable[[str], Mapping[str, str]] | None = None
+) -> RecordResult:
     """Record the build in build/ in the run of its key; a point of a sweep has a run of its own.
 
     A run that could not be completed is marked as failed, and the next call completes it. A build that fails its gates
@@ -54,7 +68,7 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
     Args:
         config: Resolved configuration.
         lineage: Result of `lineage.trace`.
-        pages: Additional files of the run, text by name.
+        pages: Additional files of the run, text by name, for the address of the run's page.
 
     Raises:
         LowerdeckError: an artifact is missing, or MLflow cannot be reached or refuses.
@@ -64,10 +78,14 @@ def record(config: Config, lineage: Mapping[str, Any], pages: Mapping[str, str] 
     with opened(config.tracking) as store:
         run, new = find_or_create_run(store, config.tracking, lineage["build_key"], wanted.run_name, sweep_tags)
         with _set_final_status(store.client, run, "FAILED" if wanted.tags["gates"] == "failed" else "FINISHED"):
-            _log_content(store.client, run, wanted)
+            model, is_new_model = find_or_create_model(store.client, run, wanted.run_name, wanted.params)
+            _log_content(store.client, run, wanted, _Model(model_id=model.model_id, is_new=is_new_model))
             view.save(store, run.info.experiment_id, wanted.primary_metric)
+            address = run_address(store.uri, run.info.experiment_id, run.info.run_id)
             with extended_upload_timeout():
-                _log_files(store.client, run.info.run_id, lineage, pages or {})
+                _log_files(store.client, run.info.run_id, lineage, wanted, pages(address) if pages else {})
+                log_program(store.client, model.model_id)
+    write_json(paths.MLFLOW_RUN, {"build_key": lineage["build_key"], "address": address})
     return RecordResult(experiment=config.tracking.experiment, run_name=wanted.run_name, new=new)
 
 
@@ -87,32 +105,47 @@ def _set_final_status(client: MlflowClient, run: Run, status: str) -> Iterator[N
     client.set_terminated(run_id, status)
 
 
-def _log_content(client: MlflowClient, run: Run, wanted: Content) -> None:
+def _log_content(client: MlflowClient, run: Run, wanted: Content, model: _Model) -> None:
     """Update metrics and tags of `run`, and add its parameters and datasets."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
     run_id = run.info.run_id
-    before: Mapping[str, list[str]] = json.loads(run.data.tags.get(WRITTEN_TAG, "{}"))
+    before = _written_before(client, run)
     client.update_run(run_id, name=wanted.run_name)
     params = [Param(key, value) for key, value in wanted.params.items() if key not in run.data.params]
     for batch in _batches(params):
         client.log_batch(run_id, params=batch)
-    for batch in _batches(_metric_changes(client, run, wanted.metrics, before.get("metrics", []))):
+    for batch in _batches(_metric_changes(client, run, wanted.metrics, before.get("metrics", []), model)):
         client.log_batch(run_id, metrics=batch)
     datasets = [
         DatasetInput(Dataset(**fields), [InputTag("mlflow.data.context", context)])
         for context, fields in wanted.datasets.items()
     ]
     client.log_inputs(run_id, datasets=datasets)
-    written = json.dumps({"metrics": sorted(wanted.metrics), "tags": sorted(wanted.tags)})
-    # Last, because an update that fails must leave the list of the last completed update.
-    tags = [RunTag(key, value) for key, value in wanted.tags.items()]
-    tags += [RunTag(WRITTEN_TAG, written)] if len(written) <= MAX_TAG_CHARACTERS else []
-    for batch in _batches(tags):
+    tags = {**wanted.tags, _NOTE: f"{wanted.tags[_NOTE]}\n\n{_links(run)}"}
+    for batch in _batches([RunTag(key, value) for key, value in tags.items()]):
         client.log_batch(run_id, tags=batch)
-    for key in before.get("tags", []):
+    for key in (*before.get("tags", []), _WRITTEN):
         if key not in wanted.tags and key in run.data.tags:
             client.delete_tag(run_id, key)
+
+
+def _links(run: Run) -> str:
+    """Links to the pages among the files of `run`, which work wherever MLflow is served."""
+    base = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/artifacts"
+    return " ".join(f"[{page.name}]({base}/{page.name})" for page in (paths.REPORT, paths.EXPLANATION))
+
+
+def _written_before(client: MlflowClient, run: Run) -> Mapping[str, list[str]]:
+    """The metrics and tags of the last completed record, to preserve those that users add by hand."""
+    if _WRITTEN in run.data.tags:
+        written: Mapping[str, list[str]] = json.loads(run.data.tags[_WRITTEN])
+    elif all(info.path != DETAILS for info in client.list_artifacts(run.info.run_id)):
+        written = {}
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            written = read_json(Path(client.download_artifacts(run.info.run_id, DETAILS, temporary)))["written"]
+    return written
 
 
 def _batches(entities: list[Any]) -> Iterator[list[Any]]:
@@ -120,16 +153,19 @@ def _batches(entities: list[Any]) -> Iterator[list[Any]]:
         yield entities[start : start + _MAX_PER_BATCH]
 
 
-def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float], written: list[str]) -> list[Metric]:
+def _metric_changes(
+    client: MlflowClient, run: Run, wanted: Mapping[str, float], written: list[str], model: _Model
+) -> list[Metric]:
     """The metrics to log so that the latest value of each is the wanted one.
 
     MLflow stores every value; the latest has the highest step, then timestamp, then value. So a changed value gets a
-    later timestamp. A metric cannot be deleted: one that is no longer measured becomes NaN.
+    later timestamp. A metric cannot be deleted: one that is no longer measured becomes NaN. A new model lacks all of
+    them.
     """
     from mlflow.entities import Metric
 
     logged = run.data.metrics
-    values = {key: value for key, value in wanted.items() if logged.get(key) != value}
+    values = {key: value for key, value in wanted.items() if model.is_new or logged.get(key) != value}
     values |= {key: math.nan for key in written if key not in wanted and not math.isnan(logged.get(key, math.nan))}
 
     def timestamp_ms(key: str) -> int:
@@ -137,10 +173,12 @@ def _metric_changes(client: MlflowClient, run: Run, wanted: Mapping[str, float],
             return int(run.info.start_time)
         return 1 + max(metric.timestamp for metric in client.get_metric_history(run.info.run_id, key))
 
-    return [Metric(key, value, timestamp_ms(key), 0) for key, value in values.items()]
+    return [Metric(key, value, timestamp_ms(key), 0, model_id=model.model_id) for key, value in values.items()]
 
 
-def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pages: Mapping[str, str]) -> None:
+def _log_files(
+    client: MlflowClient, run_id: str, lineage: Mapping[str, Any], wanted: Content, pages: Mapping[str, str]
+) -> None:
     """Put the files of the build into the run and replace those of the same name."""
     at_the_top = (paths.CONFIG, paths.PROGRAM, paths.MANIFEST, paths.PLAN, paths.METRICS, paths.DRAWS)
     tables = (paths.CONFUSION, paths.CLASSES, paths.LAYERS)
@@ -161,6 +199,10 @@ def _log_files(client: MlflowClient, run_id: str, lineage: Mapping[str, Any], pa
         for name, text in pages.items():
             write_text(Path(temporary, name), text)
             files.append((Path(temporary, name), None))
+        # Last, because an update that fails must leave the list of the last completed update.
+        written = {"metrics": sorted(wanted.metrics), "tags": sorted(wanted.tags)}
+        write_json(Path(temporary, DETAILS), {"texts": dict(wanted.details), "written": written})
+        files.append((Path(temporary, DETAILS), None))
         for path, place in files:
             client.log_artifact(run_id, str(path), place)
 

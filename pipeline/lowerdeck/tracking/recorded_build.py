@@ -13,7 +13,7 @@ from lowerdeck.config.compose import compose
 from lowerdeck.config.load import config_of, read_config
 from lowerdeck.config.schema import CompareConfig, Config, TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
-from lowerdeck.tracking.runs import find_runs, read_artifact
+from lowerdeck.tracking.runs import find_runs, read_artifact, with_details
 
 if TYPE_CHECKING:
     from lowerdeck.tracking.runs import RecordedRun
@@ -95,6 +95,7 @@ def read(tracking: TrackingConfig, run: RecordedRun) -> RecordedBuild:
     Raises:
         LowerdeckError: it is incomplete, or a version of the project with other configuration keys recorded it.
     """
+    (run,) = with_details(tracking, [run])
     lineage = read_json(tracking, run, paths.LINEAGE.name)
     text = read_artifact(tracking, run.run_id, paths.CONFIG.name).decode()
     try:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.tracking.signature import signature
+from lowerdeck.tracking.programs import PROGRAM_TAG, find_or_create_model
+from lowerdeck.tracking.signature import names, signature
 from lowerdeck.tracking.store import BUILD_KEY_TAG, TrackingStore, extended_upload_timeout, lock, opened
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     from lowerdeck.config.schema import TrackingConfig
 
-MODEL_FOLDER = "model"
-"""Path of the model among the artifacts of its run."""
-PROGRAM_TAG = "lowerdeck.program_sha256"
 _ALWAYS_REQUIRED = ("executorch", "mlflow", "numpy", "torch")
 _REQUIRED_BY_DELEGATE = {"NeutronBackend": ("ai-edge-litert", "flatbuffers"), "EthosUBackend": ("tosa-tools",)}
 """Packages that execute the host twins of a delegate."""
@@ -44,7 +42,7 @@ def register(config: TrackingConfig, name: str, run_id: str, build_key: str, ali
     Args:
         config: Where builds are recorded.
         name: Name of the registered model, which is created if it does not exist.
-        run_id: The run that recorded the program: the version refers to it, and its artifacts contain the model.
+        run_id: The run that recorded the program: the version refers to it and to its logged model.
         build_key: Key of that build.
         alias: Another name of the version, e.g. `candidate`, which any other version loses.
 
@@ -73,29 +71,32 @@ def _name_filter(name: str) -> str:
 def _new_version(
     store: TrackingStore, name: str, run_id: str, build_key: str, manifest: Mapping[str, Any]
 ) -> ModelVersion:
-    run = store.client.get_run(run_id)
+    model, _ = find_or_create_model(store.client, store.client.get_run(run_id))
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, MODEL_FOLDER)
-        save(folder, run_id, manifest)
+        folder = Path(temporary, "model")
+        save(folder, run_id, model.model_id, manifest)
         with extended_upload_timeout():
-            store.client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
+            store.client.log_model_artifacts(model.model_id, str(folder))
+    store.client.finalize_logged_model(model.model_id, "READY")
     if not store.client.search_registered_models(_name_filter(name)):
         store.client.create_registered_model(name)
     return store.client.create_model_version(
         name,
-        source=f"{run.info.artifact_uri}/{MODEL_FOLDER}",
+        source=model.artifact_location,
         run_id=run_id,
+        model_id=model.model_id,
         tags={BUILD_KEY_TAG: build_key, PROGRAM_TAG: manifest["program"]["sha256"]},
         description=manifest["converter"]["caveat"],
     )
 
 
-def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
+def save(folder: Path, run_id: str, model_id: str, manifest: Mapping[str, Any]) -> None:
     """Write the program in build/convert as a model for mlflow.pyfunc.load_model.
 
     Args:
         folder: Folder to create.
         run_id: The run that recorded the program.
+        model_id: Its logged model.
         manifest: The program's manifest.
 
     Raises:
@@ -112,14 +113,31 @@ def save(folder: Path, run_id: str, manifest: Mapping[str, Any]) -> None:
     with warnings.catch_warnings(action="ignore"):  # MLflow asks for an example to infer the signature from
         mlflow.pyfunc.save_model(
             path=str(folder),
-            mlflow_model=Model(artifact_path=MODEL_FOLDER, run_id=run_id),
+            mlflow_model=Model(artifact_path=model_id, run_id=run_id, model_id=model_id),
             python_model=str(Path(__file__).with_name("pyfunc.py")),
             artifacts={name: str(path.resolve()) for name, path in files.items()},
             code_paths=[str(Path(__file__).parents[1])],
             signature=described,
+            input_example=input_example(manifest),
             pip_requirements=requirements(manifest),
             metadata={"program_sha256": manifest["program"]["sha256"], "caveat": manifest["converter"]["caveat"]},
         )
+
+
+def input_example(manifest: Mapping[str, Any]) -> Any:
+    """The inputs of the firmware bundle's test vector, a real sample, in the form that the signature describes.
+
+    Returns:
+        One array, or arrays by input name; None where the build has no test vector.
+    """
+    import numpy as np
+
+    called = names(manifest["inputs"], "input")
+    files = [paths.FIRMWARE / f"input_{index}.npy" for index in range(len(called))]
+    if not all(file.is_file() for file in files):
+        return None
+    arrays = [np.load(file, allow_pickle=False) for file in files]
+    return arrays[0] if len(arrays) == 1 else dict(zip(called, arrays, strict=True))
 
 
 def requirements(manifest: Mapping[str, Any]) -> list[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
 from lowerdeck.tracking.address import redact_credentials
+from lowerdeck.tracking.content import DETAILS
 from lowerdeck.tracking.store import TrackingStore, extended_upload_timeout, opened
 from lowerdeck.tracking.ui import locate
 
@@ -50,6 +52,7 @@ class RecordedRun:
     metrics: Mapping[str, float]
     """The latest value of each; NaN if it is no longer measured."""
     tags: Mapping[str, str]
+    """Tags; `with_details` adds the texts that are in a file of the run."""
     artifact_uri: str = ""
     """Location of its files."""
 
@@ -110,6 +113,31 @@ def read_artifact(config: TrackingConfig, run_id: str, path: str) -> bytes:
             near, listed = components.did_you_mean(path, files, cutoff=0.5), ", ".join(sorted(files)) or "none there"
             raise LowerdeckError(f"the run {run_id} has no file {path!r}.{near} It has: {listed}")
         return _download(store, run_id, path)
+
+
+def with_details(config: TrackingConfig, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The same runs, with the details of their builds among their tags.
+
+    Raises:
+        LowerdeckError: MLflow refuses, or a file is damaged.
+    """
+    found = read_artifacts(config, [run.run_id for run in runs if not _has_details(run)], DETAILS)
+    return [
+        replace(run, tags=_details_of(run, found[run.run_id]) | dict(run.tags)) if run.run_id in found else run
+        for run in runs
+    ]
+
+
+def _has_details(run: RecordedRun) -> bool:
+    """Whether the details are tags already, as in versions before 0.2.0."""
+    return "converter_version" in run.tags
+
+
+def _details_of(run: RecordedRun, content: bytes) -> dict[str, str]:
+    try:
+        return {str(key): str(value) for key, value in json.loads(content)["texts"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LowerdeckError(f"{DETAILS} of run {run.run_id[:12]} is damaged: {error!r}") from None
 
 
 def read_folder(config: TrackingConfig, run_id: str, folder: str) -> dict[str, bytes]:

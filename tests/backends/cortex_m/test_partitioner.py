@@ -26,6 +26,7 @@ from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import Partitioned, partition
 from lowerdeck.steps.quantize import quantize
+from tests.marks import quick_first
 
 SHAPE = (1, 3, 16, 16)
 
@@ -155,7 +156,7 @@ def test_integer_inputs_and_outputs_leave_no_conversion_in_the_program(
     assert errors_in_lsb(program, result).max() < 1.01
 
 
-@pytest.mark.parametrize("isa", ["scalar", "dsp", "mve"])
+@pytest.mark.parametrize("isa", quick_first(["scalar", "dsp", "mve"]))
 def test_every_instruction_set_gives_the_same_integers(
     isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_every_instruction_set_gives_the_same_integers(
     assert errors_in_lsb(program, result).max() < 1.01
 
 
+@pytest.mark.slow
 def test_explicit_layout_takes_contiguous_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backend_for(device={"cpu": "m55", "use_explicit_layout": True})
     network = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2))  # noqa: E731
@@ -208,6 +210,7 @@ def test_a_pattern_that_names_nothing_is_refused(read_mixed: Callable[[], Any]) 
         partition(read_mixed(), backend_for(modules_not_to_delegate=["steam"]))
 
 
+@pytest.mark.slow
 def test_layers_kept_in_float_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backend_for()
     program = quantized(Mixed, backend, [ModuleRule(modules=("depthwise",))])
@@ -259,6 +262,7 @@ def test_another_plan_is_noticed(
         converted(mixed[1], backend_for(operators_not_to_delegate=["aten::gelu"]), tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_an_activation_without_a_kernel_for_integers_computes_in_float(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

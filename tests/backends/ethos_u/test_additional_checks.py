@@ -66,6 +66,7 @@ def refused(plugins: tuple[str, ...] = ("my_checks",), **options: Any) -> list[t
     return list(EthosU(device=ethos_u.Device(accelerator="ethos-u55-128"), options=chosen).check_build(build))
 
 
+@pytest.mark.slow
 def test_a_check_keeps_nodes_off_the_npu_and_is_named_as_the_reason(
     lowered: Callable[[str], Lowered], plugin: Plugin
 ) -> None:

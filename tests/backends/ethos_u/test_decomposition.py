@@ -25,6 +25,7 @@ from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85, with_options
 from tests.conftest import Lowered
+from tests.marks import quick_first
 
 SHAPE = [1, 3, 8, 8]
 
@@ -65,7 +66,7 @@ def quantized(lowered: Callable[[str], Lowered]) -> Callable[..., torch.export.E
 INT8 = QuantizationScheme(name="int8")
 
 
-@pytest.mark.parametrize("target", [U55, U85])
+@pytest.mark.parametrize("target", quick_first([U55, U85]))
 def test_operators_are_preserved_in_the_stored_program_too(
     lowered: Callable[[str], Lowered], quantized: Callable[..., Any], tmp_path: Path, target: str
 ) -> None:

@@ -122,6 +122,7 @@ cache_mem_area=Axi0
 """
 
 
+@pytest.mark.slow
 def test_a_vela_ini_of_ones_own(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     def made(folder: str, text: str) -> Converted:
         (tmp_path / folder).mkdir()
@@ -144,6 +145,7 @@ def test_a_vela_ini_of_ones_own(lowered: Callable[[str], Lowered], tmp_path: Pat
     assert str(tmp_path).encode() not in slow.program
 
 
+@pytest.mark.slow
 def test_blocks_beside_the_program(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build = lowered(U55)
     placements = {"weight_data": "weights", "cmd_data": "commands"}

@@ -28,6 +28,7 @@ from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85
 from tests.conftest import Lowered
+from tests.marks import quick_first
 
 INT16X8 = QuantizationScheme(name="int16x8")
 INT8 = QuantizationScheme(name="int8")
@@ -120,7 +121,7 @@ def test_what_a_u55_cannot_do_with_16_bits_is_refused_with_a_way_out(
     assert "aten::convolution.out" in lower(program, split, tmp_path / "split").operators
 
 
-@pytest.mark.parametrize(("target", "dtype"), [(U55, "uint8"), (U85, "int16")])
+@pytest.mark.parametrize(("target", "dtype"), quick_first([(U55, "uint8"), (U85, "int16")]))
 def test_inputs_and_outputs_may_have_integers_of_their_own(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str, dtype: str
 ) -> None:

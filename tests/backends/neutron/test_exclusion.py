@@ -113,6 +113,7 @@ class KeptWhole(nn.Module):
         return result
 
 
+@pytest.mark.slow
 def test_an_operator_that_the_cpu_has_no_kernel_for_is_decomposed_when_it_stays_there(tmp_path: Path) -> None:
     torch.manual_seed(0)
     program = quantized(KeptWhole(), [1, 8, 8, 16])

@@ -161,6 +161,7 @@ def test_an_extra_flag_that_the_flavor_lacks_is_refused(lowered: Callable[[str],
         build(lowered(TARGET).quantized(), tmp_path, extra_flags={"useSequencer": True})
 
 
+@pytest.mark.slow
 def test_preserved_operators_are_delegated_whole() -> None:
     program = quantized(Mixed(), MIXED_SHAPE)
     whole, parts = partition(program, neutron()).plan, partition(program, neutron(preserve_ops=[])).plan
@@ -276,6 +277,7 @@ def zero_added() -> torch.export.ExportedProgram:
     return quantized(ZeroAdded(), [1, 8, 8, 16])
 
 
+@pytest.mark.slow
 def test_partitions_without_effect_are_delegated_on_request_only(
     zero_added: torch.export.ExportedProgram, tmp_path: Path
 ) -> None:

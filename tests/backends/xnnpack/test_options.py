@@ -141,6 +141,7 @@ def test_elu_is_delegated_where_its_config_is_added(tmp_path: Path) -> None:
     assert added.error < 1e-5
 
 
+@pytest.mark.slow
 def test_static_quantization_alone_keeps_float_operators_out_but_not_convolutions(
     floating: torch.export.ExportedProgram, quantized: torch.export.ExportedProgram, tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_static_quantization_alone_keeps_float_operators_out_but_not_convolution
     assert of_integers.delegated_compute_nodes == of_integers.compute_nodes
 
 
+@pytest.mark.slow
 def test_float_alone_takes_what_is_around_the_quantization(
     quantized: torch.export.ExportedProgram, tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ def test_float_alone_takes_what_is_around_the_quantization(
     assert made.error < 1e-5
 
 
+@pytest.mark.slow
 def test_every_operator_is_a_delegate_of_its_own(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     together = lowered("xnnpack_cpu")
     alone = build(together.quantized(), tmp_path, per_op_mode=True)
@@ -179,6 +182,7 @@ def test_every_operator_is_a_delegate_of_its_own(lowered: Callable[[str], Lowere
     assert alone.error == 0
 
 
+@pytest.mark.slow
 def test_linear_weights_become_inputs_of_the_delegate(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3)).eval()
     shape = (1, 3, 8, 8)
@@ -206,6 +210,7 @@ class HalfPrecisionHead(nn.Module):
         return scores + 1
 
 
+@pytest.mark.slow
 def test_linear_layers_in_bfloat16_are_delegated_on_request(tmp_path: Path) -> None:
     program, shape = export(HalfPrecisionHead().eval(), [[1, 3, 8, 8]]), (1, 3, 8, 8)
     without, enabled = (build(program, tmp_path, shape, enable_bf16=value) for value in (False, True))
@@ -226,6 +231,7 @@ def test_an_option_without_effect_on_the_model_is_refused(option: str) -> None:
         partition(export(network, [[1, 3, 8, 8]]), xnnpack(**{option: True}))
 
 
+@pytest.mark.slow
 def test_verbose_shows_what_executorch_logs(
     quantized: torch.export.ExportedProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,6 +255,7 @@ def test_integers_at_the_io_boundary(quantized: torch.export.ExportedProgram, tm
     assert graph.inputs == graph.outputs == ["qint8"]
 
 
+@pytest.mark.slow
 def test_a_float_operator_stays_on_the_cpu_without_the_one_that_would_take_it_in(
     floating: torch.export.ExportedProgram, tmp_path: Path
 ) -> None:
@@ -259,6 +266,7 @@ def test_a_float_operator_stays_on_the_cpu_without_the_one_that_would_take_it_in
     assert made.error < 1e-5
 
 
+@pytest.mark.slow
 def test_a_quantized_operator_stays_with_its_activation(
     quantized: torch.export.ExportedProgram, tmp_path: Path
 ) -> None:
@@ -291,6 +299,7 @@ def test_what_is_named_stays_on_the_cpu(
     assert made.error == 0
 
 
+@pytest.mark.slow
 def test_what_the_cpu_has_only_in_pieces_is_decomposed(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Hardswish(), nn.MaxPool2d(2), nn.PReLU(3), nn.Conv2d(3, 4, 1)).eval()
     program, shape = export(network, [[1, 3, 8, 8]]), (1, 3, 8, 8)
@@ -309,6 +318,7 @@ def test_what_the_cpu_has_only_in_pieces_is_decomposed(tmp_path: Path) -> None:
         partition(program, xnnpack(nodes_not_to_delegate=["aten_prelu_default"]))
 
 
+@pytest.mark.slow
 def test_a_network_in_float16_is_delegated_and_computed_in_it(tmp_path: Path) -> None:
     network = small_network().half()
     with torch.no_grad():

@@ -14,6 +14,7 @@ from lowerdeck.backends.xnnpack.backend import Xnnpack
 from lowerdeck.backends.xnnpack.options import Device, Options
 from lowerdeck.backends.xnnpack.patterns import ATTENTION, INTERPOLATION, possible_patterns
 from lowerdeck.graph.nodes import operator_name
+from tests.marks import quick_first
 
 
 class Attention(torch.nn.Module):
@@ -41,12 +42,13 @@ def operators(graph: torch.fx.Graph) -> set[str]:
     return {operator_name(node) for node in graph.nodes if node.op == "call_function"}
 
 
+@pytest.mark.slow
 def test_the_operators_asked_for_stand_in_every_pattern() -> None:
     assert all(ATTENTION in operators(pattern.graph) for pattern in sdpa.get_graphs())
     assert all(operators(pattern.graph).intersection(INTERPOLATION) for pattern in bilinear_2d.get_graphs_dict())
 
 
-@pytest.mark.parametrize("network", [Attention(), Interpolation(), Neither()])
+@pytest.mark.parametrize("network", quick_first([Attention(), Interpolation(), Neither()]))
 def test_the_program_is_the_same_as_with_all_patterns(network: torch.nn.Module, tmp_path: Path) -> None:
     exported = torch.export.export(network.eval(), (torch.randn(1, 2, 4, 8),))
 

@@ -120,6 +120,32 @@ def test_the_same_builds_give_the_same_bytes_in_any_order(capsys: pytest.Capture
     assert capsys.readouterr().out == f"unchanged: tiny: {ENTRY}\n"
 
 
+def test_converter_releases_and_fallbacks_have_entries_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Cycles of one release must not be judged against those of another."""
+    vela = {"backend": "ethos_u", "converter": "vela", "timeout_s": 60.0}
+    target = {"name": "ethos_u55_128", "backend": "ethos_u"}
+    for release, time_ms in (("vela_5_0_0", 4.0), ("vela_5_1_0", 2.0), ("vela_5_2_0", 1.0)):
+        built({"estimated_inference_time_ms": time_ms}, target=target, flavor=vela | {"name": release})
+        assert ledger("update") == 0
+    built(target=target | {"fallback": "cortex_m55"}, flavor=vela | {"name": "vela_5_2_0"})
+    assert ledger("update") == 0
+    assert {name: entry["metrics"]["estimated_inference_time_ms"] for name, entry in entries().items()} == {
+        "ethos_u55_128 / vela_5_0_0 / int8": 4.0,
+        "ethos_u55_128 / vela_5_1_0 / int8": 2.0,
+        "ethos_u55_128 / vela_5_2_0 / int8": 1.0,
+        "ethos_u55_128+cortex_m55 / vela_5_2_0 / int8": 1.23457,
+    }
+    commit()
+    built({"estimated_inference_time_ms": 3.0}, target=target, flavor=vela | {"name": "vela_5_1_0"})
+    assert ledger("update") == 0
+    capsys.readouterr()
+    ledger("diff", "HEAD")
+    shown = capsys.readouterr().out
+    assert "ethos_u55_128 / vela_5_1_0 / int8" in shown
+    assert "vela_5_0_0" not in shown
+    assert "vela_5_2_0" not in shown
+
+
 def test_a_build_that_did_not_come_to_its_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     built()
     write_build(METRICS, quantization={"name": "int8_per_tensor"})  # evaluated, and not tracked

@@ -17,6 +17,7 @@ from mlflow.tracking import MlflowClient
 from lowerdeck.cli.main import main
 from tests.project import Project, tail
 
+pytestmark = pytest.mark.slow
 PARAMS = """\
 # What is built.
 model: resnet8

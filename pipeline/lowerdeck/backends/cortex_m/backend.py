@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lowerdeck.backends.cortex_m.options import ISAS, Device, Options
 from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorReport, MemoryFormat, NoOptions, Problems
@@ -26,6 +26,10 @@ class CortexM(Backend[Device, Options]):
     name = "cortex_m"
     is_kernel_library = True
     schemes = {"int8": ("backend_default",)}
+    refused_schemes: ClassVar[Mapping[str, str]] = {
+        "int16x8": "16-bit activations of CortexMQuantizer reach divisions and what shares their scales, and "
+        "everything else without weights would stay in float"
+    }
     converters = ("cmsis_nn",)
     extra = "cortex-m"
     extra_modules = ("tosa_serializer",)  # ExecuTorch's Cortex-M quantizer imports modules of its Ethos-U backend

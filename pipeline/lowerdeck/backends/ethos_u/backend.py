@@ -60,6 +60,9 @@ class EthosU(Backend[Device, Options, FlavorOptions]):
     has_command_stream = True
     accepts_fallback = True
     schemes = dict.fromkeys(STATIC, _GRANULARITIES)
+    refused_schemes: ClassVar[Mapping[str, str]] = {
+        "int8_dynamic": "Arm's quantizer accepts it, and torchao 0.18 then fails to convert the model"
+    }
     mixed_schemes = dict.fromkeys(STATIC, STATIC)
     trainable = ("int8",)
     converters = ("vela",)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from lowerdeck.backends.neutron import convert_worker
+from lowerdeck.runtime.child_processes import exit_name, kill_group
 
 LOG_NAME = "converter.log"
 OUTPUT_NAME = "output"
@@ -99,18 +98,11 @@ def _wait(python: str, folder: Path, timeout_s: float) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # Also on KeyboardInterrupt, because the terminal's signal does not reach the child's session, and after a
-        # normal exit, for processes that the child started.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        # Also on KeyboardInterrupt, because the terminal's signal does not reach the child's session.
+        kill_group(process)
 
 
 def _describe_exit(exit_code: int) -> str:
     if exit_code >= 0:
         return f"ended with exit code {exit_code} and without a result"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = str(-exit_code)
-    return f"was ended by signal {name}"
+    return f"was ended by signal {exit_name(exit_code).removeprefix('signal ')}"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from lowerdeck.explain.shapes import BATCH_OF_ONE, FIXED_SIZES, ShapeChange
 from lowerdeck.explain.undelegated_node import UndelegatedNode, format_shape, rule
 
 
 def _batch(refused: UndelegatedNode) -> str:
     given = f", not {refused.shape[0]}" if refused.shape and refused.shape[0] != 1 else ""
     return f"export with a batch of 1{given} (model.input_shapes)"
+
+
+def _one_sample(refused: UndelegatedNode) -> ShapeChange | None:
+    return BATCH_OF_ONE if refused.shape and refused.shape[0] != 1 else None
 
 
 def _rank(refused: UndelegatedNode) -> str:
@@ -22,8 +27,8 @@ def _pool_shape(refused: UndelegatedNode) -> str:
 
 
 RULES = (
-    rule(r"needs N ?== ?1, rest", _pool_shape),
-    rule(r"N==1|batch size of 1|batch size 1", _batch),
+    rule(r"needs N ?== ?1, rest", _pool_shape, _one_sample),
+    rule(r"N==1|batch size of 1|batch size 1", _batch, _one_sample),
     rule(r"needs stride <= 3", "pool with a stride of at most 3, twice where more is needed"),
     rule(r"padding needs kernel dims", "pad the input by itself and pool without padding"),
     rule(r"needs kernel_y < 256", "pool twice with smaller kernels"),
@@ -42,6 +47,10 @@ RULES = (
     rule(r"Mixed floating-point", "convert all inputs to one dtype before"),
     rule(r"indices output", "use the maxima alone: the NPU does not return their indices"),
     rule(r"explicit reduction dimension|keepdim=True", "call argmax with a dimension and without keepdim"),
-    rule(r"[Ss]ymbolic|unresolved tensor shapes|must be static", "export with fixed sizes: model.dynamic_shapes: []"),
+    rule(
+        r"[Ss]ymbolic|unresolved tensor shapes|must be static",
+        "export with fixed sizes: model.dynamic_shapes: []",
+        FIXED_SIZES,
+    ),
     rule(r"control flow", "take the branch or loop out of the model: this device executes none"),
 )

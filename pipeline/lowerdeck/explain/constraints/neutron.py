@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+from lowerdeck.explain.shapes import ShapeChange
 from lowerdeck.explain.undelegated_node import UndelegatedNode, format_shape, next_multiple, rule
 
 _MAX_WEIGHTS = 65535
@@ -57,11 +60,26 @@ def _softmax_dim(refused: UndelegatedNode) -> str:
 
 def _whole_factor(refused: UndelegatedNode) -> str:
     sizes = ""
-    if refused.node.inputs and refused.node.outputs:
-        given, wanted = refused.node.inputs[0].shape[-2:], refused.node.outputs[0].shape[-2:]
-        better = [next_multiple(size, by) for size, by in zip(given, wanted, strict=True)]
-        sizes = f": {format_shape(given)} is not divisible by {format_shape(wanted)}, {format_shape(better)} would be"
+    if (pooled := _pooled(refused)) is not None:
+        given, wanted, better = map(format_shape, pooled)
+        sizes = f": {given} is not divisible by {wanted}, {better} would be"
     return f"export with another shape (model.input_shapes), so that height and width here divide evenly{sizes}"
+
+
+def _whole_sides(refused: UndelegatedNode) -> ShapeChange | None:
+    """Height and width of the model's inputs, as much larger as those here need to be."""
+    if (pooled := _pooled(refused)) is None:
+        return None
+    (height, width), _, (whole_height, whole_width) = pooled
+    return ShapeChange(sides=(Fraction(whole_height, height), Fraction(whole_width, width)))
+
+
+def _pooled(refused: UndelegatedNode) -> tuple[list[int], list[int], list[int]] | None:
+    """Height and width of the node's input, of its output, and the next ones that divide evenly; None if unknown."""
+    if not (refused.node.inputs and refused.node.outputs):
+        return None
+    given, wanted = list(refused.node.inputs[0].shape[-2:]), list(refused.node.outputs[0].shape[-2:])
+    return given, wanted, [next_multiple(size, by) for size, by in zip(given, wanted, strict=True)]
 
 
 _SAME_SCALE = (
@@ -98,7 +116,7 @@ RULES = (
         r"\b[ks] > |stride > 4096|dim > 4096|dim_sizes",
         f"kernel, stride and dilation may be at most {_LARGEST_SIDE}: pool or convolve twice",
     ),
-    rule(r"% output_size|AdaptiveAvgPool2dConverter\._is_supported_in_IR", _whole_factor),
+    rule(r"% output_size|AdaptiveAvgPool2dConverter\._is_supported_in_IR", _whole_factor, _whole_sides),
     rule(r"channels_dim", _softmax_dim),
     rule(
         r"channels > 2040|total_spatial_size",

@@ -55,6 +55,7 @@ def render(comparison: Comparison, title: str, folder: Path | None) -> str:
         legend=_legend(comparison),
         colors=by,
         plots=_plots(comparison, look),
+        no_trade=_no_trade(comparison),
         max_plots=MAX_PLOTS,
         parallel=_parallel(comparison, look),
         signs=SIGNS,
@@ -117,6 +118,21 @@ def _plots(comparison: Comparison, look: Look) -> list[dict[str, Any]]:
                 kinds = f"{y.kind}" if x.kind is y.kind else f"{y.kind}; {x.kind}"
                 plots.append(scatter(comparison.builds, x, y, look) | {"caption": caption, "kinds": kinds})
     return plots
+
+
+def _no_trade(comparison: Comparison) -> str:
+    """Why there is no plot, where there is none: in which of the metrics that are plotted the builds differ."""
+    quality = resolve_columns("quality", comparison.columns)
+    others = [column for name in _PLOTTED_AGAINST for column in _varying(name, comparison)]
+    titles = " and ".join(dict.fromkeys(formatting.title(column, with_source=False) for column in others))
+    if not quality:
+        return f"No build has a metric of quality; they differ in {titles or 'nothing that would be traded for it'}."
+    name = formatting.title(quality[0], with_source=False)
+    if not any(comparison.varies(column) for column in quality):
+        return f"Nothing is traded: {name} is the same in all builds. They differ in {titles or 'no cost either'}."
+    if not titles:
+        return f"Nothing is traded: the builds differ in {name} and in no cost."
+    return f"Nothing can be drawn: no two builds have both {name} and {titles}, with different values of each."
 
 
 def _varying(alias: str, comparison: Comparison) -> list[Column]:

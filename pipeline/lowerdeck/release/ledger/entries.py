@@ -34,6 +34,7 @@ class Entry(Strict):
     """One build of a model."""
 
     target: str
+    """The target, with `+` and its fallback where it has one."""
     flavor: str
     quantization: str
     dataset: str
@@ -84,7 +85,7 @@ def entry_of(config: Config, metrics: Mapping[str, Any], lineage: Mapping[str, A
     numbers = {name for name, value in values.items() if summary.is_number(value)}
     numbers -= {end for pair in ends.values() for end in pair}
     return Entry(
-        target=config.target.name,
+        target="+".join(filter(None, (config.target.name, config.target.fallback))),
         flavor=converter["flavor"],
         quantization=config.quantization.name,
         dataset=config.dataset.name,

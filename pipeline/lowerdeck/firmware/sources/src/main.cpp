@@ -1,6 +1,9 @@
-// Loads the program from its array, executes it on the test vector, and says in lines what it answered. C++17.
+// Loads the program from its array, executes it on the test vector, and says in lines what it answered. Then it is the
+// device `serial_board` of Lowerdeck: it executes the program on inputs that arrive. C++17.
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/runtime/executor/method.h>
@@ -8,6 +11,7 @@
 #include <executorch/runtime/platform/runtime.h>
 
 #include "line_protocol.h"
+#include "lowerdeck_board.h"
 #include "model.h"
 #include "platform.h"
 #include "postprocess.h"
@@ -54,11 +58,6 @@ class Pool : public MemoryAllocator {
   uint32_t peak_ = 0;
 };
 
-int fail(const char* where, Error error) {
-  lowerdeck_say_failed(where, static_cast<uint32_t>(error));
-  return 1;
-}
-
 // A tensor over `data` with the sizes and the memory order of `description`.
 class Input {
  public:
@@ -91,43 +90,169 @@ class Input {
   TensorImpl impl_;
 };
 
-Error set_test_inputs(Method& method) {
+constexpr size_t aligned(size_t size) { return (size + 15u) / 16u * 16u; }
+
+// Room for input `index`, one after the other in their pool; null where there is none of that size.
+uint8_t* input_at(uint32_t index, size_t bytes) {
   uint8_t* data = input_pool;
-  for (uint32_t index = 0; index < LOWERDECK_NUM_INPUTS; index++) {
-    const lowerdeck_tensor& description = lowerdeck_inputs[index];
-    std::memcpy(data, lowerdeck_test_inputs[index], description.bytes);
-    Input input(description, data);
-    const Error error = method.set_input(input.tensor(), index);
-    if (error != Error::Ok) {
-      return error;
-    }
-    data += (description.bytes + 15u) / 16u * 16u;
+  for (uint32_t before = 0; before < index && before < LOWERDECK_NUM_INPUTS; before++) {
+    data += aligned(lowerdeck_inputs[before].bytes);
   }
-  return Error::Ok;
+  return index < LOWERDECK_NUM_INPUTS && lowerdeck_inputs[index].bytes == bytes ? data : nullptr;
 }
 
-bool say_outputs(Method& method) {
+// The program and its method in the pools.
+class Application {
+ public:
+  Application()
+      : planned_({arenas_, kNumArenas}),
+        method_allocator_(sizeof(method_pool), method_pool),
+        temporary_allocator_(sizeof(temporary_pool), temporary_pool),
+        memory_(&method_allocator_, &planned_, &temporary_allocator_),
+        loader_(LOWERDECK_PROGRAM, LOWERDECK_PROGRAM_BYTES) {
+    uint8_t* arena = planned_pool;
+    for (size_t index = 0; index < kNumArenas; index++) {
+      arenas_[index] = Span<uint8_t>(arena, kArenaBytes[index]);
+      arena += aligned(kArenaBytes[index]);
+    }
+  }
+
+  // Loads the method, whose state is the initial one then; `failed` is the call that returned another error than Ok.
+  Error load() {
+    method_.reset();
+    method_allocator_.reset();
+    std::memset(planned_pool, 0, sizeof(planned_pool));
+    if (!program_) {
+      auto program = Program::load(&loader_);
+      failed = "load_program";
+      if (!program.ok()) {
+        return program.error();
+      }
+      program_.emplace(std::move(program.get()));
+    }
+    auto method = program_->load_method(LOWERDECK_METHOD, &memory_);
+    failed = "load_method";
+    if (!method.ok()) {
+      return method.error();
+    }
+    method_.emplace(std::move(method.get()));
+    return Error::Ok;
+  }
+
+  Error execute() {
+    failed = "set_input";
+    for (uint32_t index = 0; index < LOWERDECK_NUM_INPUTS; index++) {
+      Input input(lowerdeck_inputs[index], input_at(index, lowerdeck_inputs[index].bytes));
+      const Error error = method_->set_input(input.tensor(), index);
+      if (error != Error::Ok) {
+        return error;
+      }
+    }
+    failed = "execute";
+    return method_->execute();
+  }
+
+  Tensor output(uint32_t index) const { return method_->get_output(index).toTensor(); }
+
+  void say_memory() const {
+    lowerdeck_say_memory("planned", sizeof(planned_pool), sizeof(planned_pool));
+    lowerdeck_say_memory("method", method_allocator_.peak(), sizeof(method_pool));
+    lowerdeck_say_memory("temporary", temporary_allocator_.peak(), sizeof(temporary_pool));
+  }
+
+  const char* failed = "";
+
+ private:
+  Span<uint8_t> arenas_[kNumArenas];
+  HierarchicalAllocator planned_;
+  Pool method_allocator_;
+  Pool temporary_allocator_;
+  MemoryManager memory_;
+  executorch::extension::BufferDataLoader loader_;
+  std::optional<Program> program_;
+  std::optional<Method> method_;
+};
+
+Application* application = nullptr;
+
+int fail(const char* where, Error error) {
+  lowerdeck_say_error(where, static_cast<uint32_t>(error));
+  return 1;
+}
+
+// Says output `index` and how far it is from the test vector's; returns whether it is near enough.
+bool compare_output(uint32_t index) {
+  const lowerdeck_tensor& description = lowerdeck_outputs[index];
+  const Tensor output = application->output(index);
+  const auto* data = static_cast<const uint8_t*>(output.const_data_ptr());
+  if (output.nbytes() != description.bytes) {
+    lowerdeck_say_error("output_bytes", static_cast<uint32_t>(output.nbytes()));
+    return false;
+  }
+  lowerdeck_say_output(index, data, description.bytes);
+  const lowerdeck_difference found = lowerdeck_compare(&description, data, lowerdeck_test_outputs[index]);
+  lowerdeck_say_result(index, description.elements, found.equal, found.max_steps);
+#if LOWERDECK_NUM_CLASSES > 0
+  if (index == 0 && description.elements == LOWERDECK_NUM_CLASSES) {
+    const uint32_t best = lowerdeck_argmax(&description, data);
+    lowerdeck_say_class(best, lowerdeck_class_names[best]);
+  }
+#endif
+  return found.max_steps <= LOWERDECK_TOLERATED_STEPS;
+}
+
+// The board's counter, which wraps around, in 64 bits.
+uint64_t microseconds() {
+  static uint64_t now = 0;
+  now += static_cast<uint32_t>(lowerdeck_microseconds() - static_cast<uint32_t>(now));
+  return now;
+}
+
+// Executes the test vector, as execution 0; returns what main does.
+int run_test_vector() {
+  for (uint32_t index = 0; index < LOWERDECK_NUM_INPUTS; index++) {
+    const uint32_t bytes = lowerdeck_inputs[index].bytes;
+    std::memcpy(input_at(index, bytes), lowerdeck_test_inputs[index], bytes);
+  }
+  const uint64_t began = microseconds();
+  const Error error = application->execute();
+  const uint64_t took = microseconds() - began;
+  if (error != Error::Ok) {
+    return fail(application->failed, error);
+  }
+  lowerdeck_say_time(0, took, 1000000u);
+  application->say_memory();
   bool passed = true;
   for (uint32_t index = 0; index < LOWERDECK_NUM_OUTPUTS; index++) {
-    const lowerdeck_tensor& description = lowerdeck_outputs[index];
-    const Tensor output = method.get_output(index).toTensor();
-    const auto* data = static_cast<const uint8_t*>(output.const_data_ptr());
-    if (output.nbytes() != description.bytes) {
-      lowerdeck_say_failed("output_bytes", static_cast<uint32_t>(output.nbytes()));
-      return false;
-    }
-    lowerdeck_say_output(index, data, description.bytes);
-    const lowerdeck_difference found = lowerdeck_compare(&description, data, lowerdeck_test_outputs[index]);
-    lowerdeck_say_result(index, description.elements, found.equal, found.max_steps);
-    passed = passed && found.max_steps <= LOWERDECK_TOLERATED_STEPS;
-#if LOWERDECK_NUM_CLASSES > 0
-    if (index == 0 && description.elements == LOWERDECK_NUM_CLASSES) {
-      const uint32_t best = lowerdeck_argmax(&description, data);
-      lowerdeck_say_class(best, lowerdeck_class_names[best]);
-    }
-#endif
+    passed = compare_output(index) && passed;
   }
-  return passed;
+  if (!passed) {
+    lowerdeck_say_error("test_vector", 0);
+    return 2;
+  }
+  lowerdeck_say_done(0, LOWERDECK_PROGRAM_SHA256, LOWERDECK_NUM_OUTPUTS);
+  return 0;
+}
+
+lowerdeck_board board() {
+  lowerdeck_board made = {};
+  made.name = "lowerdeck_firmware";
+  made.build_key = LOWERDECK_BUILD_KEY;
+  made.program_sha256 = LOWERDECK_PROGRAM_SHA256;
+  made.load = [](const uint8_t*, size_t) { return static_cast<int>(application->load()); };
+  made.input = input_at;
+  made.execute = [] { return static_cast<int>(application->execute()); };
+  made.output = [](uint32_t index, size_t* bytes) -> const uint8_t* {
+    if (index >= LOWERDECK_NUM_OUTPUTS) {
+      return nullptr;
+    }
+    const Tensor output = application->output(index);
+    *bytes = output.nbytes();
+    return static_cast<const uint8_t*>(output.const_data_ptr());
+  };
+  made.ticks = microseconds;
+  made.ticks_per_s = 1000000u;
+  return made;
 }
 
 }  // namespace
@@ -135,46 +260,15 @@ bool say_outputs(Method& method) {
 int main() {
   lowerdeck_start_board();
   executorch::runtime::runtime_init();
-  lowerdeck_say_hello(LOWERDECK_BUILD_KEY, LOWERDECK_PROGRAM_SHA256, LOWERDECK_NUM_INPUTS, LOWERDECK_NUM_OUTPUTS);
-
-  Span<uint8_t> arenas[kNumArenas];
-  uint8_t* arena = planned_pool;
-  for (size_t index = 0; index < kNumArenas; index++) {
-    arenas[index] = Span<uint8_t>(arena, kArenaBytes[index]);
-    arena += (kArenaBytes[index] + 15u) / 16u * 16u;
-  }
-  HierarchicalAllocator planned({arenas, kNumArenas});
-  Pool method_allocator(sizeof(method_pool), method_pool);
-  Pool temporary_allocator(sizeof(temporary_pool), temporary_pool);
-  MemoryManager memory(&method_allocator, &planned, &temporary_allocator);
-
-  executorch::extension::BufferDataLoader loader(LOWERDECK_PROGRAM, LOWERDECK_PROGRAM_BYTES);
-  auto program = Program::load(&loader);
-  if (!program.ok()) {
-    return fail("load_program", program.error());
-  }
-  auto method = program->load_method(LOWERDECK_METHOD, &memory);
-  if (!method.ok()) {
-    return fail("load_method", method.error());
-  }
-  Error error = set_test_inputs(*method);
+  lowerdeck_say_hello("lowerdeck_firmware", LOWERDECK_BUILD_KEY, LOWERDECK_PROGRAM_SHA256, 0);
+  static Application loaded;
+  application = &loaded;
+  const Error error = application->load();
   if (error != Error::Ok) {
-    return fail("set_input", error);
+    return fail(application->failed, error);
   }
-  const uint32_t began = lowerdeck_microseconds();
-  error = method->execute();
-  const uint32_t took = lowerdeck_microseconds() - began;
-  if (error != Error::Ok) {
-    return fail("execute", error);
-  }
-  lowerdeck_say_time(took);
-  lowerdeck_say_memory("planned", sizeof(planned_pool), sizeof(planned_pool));
-  lowerdeck_say_memory("method", method_allocator.peak(), sizeof(method_pool));
-  lowerdeck_say_memory("temporary", temporary_allocator.peak(), sizeof(temporary_pool));
-  if (!say_outputs(*method)) {
-    lowerdeck_say_failed("test_vector", 0);
-    return 2;
-  }
-  lowerdeck_say_passed();
-  return 0;
+  const int result = run_test_vector();
+  const lowerdeck_board served = board();
+  lowerdeck_serve(&served);
+  return result;
 }

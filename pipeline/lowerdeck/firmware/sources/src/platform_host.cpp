@@ -1,4 +1,4 @@
-// A host as the board: lines go to standard output. On a device, link a source file of your own in its place.
+// A host as the board: lines go to standard output and come from standard input. On a device, link a source file of your own in its place.
 #include "platform.h"
 
 #include <chrono>
@@ -6,7 +6,14 @@
 
 #include "line_protocol.h"
 
-extern "C" void lowerdeck_put(char character) { std::putchar(character); }
+extern "C" void lowerdeck_put(char character) {
+  std::putchar(character);
+  if (character == '\n') {
+    std::fflush(stdout);
+  }
+}
+
+extern "C" int lowerdeck_get(void) { return std::getchar(); }
 
 extern "C" void lowerdeck_start_board(void) {}
 

@@ -1,4 +1,6 @@
-/* Zephyr as the board: lines go to the console. */
+/* Zephyr as the board: lines go to the console and come from it. */
+#include <zephyr/device.h>
+#include <zephyr/drivers/uart.h>
 #include <zephyr/kernel.h>
 #include <zephyr/sys/printk.h>
 
@@ -6,6 +8,15 @@
 #include "platform.h"
 
 void lowerdeck_put(char character) { printk("%c", character); }
+
+int lowerdeck_get(void) {
+  const struct device *const console = DEVICE_DT_GET(DT_CHOSEN(zephyr_console));
+  unsigned char character;
+  while (uart_poll_in(console, &character) != 0) {
+    k_yield();
+  }
+  return character;
+}
 
 void lowerdeck_start_board(void) {}
 
