@@ -77,13 +77,13 @@ def wake_images(seed: int) -> Examples:
 
 
 def keywords(seed: int) -> Examples:
-    """3,600 words, of each class as many: MFCCs, float32 [n x 1 x 49 x 10]."""
+    """9,600 words, of each class as many: MFCCs, float32 [n x 1 x 49 x 10]."""
     from data.stand_in_speech import KEYWORDS, OTHERS, RATE_HZ, TRAINING_VARIANTS, noise, spoken
 
     generator, options = np.random.default_rng(seed), _options("speech_commands_stand_in")
     chosen = audio.ClipOptions(**{key: value for key, value in options.items() if key != "root"})
     found = []
-    labels = np.arange(3600) % 12
+    labels = np.arange(9600) % 12
     for label in labels:
         if label == 10:
             sound = noise(RATE_HZ, generator) * generator.uniform(0.01, 0.3)
@@ -145,7 +145,7 @@ RECIPES = {
     "mobilenet_v1_wake_images": Recipe(
         network=mlperf_tiny.MobileNetV1, examples=wake_images, augment=shifted_or_mirrored, epochs=8
     ),
-    "ds_cnn_keywords": Recipe(network=mlperf_tiny.DsCnn, examples=keywords, epochs=14),
+    "ds_cnn_keywords": Recipe(network=mlperf_tiny.DsCnn, examples=keywords, epochs=20),
     "deep_autoencoder_machines": Recipe(
         network=mlperf_tiny.DeepAutoencoder, examples=machines, loss=nn.functional.mse_loss, epochs=30, batch_size=128
     ),

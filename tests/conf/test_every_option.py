@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -75,10 +77,19 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             "options": {"factory": "lowerdeck.models.networks.resnet8:ResNet8"},
             "input_shapes": [[1, 3, 32, 32]],
         },
+        "timm": {"options": {"architecture": "resnet18"}, "input_shapes": [[1, 3, 32, 32]]},
+        "transformers": {"options": {"model_type": "bert"}, "input_shapes": [[1, 16]], "input_dtypes": ["int64"]},
+        "exported": {"weights": str(_exported(folder)), "input_shapes": [[1, 3, 32, 32]]},
         "linux_ssh": {"options": {"host": "raspberrypi.local"}},
         "corstone_fvp": {"options": {"runner": "arm_executor_runner"}},
         **{name: {"options": {"python": sys.executable}} for name in ("eiq_neutron_sdk_venv", "vela_venv")},
     }
+
+
+def _exported(folder: Path) -> Path:
+    path = folder / "net.pt2"
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.zeros(1, 3, 32, 32),)), path)
+    return path
 
 
 @pytest.fixture
@@ -128,12 +139,16 @@ FITTING: dict[str, dict[str, str]] = {
     **{dataset: {"model": "mobilenet_v1_025"} for dataset in ("visual_wake_words", "visual_wake_words_stand_in")},
 }
 """Group or option -> what else is chosen."""
+EXTRAS = ("timm", "transformers")
+"""Models of packages that are no dependency."""
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=str)
 def test_the_option_composes_for_a_target_that_has_it(
     composed: Callable[..., Config], tmp_path: Path, group: str, option: str
 ) -> None:
+    if option in EXTRAS and importlib.util.find_spec(option) is None:
+        pytest.skip(f"needs {option}: pip install 'lowerdeck[{option}]'")
     refusals = []
     for target in [option] if group == "target" else ALL_TARGETS:
         try:

@@ -38,6 +38,13 @@ def test_an_output_of_one_element_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     assert output.tolist() == [[-5]]
 
 
+@pytest.mark.parametrize("value", [-5, 5])
+def test_an_output_without_dimensions_is_read(monkeypatch: pytest.MonkeyPatch, value: int) -> None:
+    output = torch.zeros((), dtype=torch.int8)
+    twin_of((), [np.array(value, np.int8)], monkeypatch)([output])
+    assert output.item() == value
+
+
 @pytest.mark.parametrize("size", [0, 3])
 def test_an_output_that_the_model_does_not_fill_is_named(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     twin = twin_of((1, 4), [np.zeros(size, np.uint8)], monkeypatch)

@@ -120,7 +120,7 @@ class TosaTwin:
         inputs = [np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for tensor in stored]
         results = self._run(self._graph, inputs)
         for port, target, result in zip(self._outputs, in_memory[count:], results, strict=True):
-            content = bytearray(result)
+            content = bytearray(_content(result))
             if len(content) != target.numel() * target.itemsize:
                 raise RuntimeError(
                     f"the TOSA reference model returned {len(content)} bytes for output {port.name!r}, which has "
@@ -157,7 +157,7 @@ class TosaTwin:
             RuntimeError: the reference model rejects the graph.
         """
         arrays = [np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for tensor in inputs]
-        return [bytes(result) for result in self._run(with_outputs(self._graph, names), arrays)]
+        return [_content(result) for result in self._run(with_outputs(self._graph, names), arrays)]
 
     def _run(self, graph: bytes, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
         with _silent_stdout(), captured_messages(_IGNORED) as messages:
@@ -166,6 +166,11 @@ class TosaTwin:
             raise RuntimeError(f"the TOSA reference model ended with {status.name}: {' '.join(messages)}")
         found: list[Any] = results
         return found
+
+
+def _content(result: Any) -> bytes:
+    """The bytes of an array; `bytes` would take an integer without dimensions for the number of zero bytes to make."""
+    return np.asarray(result).tobytes()
 
 
 def _stored_as(dtype: torch.dtype) -> torch.dtype:

@@ -45,6 +45,7 @@ def export(
     from lowerdeck.graph import outputs
     from lowerdeck.graph.adaptive_pooling import fix_adaptive_max_pooling
     from lowerdeck.graph.export_checks import check_no_hidden_state, check_outputs, written_attributes
+    from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
     from lowerdeck.graph.state import with_mutation_outputs
 
     shapes_to_trace, dynamic_shapes = traced_shapes(input_shapes, dynamic_dimensions)
@@ -54,7 +55,8 @@ def export(
     sample = _sample(shapes_to_trace, dtypes)
     try:
         with torch.no_grad(), fast_graph_passes():
-            exported = outputs.traced(model.eval(), example_inputs, dynamic_shapes)
+            with RecurrentAsLinear():
+                exported = outputs.traced(model.eval(), example_inputs, dynamic_shapes)
             check_outputs(exported, type(model).__name__)
             exported = outputs.with_plain_containers(exported)
             fix_adaptive_max_pooling(exported)

@@ -63,3 +63,24 @@ def test_patterns_are_traced_only_for_a_batch_norm_that_was_not_folded(monkeypat
     assert traced == []
     prepared(nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3)), sparing())
     assert traced
+
+
+class Shifted(nn.Module):
+    """Integer arithmetic that indexes a table, as attention masks of transformers have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1]) + 1
+        result: torch.Tensor = self.head(self.table(tokens[:, places - 1] * 2 + 1) * 3.0)
+        return result
+
+
+def test_integers_stay_integers() -> None:
+    tokens = torch.tensor([[0, 3, 1]])
+    network = Shifted().eval()
+    module = prepare_pt2e(torch.export.export(network, (tokens,)).module(), sparing())
+    assert torch.allclose(module(tokens), network(tokens), atol=1e-6)
+    assert "activation_post_process" in str(module.graph)

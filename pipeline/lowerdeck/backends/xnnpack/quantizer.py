@@ -1,16 +1,17 @@
-"""XNNPACKQuantizer, changed to trace its patterns with batch norm only for programs with a batch norm."""
+"""XNNPACKQuantizer, which traces patterns with batch norm only where there is one, and leaves integers alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer
 
 from lowerdeck.compat.xnnpack import ANNOTATORS
 
 if TYPE_CHECKING:
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
 
 
 class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is untyped
@@ -18,6 +19,19 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
 
     ExecuTorch exports twelve small modules to match such patterns, which takes several seconds in every process.
     """
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        """Make tensors of the scalars of float sums and products, as XNNPACKQuantizer does for all of them.
+
+        It makes float tensors, also in integer arithmetic, whose results then no longer index anything.
+        """
+        integers = {node: node.args for node in model.graph.nodes if _is_integer(node)}
+        transformed: GraphModule = super().transform_for_annotation(model)
+        for node, arguments in integers.items():
+            node.args = arguments
+        transformed.graph.eliminate_dead_code()  # of the tensors that nothing uses
+        transformed.recompile()
+        return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate the model as XNNPACKQuantizer does."""
@@ -27,6 +41,11 @@ class SparingQuantizer(XNNPACKQuantizer):  # type: ignore[misc]  # ExecuTorch is
         with ANNOTATORS.active(annotators):
             annotated: GraphModule = super().annotate(model)
         return annotated
+
+
+def _is_integer(node: Node) -> bool:
+    value = node.meta.get("val")
+    return node.op == "call_function" and isinstance(value, torch.Tensor) and not value.is_floating_point()
 
 
 def _without_batch_norm(annotators: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
