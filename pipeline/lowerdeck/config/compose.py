@@ -257,7 +257,8 @@ def _chosen(choices: Mapping[str, str], flavor: Any, conf_dir: Path, chosen: Cho
                 raise_problems([unknown("target.default_flavor", message, default, options)])
             key = (str(conf_dir.resolve()), "flavor", default)
             if key not in chosen:  # the flavor by itself: composing everything again would take twice as long
-                chosen[key] = OmegaConf.to_container(_hydra_config({}, f"flavor/{default}"), resolve=False)
+                alone: Any = OmegaConf.to_container(_hydra_config({}, f"flavor/{default}"), resolve=False)
+                chosen[key] = alone
             values |= copy.deepcopy(chosen[key])
     return dict(values)
 
