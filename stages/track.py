@@ -1,7 +1,5 @@
 """Stage track: the build in build/ -> firmware.zip, its MLflow run, lineage.json and recorded.json."""
 
-from functools import partial
-
 from lowerdeck.execution import preload
 from lowerdeck.execution.resolved_config import whole_config
 from lowerdeck.execution.stage_entry import run_stage
@@ -20,7 +18,7 @@ def main() -> None:
         from lowerdeck.pages.recorded import recorded_pages
         from lowerdeck.tracking.record import record
 
-        run = record(config, chain, partial(recorded_pages, chain))
+        run = record(config, chain, lambda address: recorded_pages(chain, address))
         what = f"{'new' if run.new else 'updated'} run {run.run_name!r} of experiment {run.experiment!r}"
         print(f"track: {what}; `lowerdeck ui` shows it")
     else:
