@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from mlflow.entities import LoggedModelOutput
 
+from lowerdeck.artifacts.files import write_text
 from lowerdeck.cli import clean
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.execution.cleaning import remove_below
@@ -60,6 +63,11 @@ def make_runs() -> dict[str, str]:
             for param, value in NAMED_AFTER.items():
                 store.client.log_param(run.info.run_id, param, value)
             store.client.log_text(run.info.run_id, "content", "file.txt")
+            model = store.client.create_logged_model(experiment, name=name, source_run_id=run.info.run_id)
+            store.client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step=0)])
+            write_text(Path("build", "model", "program.pte"), name)
+            store.client.log_model_artifacts(model.model_id, "build/model")
+        shutil.rmtree("build/model")
         store.client.create_registered_model("product")
         store.client.create_model_version("product", source="file:///nowhere", run_id=ids[REGISTERED])
     mark_promoted(config, ids[PROMOTED])
@@ -142,6 +150,8 @@ def test_only_what_is_old_and_kept_by_nobody_is_removed(project: Project) -> Non
         assert left == set(ids.values()) - {ids[OLD]}
         files = {path.parent.parent.name for path in Path("mlflow").rglob("file.txt")}
         assert files == left
+        models = {path.read_text() for path in Path("mlflow").rglob("program.pte")}
+        assert models == set(ids) - {OLD}
         again = project.run(*CLEAN, "--yes", "--only", "build", "sweep", "store", "run")
         assert again.stdout == "nothing is older than 30d that nobody keeps\n"
 

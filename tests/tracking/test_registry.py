@@ -162,8 +162,9 @@ def test_a_version_refers_to_its_run(loaded: Loaded) -> None:
         outputs = client.get_run(run_id).outputs
         assert outputs is not None
         (output,) = outputs.model_outputs
-        assert version.model_id == output.model_id
-        assert version.source == client.get_logged_model(output.model_id).artifact_location
+        model = client.get_logged_model(output.model_id)
+        assert version.source == model.artifact_location
+        assert {"name": f"small {target}", "version": "1"} in json.loads(model.tags["mlflow.modelVersions"])
         assert version.tags["lowerdeck.build_key"] == KEY
         assert ("runs on the host only" in (version.description or "")) == target.startswith("neutron")
 

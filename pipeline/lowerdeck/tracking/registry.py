@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from lowerdeck.config.schema import TrackingConfig
 
+_VERSIONS = "mlflow.modelVersions"
 _ALWAYS_REQUIRED = ("executorch", "mlflow", "numpy", "torch")
 _REQUIRED_BY_DELEGATE = {"NeutronBackend": ("ai-edge-litert", "flatbuffers"), "EthosUBackend": ("tosa-tools",)}
 """Packages that execute the host twins of a delegate."""
@@ -80,7 +82,7 @@ def _new_version(
     store.client.finalize_logged_model(model.model_id, "READY")
     if not store.client.search_registered_models(_name_filter(name)):
         store.client.create_registered_model(name)
-    return store.client.create_model_version(
+    version = store.client.create_model_version(
         name,
         source=model.artifact_location,
         run_id=run_id,
@@ -88,6 +90,10 @@ def _new_version(
         tags={BUILD_KEY_TAG: build_key, PROGRAM_TAG: manifest["program"]["sha256"]},
         description=manifest["converter"]["caveat"],
     )
+    # By this tag MLflow's page of the logged model links its versions.
+    versions = [*json.loads(model.tags.get(_VERSIONS, "[]")), {"name": name, "version": str(version.version)}]
+    store.client.set_logged_model_tags(model.model_id, {_VERSIONS: json.dumps(versions)})
+    return version
 
 
 def save(folder: Path, run_id: str, model_id: str, manifest: Mapping[str, Any]) -> None:

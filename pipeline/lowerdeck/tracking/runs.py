@@ -7,8 +7,10 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,8 @@ MIN_PREFIX = 4
 _MAX_PER_PAGE = 250
 """Page size, at most 1,000 in MLflow. Only one page of MLflow's objects is in memory at a time."""
 _MAX_LISTED = 8
+_MAX_CONNECTIONS = 8
+"""Files that are read at the same time."""
 _COMPARES = re.compile(r"[=<>]|\b(I?LIKE|IN|IS)\b")
 """Matches MLflow filters but no names of runs or sweeps."""
 _ID_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
@@ -121,11 +125,27 @@ def with_details(config: TrackingConfig, runs: Sequence[RecordedRun]) -> list[Re
     Raises:
         LowerdeckError: MLflow refuses, or a file is damaged.
     """
-    found = read_artifacts(config, [run.run_id for run in runs if not _has_details(run)], DETAILS)
+    lacking = [run for run in runs if not _has_details(run)]
+    if not lacking:
+        return list(runs)
+    with opened(config) as store, extended_upload_timeout(), ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
+        contents = pool.map(partial(_read_details, store.uri), lacking)
+        found = {run.run_id: content for run, content in zip(lacking, contents, strict=True) if content is not None}
     return [
         replace(run, tags=_details_of(run, found[run.run_id]) | dict(run.tags)) if run.run_id in found else run
         for run in runs
     ]
+
+
+def _read_details(uri: str, run: RecordedRun) -> bytes | None:
+    """The details of a run; None if it has none. MLflow's client would look up the run first, which takes longer."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    files = get_artifact_repository(run.artifact_uri, tracking_uri=uri)
+    if all(info.path != DETAILS for info in files.list_artifacts()):
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        return Path(files.download_artifacts(DETAILS, temporary)).read_bytes()
 
 
 def _has_details(run: RecordedRun) -> bool:
