@@ -65,8 +65,8 @@ def test_real_tensors_and_sizes_that_vary_are_computed(real: bool) -> None:
     delegate, call = Delegate(), DescribedOnce(trace)
     x = torch.ones(1, 3, 4, 4)
     if not real:
-        sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * 2 + [DimDynamic.DYNAMIC] * 2)
-        x = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(x, symbolic_context=sizes)
+        varying: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * 2 + [DimDynamic.DYNAMIC] * 2)
+        x = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(x, symbolic_context=varying)
     for _ in range(2):
         outputs = call(delegate, x)
     assert delegate.traced == 2
