@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from lowerdeck import backends
+from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.delegation.coverage import coverage
 from lowerdeck.graph.recurrent_layers import RecurrentAsLinear
+from lowerdeck.steps.calibrate import calibrate
 from lowerdeck.steps.export import export
+from lowerdeck.steps.partition import partition
+from lowerdeck.steps.quantize import quantize
+from tests.runtime.lowering import TARGETS
 
-SEQUENCES = {
+SEQUENCES: dict[str, Callable[[], nn.Module]] = {
     "gru": lambda: nn.GRU(6, 5, batch_first=True),
     "gru of two layers in both directions": lambda: nn.GRU(6, 5, num_layers=2, bidirectional=True),
     "gru without biases": lambda: nn.GRU(6, 5, bias=False),
@@ -20,7 +28,7 @@ SEQUENCES = {
     "rnn": lambda: nn.RNN(6, 5),
     "rnn with relu": lambda: nn.RNN(6, 5, nonlinearity="relu", batch_first=True),
 }
-CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "rnn": nn.RNNCell}
+CELLS: dict[str, Callable[[int, int], nn.Module]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "rnn": nn.RNNCell}
 RECURRENT = ("gru", "lstm", "rnn")
 
 
@@ -78,3 +86,16 @@ def test_layers_that_cannot_be_written_so_stay(layer: nn.Module) -> None:
     with RecurrentAsLinear():
         outputs, _ = layer(values)
     assert torch.equal(outputs, layer(values)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.lowering
+def test_the_linear_layers_of_a_gru_cell_are_quantized_and_delegated() -> None:
+    backend: Any = backends.create("neutron", **TARGETS["neutron"])
+    scheme, samples = QuantizationScheme(name="int8"), [(torch.randn(1, 8),) for _ in range(4)]
+    model = Cell(nn.GRUCell(8, 8))
+    state = calibrate(export(model, [[1, 8]]), backend.quantizer(scheme), samples, len(samples))
+    quantized, _ = quantize(export(model, [[1, 8]]), backend.quantizer(scheme), state)
+    found = coverage(partition(quantized, backend).plan)
+    assert found["delegated_macs_share"] == 1.0
+    assert found["delegated_share"] > 0.8

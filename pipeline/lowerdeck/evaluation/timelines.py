@@ -21,8 +21,8 @@ def drawn_timeline(timeline: Timeline, name: str) -> Image.Image:
     image = Image.new("RGB", (LEFT + WIDTH + RIGHT, TOP + HEIGHT + BOTTOM), "white")
     draw = ImageDraw.Draw(image)
     times, events = timeline.times_s, timeline.events_s
-    first = min([float(times[0]), *events[:, 0].tolist()])
-    last = max([float(times[-1]), *events[:, 1].tolist(), first + 1e-9])
+    first: float = min([float(times[0]), *events[:, 0].tolist()])
+    last: float = max([float(times[-1]), *events[:, 1].tolist(), first + 1e-9])
 
     def x(time_s: float) -> float:
         return LEFT + WIDTH * (time_s - first) / (last - first)

@@ -127,7 +127,8 @@ def _direction(
     step: Step, values: Tensor, state: State, weights: Sequence[Tensor], backwards: bool
 ) -> tuple[Tensor, State]:
     """Outputs [steps x batch x hidden] of one layer in one direction, and its last state."""
-    of_input, of_state, input_bias, state_bias = (*weights, None, None)[:4]
+    of_input, of_state = weights[:2]
+    input_bias, state_bias = weights[2:] or (None, None)
     given, found = linear(values, of_input, input_bias), []
     for row in reversed(range(len(given))) if backwards else range(len(given)):
         state = step(given[row], linear(state[0], of_state, state_bias), state)
