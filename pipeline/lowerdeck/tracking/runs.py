@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
@@ -141,7 +141,7 @@ def _read_details(uri: str, run: RecordedRun) -> bytes | None:
     """The details of a run; None if it has none. MLflow's client would look up the run first, which takes longer."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    files = get_artifact_repository(run.artifact_uri, tracking_uri=uri)
+    files: Any = get_artifact_repository(run.artifact_uri, tracking_uri=uri)  # untyped
     if all(info.path != DETAILS for info in files.list_artifacts()):
         return None
     with tempfile.TemporaryDirectory() as temporary:
