@@ -67,11 +67,11 @@ def pictures(seed: int) -> Examples:
 
 
 def wake_images(seed: int) -> Examples:
-    """1,800 images, float32 [n x 3 x 96 x 96], 0 ... 1."""
+    """3,000 images, float32 [n x 3 x 96 x 96], 0 ... 1."""
     from data.stand_in_wake_images import read_patches, scene
 
     generator, patches = np.random.default_rng(seed), read_patches(training=True)
-    labels = np.arange(1800) % 2
+    labels = np.arange(3000) % 2
     pixels = np.stack([scene(int(label), patches, generator) for label in labels])
     return (pixels / np.float32(255)).astype(np.float32), labels
 
@@ -143,7 +143,7 @@ def shifted_or_mirrored(images: torch.Tensor, most_px: int = 2) -> torch.Tensor:
 RECIPES = {
     "resnet8_pictures": Recipe(network=ResNet8, examples=pictures, augment=shifted_or_mirrored, epochs=20),
     "mobilenet_v1_wake_images": Recipe(
-        network=mlperf_tiny.MobileNetV1, examples=wake_images, augment=shifted_or_mirrored, epochs=8
+        network=mlperf_tiny.MobileNetV1, examples=wake_images, augment=shifted_or_mirrored, epochs=12
     ),
     "ds_cnn_keywords": Recipe(network=mlperf_tiny.DsCnn, examples=keywords, epochs=20),
     "deep_autoencoder_machines": Recipe(
