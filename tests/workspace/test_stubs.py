@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -109,6 +110,7 @@ def test_a_module_that_lacks_what_its_kind_needs_is_named(workspace: Path) -> No
     chosen = {"overrides": {"dataset": {"source": "plugins.unfinished"}}}
     with chdir(workspace):
         sys.path.insert(0, str(workspace))
+        _forget_plugins()
         try:
             with pytest.raises(ConfigurationError, match="lacks fingerprint, load"):
                 compose_params({**chosen, "plugins": ["plugins"]}, Path("conf"))
@@ -116,5 +118,11 @@ def test_a_module_that_lacks_what_its_kind_needs_is_named(workspace: Path) -> No
                 compose_params(chosen, Path("conf"))
         finally:
             sys.path.remove(str(workspace))
-            for module in [name for name in sys.modules if name.partition(".")[0] == "plugins"]:
-                del sys.modules[module]
+            _forget_plugins()
+
+
+def _forget_plugins() -> None:
+    """Of another project, and what the folder contained when it was searched last."""
+    for module in [name for name in sys.modules if name.partition(".")[0] == "plugins"]:
+        del sys.modules[module]
+    importlib.invalidate_caches()
