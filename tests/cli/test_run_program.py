@@ -125,6 +125,7 @@ class TestProcess:
         assert found.dtype == np.float32
         assert found.tobytes() == expected.numpy().tobytes() == (tmp_path / "out" / "output_0.bin").read_bytes()
 
+    @pytest.mark.slow
     def test_a_program_can_be_described_alone(self, lowered: Callable[[str], Lowered]) -> None:
         done = lowerdeck_run(lowered("neutron").program)
         assert done.returncode == 0, done.stderr

@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import re
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -56,18 +60,21 @@ def test_it_has_a_reason(name: str) -> None:
     assert replacement.upstream is None or re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", replacement.upstream)
 
 
+@cache
+def users_of_names() -> Mapping[str, set[Path]]:
+    """Name or attribute -> the package's files with it."""
+    users: dict[str, set[Path]] = defaultdict(set)
+    for path in (REPOSITORY / "pipeline").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute | ast.Name):
+                users[node.attr if isinstance(node, ast.Attribute) else node.id].add(path)
+    return users
+
+
 @pytest.mark.parametrize("name", DECLARED)
 def test_it_is_used(name: str) -> None:
-    constant = name.partition(".")[2]
-    users = [
-        path
-        for path in (REPOSITORY / "pipeline").rglob("*.py")
-        if path.stem != name.partition(".")[0] or path.parent.name != "compat"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if (isinstance(node, ast.Attribute) and node.attr == constant)
-        or (isinstance(node, ast.Name) and node.id == constant)
-    ]
-    assert users
+    declaring, _, constant = name.partition(".")
+    assert {path for path in users_of_names()[constant] if path.stem != declaring or path.parent.name != "compat"}
 
 
 def test_declaring_imports_nothing_of_the_libraries() -> None:

@@ -139,6 +139,7 @@ def test_download_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         source.fingerprint(options(tmp_path, "CIFAR10", download=True))
 
 
+@pytest.mark.slow
 def test_command_line(root: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "lowerdeck.datasets.torchvision", *arguments]

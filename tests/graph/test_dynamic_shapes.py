@@ -35,6 +35,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import small_network
+from tests.marks import quick_first
 from tests.programs import open_natively
 
 HEIGHT_AND_WIDTH = (DynamicDimension(dim=2, min=16, max=64), DynamicDimension(dim=3, min=16, max=64))
@@ -109,7 +110,7 @@ ALL = [("int8", HEIGHT_AND_WIDTH), ("int8", BATCH), ("float32", SQUARE)]
 IDS = ["int8, height and width", "int8, batch", "float32, squares in steps of 4"]
 
 
-@pytest.mark.parametrize(("scheme", "dimensions"), ALL, ids=IDS)
+@pytest.mark.parametrize(("scheme", "dimensions"), quick_first(ALL), ids=IDS)
 def test_stored_programs_keep_what_varies(lower: Lower, scheme: str, dimensions: Sequence[DynamicDimension]) -> None:
     build = lower(scheme, dimensions)
     with chdir(build.folder):
@@ -126,11 +127,13 @@ def test_stored_programs_keep_what_varies(lower: Lower, scheme: str, dimensions:
 
 @pytest.mark.parametrize(
     ("scheme", "dimensions", "sizes"),
-    [
-        (*ALL[0], [(1, 3, 32, 32), (1, 3, 16, 64), (1, 3, 17, 33), (1, 3, 64, 64)]),
-        (*ALL[1], [(1, 3, 32, 32), (8, 3, 32, 32), (3, 3, 32, 32)]),
-        (*ALL[2], [(1, 3, 32, 32), (1, 3, 64, 64), (1, 3, 16, 16)]),
-    ],
+    quick_first(
+        [
+            (*ALL[0], [(1, 3, 32, 32), (1, 3, 16, 64), (1, 3, 17, 33), (1, 3, 64, 64)]),
+            (*ALL[1], [(1, 3, 32, 32), (8, 3, 32, 32), (3, 3, 32, 32)]),
+            (*ALL[2], [(1, 3, 32, 32), (1, 3, 64, 64), (1, 3, 16, 16)]),
+        ]
+    ),
     ids=IDS,
 )
 def test_one_file_takes_every_size(
@@ -158,7 +161,7 @@ def test_layers_are_compared_although_each_program_has_symbols_of_its_own(
     assert all(layer.sqnr_db > 20 for layer in layers)
 
 
-@pytest.mark.parametrize(("scheme", "dimensions"), ALL, ids=IDS)
+@pytest.mark.parametrize(("scheme", "dimensions"), quick_first(ALL), ids=IDS)
 def test_all_is_delegated_whatever_varies(lower: Lower, scheme: str, dimensions: Sequence[DynamicDimension]) -> None:
     """The view of `flatten(1)`, too, although torch.export gives it the batch as an argument."""
     plan = lower(scheme, dimensions).plan

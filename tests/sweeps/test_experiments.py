@@ -94,6 +94,7 @@ def test_flavors_names_every_converter_of_neutron(points: Callable[..., list[Con
     assert sorted(config.flavor.name for config in found if config is not None) == sorted(own)
 
 
+@pytest.mark.slow
 def test_torchvision_has_every_classifier_of_it_on_a_target_of_each_kind(
     points: Callable[..., list[Config | None]],
 ) -> None:
@@ -119,6 +120,7 @@ def test_calibration_goes_over_numbers_of_samples(points: Callable[..., list[Con
     assert numbers == [1, 2, 4, 8, 16, 32, 64]
 
 
+@pytest.mark.slow
 def test_release_holds_every_target_to_its_gates(points: Callable[..., list[Config | None]]) -> None:
     found = [config for config in points("release") if config is not None]
     assert sorted(config.target.name for config in found) == sorted(path.stem for path in (CONF / "target").glob("*"))

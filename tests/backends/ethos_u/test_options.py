@@ -26,6 +26,7 @@ from lowerdeck.steps.convert import Converted, convert
 from lowerdeck.steps.partition import replan
 from tests.backends.ethos_u.lowering import U55, U85, converted, planned, with_options
 from tests.conftest import Lowered
+from tests.marks import quick_first
 from tests.project import REPOSITORY
 
 
@@ -81,7 +82,9 @@ def _fields(part: str) -> tuple[Any, ...]:
     return dataclasses.fields(getattr(EthosU, f"{part}_type"))
 
 
-@pytest.mark.parametrize("target", sorted(path.stem for path in (REPOSITORY / "conf/target").glob("ethos_u*.yaml")))
+@pytest.mark.parametrize(
+    "target", quick_first(sorted(path.stem for path in (REPOSITORY / "conf/target").glob("ethos_u*.yaml")), 2)
+)
 def test_every_target_compiles(lowered: Callable[[str], Lowered], tmp_path: Path, target: str) -> None:
     chosen = yaml.safe_load((REPOSITORY / "conf/target" / f"{target}.yaml").read_text())
     build = lowered(U85 if target.startswith("ethos_u85") else U55)

@@ -16,6 +16,7 @@ from lowerdeck.config.load import config_of
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.release.promotion.selection import RecordedDifference, differences, selection_of
+from tests.marks import quick_first
 from tests.project import SELECTION, Project
 
 CONF = Path("conf")
@@ -125,7 +126,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick_first(CASES, 4))
 def test_the_fewest_overrides_compose_to_the_same(name: str) -> None:
     values, expected = CASES[name]
     wanted = composed(**values)
