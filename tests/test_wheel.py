@@ -21,6 +21,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the source archive of a copy of the repository; both are gone."""
     folder = tmp_path_factory.mktemp("wheel")
     copy_sources(folder / "project")
+    shutil.copyfile(REPOSITORY / "params.yaml", folder / "project" / "params.yaml")  # copies build the digits
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     subprocess.run(command, cwd=folder / "project", check=True, capture_output=True)
     shutil.rmtree(folder / "project")
