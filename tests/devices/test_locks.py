@@ -61,7 +61,9 @@ def test_who_is_killed_while_it_holds_or_waits_blocks_nobody(tmp_path: Path) -> 
     code = "import sys, time; from pathlib import Path; from lowerdeck.devices.locks import holding\n"
     code += "print('waits', flush=True)\n"
     code += "with holding({'': 'test board'}, 60, Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    users = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) for _ in range(2)]
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    # Without a buffer, in which what `select` waits for could lie already.
+    users = [subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) for _ in range(2)]
     outputs = [user.stdout for user in users if user.stdout is not None]
     assert [output.readline() for output in outputs] == [b"waits\n"] * 2
     assert select.select(outputs, [], [], 30)[0], "one of them holds it"

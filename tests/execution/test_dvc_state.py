@@ -177,11 +177,14 @@ def test_nothing_is_touched_while_dvc_works(project: Project, here: Path, comman
 
 
 def wait_for_lock(project: Project, running: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while '"pid"' not in (project.root / RWLOCK).read_text():
+    """Until DVC has entered all of its locks, one after the other, and works on the first stage."""
+    deadline, text, since = time.monotonic() + 60, "", time.monotonic()
+    while '"pid"' not in text or time.monotonic() < since + 1:
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
+        if (now := (project.root / RWLOCK).read_text()) != text:
+            text, since = now, time.monotonic()
 
 
 def test_a_stage_that_outlives_its_dvc_is_ended(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
