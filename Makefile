@@ -23,9 +23,9 @@ test: $(DEV_READY)  ## lint, types, import contracts and the tests that take sec
 	lint-imports --no-cache
 	pytest -m "not slow" $(PARALLEL)
 
-test-fast: $(DEV_READY)  ## ruff, and the tests that neither lower models nor work in a copy of the project
+test-fast: $(DEV_READY)  ## ruff, and the tests that neither lower models nor start other programs
 	ruff check .
-	pytest -m "not slow and not lowering" --numprocesses 2 --dist worksteal
+	pytest -m "not slow and not heavy" --numprocesses 2 --dist worksteal
 
 test-all: $(DEV_READY)  ## all tests, also those that take minutes
 	pytest $(PARALLEL)

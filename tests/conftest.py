@@ -45,7 +45,9 @@ LOWERING_MODULES = (
     *(f"lowerdeck.steps.{step}" for step in ("export", "calibrate", "quantize", "partition", "convert")),
     "lowerdeck.operators.measure",
     "executorch.exir.program._program",
+    "tests.runtime.lowering",
 )
+PROGRAM_MODULES = ("subprocess", "mlflow", "tests.devices", *(f"lowerdeck.{name}" for name in ("devices", "workspace")))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,9 +64,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `lowering` what takes models through steps or works in a copy of the project; `make test-fast` omits it.
+    """Mark as `heavy` what lowers models or starts other programs; `make test-fast` omits it.
 
-    A test does so that asks for one of the shared fixtures, or whose file imports steps, itself or through helpers.
+    A test does so that asks for one of the shared fixtures, or whose file imports steps, itself or through helpers, or
+    imports what starts programs.
     Files with such tests come first, those with copies of the project before the others: processes that share the files
     then end at the same time.
     """
@@ -73,21 +76,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         module = item.getparent(pytest.Module)
         if fixtures & LOWERING_FIXTURES or (module is not None and _imports_steps(module.obj)):
-            item.add_marker(pytest.mark.lowering)
+            item.add_marker(pytest.mark.heavy)
             first[item.path] = min(first.get(item.path, 0), -2 if "prepared_project" in fixtures else -1)
+        elif module is not None and _starts_programs(module.obj):
+            item.add_marker(pytest.mark.heavy)
     items.sort(key=lambda item: first.get(item.path, 0))
 
 
 @cache
 def _imports_steps(module: ModuleType) -> bool:
-    origins = {
-        value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        for value in vars(module).values()
-    }
-    helpers = {name for name in origins if isinstance(name, str) and name.startswith("tests.")} - {module.__name__}
+    origins = _origins(module)
+    helpers = {name for name in origins if name.startswith("tests.")} - {module.__name__}
     return not origins.isdisjoint(LOWERING_MODULES) or any(
         _imports_steps(sys.modules[name]) for name in helpers if name in sys.modules
     )
+
+
+@cache
+def _starts_programs(module: ModuleType) -> bool:
+    """Processes, devices, workspaces, or MLflow, whose database takes seconds to make."""
+    return "Project" in vars(module) or any(
+        origin == name or origin.startswith(f"{name}.") for origin in _origins(module) for name in PROGRAM_MODULES
+    )
+
+
+def _origins(module: ModuleType) -> set[str]:
+    """The modules that define what `module` has."""
+    named = (
+        value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        for value in vars(module).values()
+    )
+    return {name for name in named if isinstance(name, str)}
 
 
 @pytest.fixture(scope="module", autouse=True)

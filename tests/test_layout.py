@@ -44,7 +44,6 @@ EXCEPTIONS = {
     "operators/cases": ("operators/test_rows.py", "opened by the names of backends"),
     "pages/recorded.py": ("pages/test_browser.py", "its pages are opened there"),
     "pages/dvc_plots_template.py": ("cli/test_main.py", "the template is what the command writes"),
-    "pages/explanation/export.py": ("tracking/test_record.py", "its files are recorded"),
     "provenance": ("tracking/test_record.py", "lineage is recorded, and read back from there"),
     "registry/import_paths.py": ("models/test_factory.py", "needs something that is named by import path"),
     "registry/signatures.py": ("models/test_factory.py", "needs something that is called with chosen arguments"),

@@ -74,6 +74,7 @@ def test_every_figure_of_a_plan() -> None:
         "delegated_macs_share": pytest.approx(2 / 3),
         "accelerated_share": 2 / 5,
         "accelerated_macs_share": 2 / 3,
+        "portable_macs": 8,
         "total_parameters": 18,  # without the four scales
         "undelegated_parameters": 2,
         "delegated_parameter_share": pytest.approx(16 / 18),

@@ -185,4 +185,5 @@ class TestKernelLibraries:
         found = metrics(node("a", "t0", macs=10), node("b", macs=30))
         assert found["accelerated_macs_share"] == found["delegated_macs_share"] == 0.25
         assert found["accelerated_share"] == found["delegated_share"] == 0.5
-        assert not [name for name in found if name.startswith(("cmsis_nn_", "portable_", "library_"))]
+        assert [name for name in found if name.startswith(("cmsis_nn_", "portable_", "library_"))] == ["portable_macs"]
+        assert found["portable_macs"] == found["undelegated_macs"] == 30

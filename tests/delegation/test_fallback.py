@@ -28,7 +28,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 
-pytestmark = pytest.mark.lowering
+pytestmark = pytest.mark.heavy
 SHAPE = (1, 3, 24, 36)
 U55 = {
     "device": {"accelerator": "ethos-u55-128"},

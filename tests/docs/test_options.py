@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ def test_every_key_is_reached_from_params(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plugins"]:
+        monkeypatch.delitem(sys.modules, name)
     key, value = row["key"], row["value"]
     selection = SELECTION | {"dataset": "random"} | section["choose"] | row.get("choose", {})
     overrides: dict[str, Any] = row.get("also", {})

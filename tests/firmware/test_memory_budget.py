@@ -85,7 +85,7 @@ def test_arenas_of_banked_planning_have_their_own_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.lowering
+@pytest.mark.heavy
 def test_executorch_plans_for_the_memories_of_the_target(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build = lowered("cortex_m55")
 

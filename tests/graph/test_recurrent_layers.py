@@ -89,7 +89,7 @@ def test_layers_that_cannot_be_written_so_stay(layer: nn.Module) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.lowering
+@pytest.mark.heavy
 def test_the_linear_layers_of_a_gru_cell_are_quantized_and_delegated() -> None:
     backend: Any = backends.create("neutron", **TARGETS["neutron"])
     scheme, samples = QuantizationScheme(name="int8"), [(torch.randn(1, 8),) for _ in range(4)]

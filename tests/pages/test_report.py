@@ -12,13 +12,15 @@ from rich.console import Console
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.evaluation_results import read_confusion
 from lowerdeck.artifacts.files import write_json, write_table
+from lowerdeck.artifacts.plans import read_plan
 from lowerdeck.artifacts.quantization_report import write_quantization_report
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import PlannedNode, Reason, ReasonCode
 from lowerdeck.pages import report
+from lowerdeck.pages.explanation import export
 from lowerdeck.provenance import lineage
 from lowerdeck.report import summary, terminal
-from lowerdeck.report.build import read_build
+from lowerdeck.report.build import current_run_page, read_build
 from lowerdeck.report.markdown import as_markdown
 from tests.handmade_build import LAYERS, NODES, write_build, write_config
 
@@ -194,6 +196,12 @@ class TestMarkdown:
         assert all(line.count("|") - line.count(r"\|") == 3 for line in lines if line.startswith("|"))
 
 
+def _pages_of_the_build() -> tuple[str, str]:
+    """The report, and the page of `lowerdeck explain`."""
+    explained = export.render(read_plan(), None, run_page=current_run_page())
+    return report.render(read_build()), explained[paths.EXPLANATION.name]
+
+
 class TestPage:
     def test_a_recorded_build_links_its_run(self) -> None:
         write_build()
@@ -202,11 +210,11 @@ class TestPage:
         write_json(paths.LINEAGE, recorded)
         local = "http://127.0.0.1:5000/#/experiments/1/runs/ab"
         write_json(paths.MLFLOW_RUN, {"build_key": recorded["build_key"], "address": local})
-        page = report.render(read_build())
-        assert f'href="{local}"' in page
-        assert "while <code>lowerdeck ui</code> runs" in page
+        for page in _pages_of_the_build():
+            assert f'href="{local}"' in page
+            assert "while <code>lowerdeck ui</code> runs" in page
         write_json(paths.MLFLOW_RUN, {"build_key": "0" * 64, "address": local})
-        assert local not in report.render(read_build())
+        assert not any(local in page for page in _pages_of_the_build())
 
     def test_ranges_are_histograms(self) -> None:
         write_build()

@@ -94,7 +94,7 @@ def test_the_emulated_device_returns_the_tensors_in_its_memory() -> None:
 
 
 @needs_emulator
-@pytest.mark.lowering
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_operators_of_cmsis_nn_one_by_one(lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
     build, path = lowered("cortex_m55"), tmp_path / "program.pte"

@@ -122,6 +122,7 @@ def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried
     from lowerdeck.artifacts.measurements import read_profile
     from lowerdeck.config import load
     from lowerdeck.pages.explanation import export, page
+    from lowerdeck.report.build import current_run_page
 
     if name is not None:
         place = paths.BUILD / f"explain_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_')[:60]}.html"
@@ -129,7 +130,7 @@ def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried
         console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
         return
     config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
-    for file, text in export.render(plan, config, tried, read_profile()).items():
+    for file, text in export.render(plan, config, tried, read_profile(), current_run_page()).items():
         write_text(paths.BUILD / file, text)
     pages = f"the whole graph: {paths.EXPLANATION}; for Model Explorer: {paths.MODEL_EXPLORER}"
     console.print(f"\n{pages}", soft_wrap=True)

@@ -22,6 +22,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.datasets import audio, audio_splits, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
+from lowerdeck.registry.bundled_data import where_to_get
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ def _recordings(path: Path) -> list[audio_splits.Stream]:
         entries = json.loads(check_regular(path).read_text(encoding="utf-8"))
         found = [_recording(path, entry) for entry in entries]
     except OSError as error:
-        raise LowerdeckError(f"{path} cannot be read: {error}; correct dataset.options") from error
+        raise LowerdeckError(f"{path} cannot be read: {error}; correct dataset.options{where_to_get(path)}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LowerdeckError(
             f"{path} is not a list of recordings and events ({type(error).__name__}: {error}); it must be JSON such as "

@@ -19,6 +19,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.samples import Sample
 from lowerdeck.datasets import preprocessing, splits
 from lowerdeck.fingerprints import data
+from lowerdeck.registry.bundled_data import where_to_get
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 DESKTOP_METADATA_FILES = ("thumbs.db", "desktop.ini")
@@ -172,7 +173,10 @@ def list_files(
     """
     one = kind.removesuffix("s")
     if not folder.is_dir():
-        raise LowerdeckError(f"{one} folder {folder} does not exist; correct dataset.options, or put the {kind} there")
+        raise LowerdeckError(
+            f"{one} folder {folder} does not exist; correct dataset.options, or put the {kind} there"
+            f"{where_to_get(folder)}"
+        )
     entries = sorted(entry for entry in folder.iterdir() if not _is_desktop_metadata(entry.name))
     classes = tuple(entry.name for entry in entries if entry.is_dir())
     loose = [entry for entry in entries if not entry.is_dir()]

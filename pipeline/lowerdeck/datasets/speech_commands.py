@@ -20,6 +20,7 @@ from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.datasets import audio, audio_splits, splits
 from lowerdeck.fingerprints import data
 from lowerdeck.formats.regular_files import check_regular
+from lowerdeck.registry.bundled_data import where_to_get
 
 WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")
 """In MLPerf Tiny's order, which silence and unknown follow."""
@@ -108,7 +109,7 @@ def _listed(root: Path, name: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise LowerdeckError(
             f"{root / name} cannot be read: {error}. dataset.options.root must be the folder of the unpacked archive "
-            "speech_commands_v0.02"
+            f"speech_commands_v0.02{where_to_get(root)}"
         ) from error
     if missing := [path for path in lines if not (root / path).is_file()]:
         named = ", ".join(missing[:NUM_NAMED])

@@ -18,6 +18,7 @@ from typing import Literal
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.datasets import audio, audio_splits, splits
 from lowerdeck.fingerprints import data
+from lowerdeck.registry.bundled_data import where_to_get
 
 PREFIXES = ("normal", "anomaly")
 """Of file names; the position is the label."""
@@ -114,7 +115,7 @@ def _recordings(options: Options, folder: str) -> list[Path]:
     if not place.is_dir():
         raise LowerdeckError(
             f"{place} does not exist; dataset.options.root must be the folder of a machine with train/ and test/, e.g. "
-            "dev_data/ToyCar"
+            f"dev_data/ToyCar{where_to_get(place)}"
         )
     found = sorted(path for path in place.iterdir() if path.suffix in audio.SUFFIXES)
     if strange := [path.name for path in found if path.name.partition("_")[0] not in PREFIXES]:

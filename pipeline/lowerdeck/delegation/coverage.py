@@ -28,9 +28,9 @@ def coverage(plan: DelegationPlan) -> dict[str, int | float]:
     Returns:
         `compute_nodes`, `delegated_compute_nodes`, `delegated_share` (of compute nodes); `total_macs`,
         `undelegated_macs`, `delegated_macs_share`; `accelerated_share` and `accelerated_macs_share` of what is not left
-        to portable kernels; where a kernel library may compute nodes, `PROCESSOR_compute_nodes`, `PROCESSOR_macs` and
-        `PROCESSOR_macs_share` for each (`npu`, `cmsis_nn`, `portable`), and `library_crossings` of tensors between the
-        CPU's; `total_parameters`, `undelegated_parameters`,
+        to portable kernels, and `portable_macs`, which are; where a kernel library may compute nodes,
+        `PROCESSOR_compute_nodes`, `PROCESSOR_macs` and `PROCESSOR_macs_share` for each (`npu`, `cmsis_nn`, `portable`),
+        and `library_crossings` of tensors between the CPU's; `total_parameters`, `undelegated_parameters`,
         `delegated_parameter_share` (elements of parameters, buffers and constants); `partitions`; `crossings` of the
         delegates' boundaries by tensors, and their `crossing_bytes` per inference;
         `transposes_at_boundary` and `transposes_delegated`; and `reasons.CODE`, the number of nodes for each code
@@ -92,6 +92,7 @@ def _by_library(plan: DelegationPlan, total_macs: int) -> dict[str, int | float]
     shares: dict[str, int | float] = {
         "accelerated_share": _share(plan.accelerated_compute_nodes, plan.compute_nodes),
         "accelerated_macs_share": _share(total_macs - portable_macs, total_macs),
+        "portable_macs": portable_macs,
     }
     if not plan.libraries and plan.fallback is None:
         return shares

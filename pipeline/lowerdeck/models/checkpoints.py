@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.formats.regular_files import endless_kind
+from lowerdeck.registry.bundled_data import where_to_get
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,7 @@ def check_file(weights: str) -> None:
     if not path.is_file():
         raise ConfigurationError(
             f"model.weights is {weights}, which does not exist; correct the path (it is relative to the working folder "
-            "of the command), or set it to null for random weights"
+            f"of the command), or set it to null for random weights{where_to_get(path)}"
         )
     if path.suffix == ".safetensors":
         _check_dtypes(weights, _safetensors_dtypes(path))

@@ -8,7 +8,7 @@ from typing import Any
 from lowerdeck.artifacts import paths
 from lowerdeck.pages import report
 from lowerdeck.pages.explanation import export
-from lowerdeck.report.build import read_build
+from lowerdeck.report.build import RunPage, read_build
 
 
 def recorded_pages(lineage: Mapping[str, Any], run_address: str) -> dict[str, str]:
@@ -18,5 +18,6 @@ def recorded_pages(lineage: Mapping[str, Any], run_address: str) -> dict[str, st
         lineage: Result of `lineage.trace`, which the stage track has not written yet.
         run_address: Address of the run's page.
     """
-    build = read_build(lineage, run_address)
-    return {paths.REPORT.name: report.render(build), **export.render(build.plan, build.config)}
+    page = RunPage(address=run_address, build_key=lineage["build_key"])
+    build = read_build(lineage, page)
+    return {paths.REPORT.name: report.render(build), **export.render(build.plan, build.config, run_page=page)}

@@ -11,6 +11,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from lowerdeck.tracking.address import LOCAL_PAGES
+
 _FILES = resources.files("lowerdeck.pages")
 
 
@@ -37,6 +39,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["local_pages"] = LOCAL_PAGES
     environment.filters |= {"thousands": "{:,}".format, "csp_digest": _csp_digest}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment

@@ -17,7 +17,6 @@ from lowerdeck.report import summary
 from lowerdeck.report.build import Build
 from lowerdeck.report.overview import overview
 from lowerdeck.report.quantization import HEADER, tensor_rows
-from lowerdeck.tracking.address import LOCAL_PAGES
 from lowerdeck.tracking.content import flat
 
 MAX_MATRIX_CLASSES = 40
@@ -49,7 +48,7 @@ def render(build: Build, *, has_comparison: bool = False) -> str:
         ],
         verdict=first.verdict,
         links=_links(has_comparison),
-        run=_run(build),
+        run_page=build.run_page,
         quality_name=first.quality_name,
         quality_picture=report_drawings.quality_picture(first.quality, is_share=first.is_share),
         memory_picture=report_drawings.memory_picture(first.memory),
@@ -80,14 +79,6 @@ def _links(has_comparison: bool) -> list[tuple[str, str]]:
     """(name, address) of the other pages and files of the build."""
     links = [("explanation of the plan", "explain.html"), ("bundle for firmware", "firmware.zip")]
     return [*links, ("comparison of builds", "compare.html")] if has_comparison else links
-
-
-def _run(build: Build) -> Mapping[str, Any] | None:
-    """Address and build key of the MLflow run, and whether only this machine can serve it; None without one."""
-    if build.lineage is None or build.run_address is None:
-        return None
-    is_local = build.run_address.startswith(LOCAL_PAGES)
-    return {"address": build.run_address, "build_key": build.lineage["build_key"][:12], "is_local": is_local}
 
 
 def _profile(build: Build) -> list[dict[str, Any]]:

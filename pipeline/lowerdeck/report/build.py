@@ -26,6 +26,14 @@ from lowerdeck.firmware.memory_budget import MemoryBudget, memory_budget, parts_
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunPage:
+    """The page of a build's MLflow run."""
+
+    address: str
+    build_key: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Build:
     """A finished build, as described by its artifacts."""
 
@@ -50,16 +58,16 @@ class Build:
     """How the program fills the board's memories; None if the target names none."""
     lineage: Mapping[str, Any] | None
     """None until `track` has recorded this build."""
-    run_address: str | None
-    """Address of the page of its MLflow run; None without a run."""
+    run_page: RunPage | None
+    """None without a run."""
 
 
-def read_build(lineage: Mapping[str, Any] | None = None, run_address: str | None = None) -> Build:
+def read_build(lineage: Mapping[str, Any] | None = None, run_page: RunPage | None = None) -> Build:
     """The build in build/.
 
     Args:
         lineage: Its lineage; None reads what the stage track wrote, if it is of this build.
-        run_address: Address of the page of its MLflow run; None reads what the stage track wrote, likewise.
+        run_page: The page of its MLflow run; None reads what the stage track wrote, likewise.
 
     Raises:
         LowerdeckError: an artifact is missing, or build/ contains parts of different builds.
@@ -87,7 +95,7 @@ def read_build(lineage: Mapping[str, Any] | None = None, run_address: str | None
         profile=read_layer_estimates(),
         memory_budget=_memory_budget(config),
         lineage=lineage,
-        run_address=_recorded_address(lineage) if run_address is None else run_address,
+        run_page=_recorded_page(lineage) if run_page is None else run_page,
     )
 
 
@@ -100,11 +108,18 @@ def _current_lineage(config: Config, manifest: Mapping[str, Any]) -> Mapping[str
     return lineage if current else None
 
 
-def _recorded_address(lineage: Mapping[str, Any] | None) -> str | None:
+def current_run_page() -> RunPage | None:
+    """The page of the MLflow run of the build in build/; None until `track` has recorded this build."""
+    if not (paths.CONFIG.is_file() and paths.MANIFEST.is_file()):
+        return None
+    return _recorded_page(_current_lineage(load.read_config(paths.CONFIG), read_json(paths.MANIFEST)))
+
+
+def _recorded_page(lineage: Mapping[str, Any] | None) -> RunPage | None:
     if lineage is None or not paths.MLFLOW_RUN.is_file():
         return None
-    recorded = read_json(paths.MLFLOW_RUN)
-    return str(recorded["address"]) if recorded["build_key"] == lineage["build_key"] else None
+    page = RunPage(**read_json(paths.MLFLOW_RUN))
+    return page if page.build_key == lineage["build_key"] else None
 
 
 def _memory_budget(config: Config) -> MemoryBudget | None:

@@ -87,14 +87,14 @@ def test_an_environment_without_vela_is_named_with_what_installs_it(tmp_path: Pa
         EthosU.probe_flavor(flavor(python))
 
 
-@pytest.mark.lowering
+@pytest.mark.heavy
 def test_the_other_interpreter_compiles(tosa: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "of_this_environment"))
     made = compiled(tosa, tmp_path / "work", python=str(environment(tmp_path / "older")))
     assert made.result == compiled(tosa, tmp_path / "here").result
 
 
-@pytest.mark.lowering
+@pytest.mark.heavy
 def test_a_graph_of_another_tosa_version_is_named(tosa: bytes, tmp_path: Path) -> None:
     changed = bytearray(tosa)
     version = TosaGraph.GetRootAs(changed, 0).Version()._tab
@@ -103,7 +103,7 @@ def test_a_graph_of_another_tosa_version_is_named(tosa: bytes, tmp_path: Path) -
         compiled(bytes(changed), tmp_path / "work")
 
 
-@pytest.mark.lowering
+@pytest.mark.heavy
 def test_every_operator_has_cycles_memory_and_block(lowered: Callable[[str], Lowered]) -> None:
     converted = lowered(U55).converted
     found = converted.layers

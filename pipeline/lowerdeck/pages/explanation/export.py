@@ -12,10 +12,15 @@ from lowerdeck.explain import model_explorer
 from lowerdeck.explain.causes import Trial
 from lowerdeck.explain.costs import Profile
 from lowerdeck.pages.explanation import page
+from lowerdeck.report.build import RunPage
 
 
 def render(
-    plan: DelegationPlan, config: Config | None, tried: Sequence[Trial] = (), profile: Profile | None = None
+    plan: DelegationPlan,
+    config: Config | None,
+    tried: Sequence[Trial] = (),
+    profile: Profile | None = None,
+    run_page: RunPage | None = None,
 ) -> dict[str, str]:
     """File name -> text, equal for equal arguments.
 
@@ -24,9 +29,10 @@ def render(
         config: Its resolved configuration, for the names of model and target; may be None.
         tried: Changes that were tried.
         profile: What a device measured of its operators; None where none did.
+        run_page: The page of the build's MLflow run; None without one.
     """
     title = plan.backend if config is None else f"{config.model.name} on {config.target.name}"
     return {
-        paths.EXPLANATION.name: page.render(plan, title, tried, profile, has_report=True),
+        paths.EXPLANATION.name: page.render(plan, title, tried, profile, has_report=True, run_page=run_page),
         paths.MODEL_EXPLORER.name: json.dumps(model_explorer.clusters(plan), sort_keys=True) + "\n",
     }

@@ -19,6 +19,7 @@ from lowerdeck.explain.terminal import MISMATCH, folded, format_reason, format_t
 from lowerdeck.explain.views import views
 from lowerdeck.pages import rendering
 from lowerdeck.pages.explanation.drawing import BOX_HEIGHT, BOX_WIDTH, draw, hue
+from lowerdeck.report.build import RunPage
 
 
 def render(
@@ -28,6 +29,7 @@ def render(
     profile: Profile | None = None,
     *,
     has_report: bool = False,
+    run_page: RunPage | None = None,
 ) -> str:
     """The page for `plan`, e.g. with model and target as the title; equal arguments give equal bytes.
 
@@ -37,6 +39,7 @@ def render(
         tried: Changes that were tried, with their gain.
         profile: What boxes cost on a device, by which they can be coloured; None where none measured it.
         has_report: Whether report.html and firmware.zip of the same build stand beside the page.
+        run_page: The page of the build's MLflow run; None without one.
     """
     costs = {} if profile is None else profile.of_nodes()
     graph, index_of = PlanGraph(plan), {node.name: index for index, node in enumerate(plan.nodes)}
@@ -52,6 +55,7 @@ def render(
         box_height=BOX_HEIGHT,
         legend=_legend(plan, index_of, number_of),
         links=[("report", "report.html"), ("bundle for firmware", "firmware.zip")] if has_report else [],
+        run_page=run_page,
         causes=_causes(graph, tried, index_of),
         reasons=[_reasons(group, index_of, sum(node.macs for node in plan.nodes)) for group in groups(graph)],
         data={"nodes": [_node(graph, node, _cost(profile, costs.get(node.name))) for node in plan.nodes]},
