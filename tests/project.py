@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +138,18 @@ def copy_sources(root: Path) -> None:
     for name in listed.decode().split("\0"):
         # Of a build in the repository git lists what it keeps.
         if name and not name.startswith("build/") and (REPOSITORY / name).is_file():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPOSITORY / name, root / name)
+            _copy(REPOSITORY / name, root / name)
+            # Compiling all modules again would take each copy seconds.
+            if name.endswith(".py") and (compiled := Path(cache_from_source(REPOSITORY / name))).is_file():
+                _copy(compiled, root / compiled.relative_to(REPOSITORY))
     (root / "dvc.lock").unlink(missing_ok=True)
     Project(root).edit_params(**SELECTION)
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+
+
+def _copy(file: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(file, place)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -95,6 +95,7 @@ def test_the_reference_converter_has_a_version_of_its_own(workspace: Project) ->
     assert versions["reference"] == "reference-1"
 
 
+@pytest.mark.slow
 def test_dvc_notices_another_version(workspace: Project, tmp_path: Path) -> None:
     done = workspace.dvc("repro", "compose")
     assert done.returncode == 0, done.stderr

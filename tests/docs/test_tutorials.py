@@ -54,7 +54,15 @@ def test_the_start_takes_few_lines() -> None:
     assert all("&&" not in command and ";" not in command for command in typed)
 
 
-@pytest.mark.parametrize("page", [page for page in TUTORIALS if has_quick_commands(page)], ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow) if page.stem == "own_model" else page
+        for page in TUTORIALS
+        if has_quick_commands(page)
+    ],
+    ids=name,
+)
 def test_its_quick_commands_do_what_it_says(page: Path, reader: Reader) -> None:
     for block in blocks(page):
         if not block.is_slow:

@@ -248,6 +248,7 @@ def stages_ended(folder: Path, stage: str) -> bool:
     return any(event["event"] == "stage ends" and event["stage"] == stage for event in journal(folder))
 
 
+@pytest.mark.slow
 def test_a_metric_that_no_point_has_is_refused_with_a_suggestion(swept_project: Project, first: Swept) -> None:
     """With a single objective Optuna asks for the best of no trial."""
     search = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=1", "hydra.sweeper.n_jobs=1"]

@@ -8,10 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.files import read_json, write_json
+from lowerdeck.contracts.devices import DeviceMetric, Provenance
 
 if TYPE_CHECKING:
     from lowerdeck.explain.costs import Profile
     from lowerdeck.steps.measurement import Measurement
+
+_ESTIMATES = {"npu_total_cycles": "total_cycles"}
+"""Name of a device's metric -> the compiler's estimate of the same in the manifest."""
+
+
+def with_compiler_estimates(measurement: Measurement) -> Measurement:
+    """`measurement` with what the compiler estimated of the metrics that the device reports, if it is of build/."""
+    manifest = read_json(paths.MANIFEST) if paths.MANIFEST.is_file() else None
+    if manifest is None or manifest["program"]["sha256"] != measurement.program_sha256:
+        return measurement
+    tool = f"{manifest['converter']['name']} {manifest['converter']['version']}"
+    found = [
+        DeviceMetric(name=name, value=manifest["estimates"][key], provenance=Provenance.ESTIMATED, source=tool)
+        for name, key in _ESTIMATES.items()
+        if key in manifest["estimates"] and name in {metric.name for metric in measurement.metrics}
+    ]
+    return dataclasses.replace(measurement, estimates=[*measurement.estimates, *found])
 
 
 def write_measurement(metrics: Mapping[str, Any], measurement: Measurement | None, digests: list[str]) -> None:
@@ -22,7 +40,8 @@ def write_measurement(metrics: Mapping[str, Any], measurement: Measurement | Non
         measurement: What the device returned; None without one.
         digests: Those of the samples.
     """
-    write_json(paths.MEASUREMENT, {} if measurement is None else described(measurement) | {"samples": digests})
+    content = {} if measurement is None else described(with_compiler_estimates(measurement)) | {"samples": digests}
+    write_json(paths.MEASUREMENT, content)
     write_json(paths.DEVICE_METRICS, dict(metrics))
     if measurement is not None:
         print(f"measure: {summary_line(metrics)}")

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 
 def _measure(options: argparse.Namespace) -> None:
-    from lowerdeck.artifacts.measurements import described
+    from lowerdeck.artifacts.measurements import described, with_compiler_estimates
     from lowerdeck.cli.on_device import open_device, read_params_here, report
     from lowerdeck.execution.chosen.device import settings_of
     from lowerdeck.steps.measure import measure
@@ -52,7 +52,7 @@ def _measure(options: argparse.Namespace) -> None:
     settings = dataclasses.replace(settings_of(config), **chosen)
     if min(settings.warm_up, settings.repetitions) < 0:
         raise LowerdeckError("--warm-up and --repetitions must not be negative")
-    measured = measure(options.program, samples, place, settings)
+    measured = with_compiler_estimates(measure(options.program, samples, place, settings))
     if measured.failure is not None:
         raise LowerdeckError(measured.failure)
     compared = _compared(options.program, samples, measured)
