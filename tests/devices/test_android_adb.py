@@ -53,7 +53,7 @@ def test_it_executes_times_profiles_and_leaves_nothing(options: android_adb.Opti
     [
         ("full", r"(?s)adb push ended with status 1; .*No space left on device"),
         ("dies", "adb shell ended with SIGABRT"),
-        ("hangs", "adb shell did not finish within"),
+        pytest.param("hangs", "adb shell did not finish within", marks=pytest.mark.slow),
     ],
 )
 def test_devices_that_fail(

@@ -65,6 +65,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[linux_ssh.Option
         server.wait()
 
 
+@pytest.mark.slow
 @needs_ssh
 def test_a_hundred_samples_over_one_connection(board: linux_ssh.Options, tmp_path: Path) -> None:
     samples = [[floats(number)] for number in range(100)]

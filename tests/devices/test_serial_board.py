@@ -81,7 +81,7 @@ def test_it_executes_times_and_keeps_its_program(start: Callable[..., serial_boa
         ("short", "the board returned 8 bytes, the program's outputs have 64"),
         ("nonsense", "outputs were damaged on their way, or are those of another execution"),
         ("hangs", "the board did not answer within `device.timeout_s`"),
-        ("dies", "the board did not answer within|cannot be used"),
+        pytest.param("dies", "the board did not answer within|cannot be used", marks=pytest.mark.slow),
     ],
 )
 def test_boards_that_fail_keep_their_log(

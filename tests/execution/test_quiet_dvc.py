@@ -71,3 +71,10 @@ def test_errors_and_their_status_are_those_of_dvc(tmp_path: Path) -> None:
     ours, theirs = (project.run(sys.executable, "-m", module, "repro") for module in (QUIET_DVC, "dvc"))
     assert ours.returncode == theirs.returncode != 0
     assert ours.stderr == theirs.stderr != ""
+
+
+def test_params_that_would_crash_the_parser_are_refused_before_dvc_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("a: " + "[" * 100_000)
+    done = Project(tmp_path, {"PYTHONPATH": str(REPOSITORY / "pipeline")}).run(sys.executable, *REPRO)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "lowerdeck repro: params.yaml nests lists and mappings more than 64 levels deep"

@@ -25,6 +25,7 @@ from lowerdeck.steps.export import export
 from lowerdeck.steps.partition import partition
 from lowerdeck.steps.quantize import quantize
 from tests.conftest import Lowered, small_network
+from tests.marks import quick_first
 
 CHANNELS_LAST = (0, 2, 3, 1)
 TARGETS = ("ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu")
@@ -73,7 +74,7 @@ def _build(contiguous: Lowered, folder: Path) -> Build:
     return Build(quantized, partitioned.plan, converted, folder)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", quick_first(TARGETS))
 def test_the_program_takes_channels_last_and_computes_the_same(
     lowered: Callable[[str], Lowered], built: Callable[[str], Build], target: str
 ) -> None:

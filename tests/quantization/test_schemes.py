@@ -74,6 +74,7 @@ SCHEMES = {
 
 
 SLOW = (
+    "4-bit weights on U55",
     "4-bit weights on U65",
     "4-bit weights on U85",
     "16 bits on U85",

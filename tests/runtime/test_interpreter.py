@@ -17,6 +17,7 @@ from lowerdeck.formats.pte import read_pte
 from lowerdeck.runtime.loading import open_program
 from lowerdeck.runtime.native import NativeEngine
 from lowerdeck.runtime.program import HostProgram
+from tests.marks import quick_first
 
 QUANTIZED = torch.ops.quantized_decomposed
 
@@ -194,7 +195,7 @@ def assert_equal(given: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5 if other.is_floating_point() else 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", quick_first(PROGRAMS, 9))
 def test_agrees_with_executorchs_runtime(undelegated: Callable[[str], Path], name: str) -> None:
     path = undelegated(name)
     interpreted, expected = open_program(path, engine="interpreter"), native(path)

@@ -19,6 +19,7 @@ from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.formats.pte import read_pte
 from lowerdeck.runtime import probe
+from tests.marks import quick_first
 from tests.runtime.lowering import Lowered
 
 
@@ -110,7 +111,7 @@ def test_a_tampered_xnnpack_payload_under_a_corrected_digest(copied: Callable[[s
         build.open(is_own_build=False)
 
 
-@pytest.mark.parametrize("target", ["neutron", "ethos_u", "xnnpack"])
+@pytest.mark.parametrize("target", quick_first(["neutron", "ethos_u", "xnnpack"]))
 def test_a_trial_run_has_a_time_limit(
     copied: Callable[[str], Lowered], monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:

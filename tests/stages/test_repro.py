@@ -220,7 +220,7 @@ EDITS: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", quick_first(EDITS, 4))
+@pytest.mark.parametrize("name", quick_first(EDITS, 2))
 def test_an_edit_of_params_makes_stale_what_depends_on_it(built: Built, name: str) -> None:
     values, expected = EDITS[name]
     built.project.edit_params(**values)

@@ -296,6 +296,7 @@ def test_every_delegation_option_has_another_value_here(lowered: Callable[[str],
     assert set(OTHER_VALUES[target]) == set(backends.source(lowered(target).target["backend"]).delegation_options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", quick_first(OTHER_VALUES))
 def test_the_edge_program_is_another_only_where_other_nodes_are_preserved(

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import quick_first
 from tests.project import Project, tail
 
 QUICK = ["evaluation.max_samples=12", "evaluation.layer_samples=1", "quantization.num_calibration_samples=4"]
@@ -157,6 +158,7 @@ def test_points_are_flat_runs_with_the_sweep_in_their_tags(first: Swept, swept_p
         assert tags["sweep.point"] == str(point["point"])
 
 
+@pytest.mark.slow
 def test_a_point_that_misses_its_gate_is_compared_by_what_was_measured(first: Swept, swept_project: Project) -> None:
     (missed,) = (point for point in first.points if point["status"] == "failed")
     compared = swept_project.run(sys.executable, "-m", "lowerdeck.cli", "compare", "--json", "-", "--no-log")
@@ -210,17 +212,23 @@ def test_the_program_is_that_of_dvc_repro_which_has_a_run_of_its_own(first: Swep
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["target.options.operators_not_to_delegat=[],[aten::add]"], "did you mean 'operators_not_to_delegate'?"),
-        (["target=xnnpack_cpu,ethos_u55_129"], "there is no conf/target/ethos_u55_129.yaml"),
-        (["tagret=xnnpack_cpu"], "tagret: there is no such group."),
-        (["quantisation.scheme=int8"], "quantisation.scheme: there is no such section."),
-        (["quantization.num_calibration_samples=8,many"], "quantization.num_calibration_samples=many is invalid for"),
-        (["target=xnnpack_cpu", "quantization=int16x8"], "no point of this sweep can be built"),
-        (["target=[xnnpack_cpu"], "An override is key=value"),
-        (["experiment=nothing_of_the_kind"], "there is no conf/experiment/nothing_of_the_kind.yaml"),
-        (["hydra/launcher=nothing_of_the_kind"], "Hydra rejects this sweep"),
-    ],
+    quick_first(
+        [
+            (["target.options.operators_not_to_delegat=[],[aten::add]"], "did you mean 'operators_not_to_delegate'?"),
+            (["target=xnnpack_cpu,ethos_u55_129"], "there is no conf/target/ethos_u55_129.yaml"),
+            (["tagret=xnnpack_cpu"], "tagret: there is no such group."),
+            (["quantisation.scheme=int8"], "quantisation.scheme: there is no such section."),
+            (
+                ["quantization.num_calibration_samples=8,many"],
+                "num_calibration_samples=many is invalid for",
+            ),
+            (["target=xnnpack_cpu", "quantization=int16x8"], "no point of this sweep can be built"),
+            (["target=[xnnpack_cpu"], "An override is key=value"),
+            (["experiment=nothing_of_the_kind"], "there is no conf/experiment/nothing_of_the_kind.yaml"),
+            (["hydra/launcher=nothing_of_the_kind"], "Hydra rejects this sweep"),
+        ],
+        3,
+    ),
 )
 def test_a_mistake_is_an_error_before_anything_runs(
     swept_project: Project, first: Swept, arguments: list[str], message: str

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lowerdeck.config.yaml_text import mapping_problem
+from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.execution import dvc_state
+from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.workspace import contents
 
 
@@ -25,10 +29,22 @@ def add(commands: Any) -> None:
     command.set_defaults(run=_repro)
 
 
+def _check_bounds(params: Path) -> None:
+    """DVC reads the file before the stage compose does, and libyaml crashes on what is nested without end.
+
+    Raises:
+        ConfigurationError: it is nested too deeply or too large.
+    """
+    with suppress(OSError, UnicodeDecodeError):  # DVC says why it cannot read it
+        if problem := mapping_problem(check_regular(params).read_text(encoding="utf-8")):
+            raise ConfigurationError(f"{params} {problem}")
+
+
 def _repro(options: argparse.Namespace) -> NoReturn:
     """Repair the project in the current folder, and become `dvc repro`."""
     if contents.RECORD.is_file() and contents.link_code(Path()):
         print("repro: pipeline/lowerdeck is the installed package now")
+    _check_bounds(Path("params.yaml"))
     for line in dvc_state.repair():
         print(f"repro: {line}")
     dvc_state.keep_locks()

@@ -115,6 +115,7 @@ def test_a_node_that_the_cpu_cannot_execute_is_refused(
         partition(quantized(U55, INT8), backend)
 
 
+@pytest.mark.slow
 def test_rules_by_module_and_type_decide_the_integers(
     lowered: Callable[[str], Lowered], quantized: Callable[..., Any]
 ) -> None:

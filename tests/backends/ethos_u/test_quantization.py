@@ -75,6 +75,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "accelerator", [pytest.param(name, marks=() if "u55" in name else pytest.mark.slow) for name in FAMILIES]
 )

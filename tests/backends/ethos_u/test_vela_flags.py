@@ -16,6 +16,7 @@ from lowerdeck.backends.ethos_u import options as ethos_u
 from lowerdeck.backends.ethos_u import vela, vela_config, vela_flags, vela_layers
 from lowerdeck.backends.ethos_u.backend import EthosU
 from tests.conftest import Lowered
+from tests.marks import quick_first
 from tests.networks import lowered_network
 
 
@@ -201,7 +202,7 @@ def test_every_permitted_flag_is_shown_here() -> None:
     assert shown | {"--separate-io-regions"} == {f"--{name}" for name in vela_flags._PERMITTED}
 
 
-@pytest.mark.parametrize(("subject", "flag"), CHANGE_THE_PROGRAM, ids=str)
+@pytest.mark.parametrize(("subject", "flag"), quick_first(CHANGE_THE_PROGRAM, 2), ids=str)
 def test_the_flag_changes_the_program(compiled: Callable[..., vela.Compiled], subject: Subject, flag: str) -> None:
     assert refused(flag, family="U85" if subject is U85 else "U55") == []
     changed = compiled(subject, flag).result.processed_bytes != compiled(subject).result.processed_bytes
@@ -214,7 +215,7 @@ def test_inputs_and_outputs_may_have_regions_of_their_own(compiled: Callable[...
     assert changed
 
 
-@pytest.mark.parametrize("flag", ADD_TO_THE_REPORTS)
+@pytest.mark.parametrize("flag", quick_first(ADD_TO_THE_REPORTS, 4))
 def test_the_flag_adds_to_the_reports(compiled: Callable[..., vela.Compiled], flag: str) -> None:
     report, expected = ADD_TO_THE_REPORTS[flag]
     assert refused(flag) == []

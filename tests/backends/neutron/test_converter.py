@@ -389,6 +389,7 @@ print(NeutronTargetSpec("imxrt700").get_num_macs())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.machinery.PathFinder.find_spec(INSTALLED_SDK) is not None, reason="NXP's SDK is installed"
 )

@@ -31,6 +31,7 @@ from lowerdeck.steps.partition import Partitioned, partition
 from tests.backends.neutron.environments import Environment, make, replace_convert
 from tests.backends.neutron.steps import quantized
 from tests.backends.neutron.test_converter import litert_model
+from tests.marks import quick_first
 
 SHAPE = [1, 8, 16, 16]
 # At most 65535 values may go into one output of a convolution, with input channels rounded up to the target's MACs:
@@ -197,7 +198,7 @@ def partitioned(program: torch.export.ExportedProgram, tmp_path_factory: pytest.
     return partition(program, backend_of(make(tmp_path_factory.mktemp("well") / "environment")))
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("failure", quick_first(FAILURES, 2))
 def test_a_failure_names_its_partition_and_keeps_its_files(
     partitioned: Partitioned, release: Callable[..., Environment], tmp_path: Path, failure: str
 ) -> None:
