@@ -52,6 +52,12 @@ def test_every_extra_of_a_target_is_recorded_and_installs_something() -> None:
     assert "ethos-u-vela" not in {requirement.name for requirement in requirements()}
 
 
+@pytest.mark.parametrize("folder", ["lib/python3/dist-packages", "local/lib/python3.11/dist-packages"])
+def test_packages_of_debians_interpreter_are_found(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder / "eiq_neutron_sdk-3.2.0.dist-info").mkdir(parents=True)
+    assert environment_packages({"python": str(tmp_path / "bin" / "python3")}) == ["eiq_neutron_sdk-3.2.0"]
+
+
 def test_packages_of_another_environment_are_found_without_starting_it(tmp_path: Path) -> None:
     packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
     (packages / "ethos_u_vela-5.0.0.dist-info").mkdir(parents=True)

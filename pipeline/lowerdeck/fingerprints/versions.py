@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lowerdeck.fingerprints.digests import ABSENT
+from lowerdeck.registry.interpreters import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,9 +39,11 @@ def environment_packages(options: Mapping[str, Any]) -> list[str]:
     Args:
         options: A flavor's options. `python` names an interpreter, `sys_path` folders of packages.
     """
-    places = [Path(folder).expanduser() for folder in options.get("sys_path") or ()]
+    places = [expanded(folder) for folder in options.get("sys_path") or ()]
     if python := options.get("python"):
-        places += Path(python).expanduser().parent.parent.glob("lib/python3*/site-packages")
+        prefix = expanded(python).parent.parent
+        # Debian's own interpreter has its packages in dist-packages, and those that pip installs below local/.
+        places += [*prefix.glob("lib/python3*/*-packages"), *prefix.glob("local/lib/python3*/*-packages")]
     return sorted(info.stem for place in places for info in place.glob("*.dist-info"))
 
 
