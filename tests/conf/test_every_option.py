@@ -16,7 +16,8 @@ import torch
 import yaml
 from PIL import Image
 
-from lowerdeck.config.compose import Chosen, compose, render
+from lowerdeck.config.choices import Chosen
+from lowerdeck.config.compose import compose, render
 from lowerdeck.config.load import read_config
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 from ruamel.yaml import YAML
 
 from lowerdeck import backends
-from lowerdeck.config.compose import Chosen, compose, render
+from lowerdeck.config.choices import Chosen
+from lowerdeck.config.compose import compose, render
 from lowerdeck.config.flavor import check_installed
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError

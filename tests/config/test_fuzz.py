@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowerdeck.artifacts.files import write_text
-from lowerdeck.config.compose import Chosen, compose, render
+from lowerdeck.config.choices import Chosen
+from lowerdeck.config.compose import compose, render
 from lowerdeck.config.load import config_of
 from lowerdeck.contracts.errors import LowerdeckError
 from tests.config import hostile_values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lowerdeck.config.compose import conf_values
+from lowerdeck.config.choices import conf_values
 from lowerdeck.config.options import conf_folders, option_file, option_names, package_files
 from tests.project import REPOSITORY
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lowerdeck.cli.program_inputs import Normalization, read_runs
-from lowerdeck.config.compose import read_params
+from lowerdeck.config.choices import read_params
 from lowerdeck.config.yaml_text import read_mapping
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.datasets import arrays, digits, image_folder

@@ -41,7 +41,7 @@ def _in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stand_in_data(name: str) -> None:
     conf: dict[str, Any] = yaml.safe_load((CONF / "dataset" / f"{name}.yaml").read_text())
     source = datasets.source(conf["source"])
-    options = TypeAdapter(source.Options).validate_python(conf["options"])
+    options: Any = TypeAdapter(source.Options).validate_python(conf["options"])
     with pytest.raises(LowerdeckError, match=r"take data/stand_ins/\S+ from Lowerdeck's repository, to the same place"):
         source.load(options, SHAPES.get(name, [[1, 1, 49, 10]]), seed=0)
 

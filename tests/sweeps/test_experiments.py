@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lowerdeck.config.compose import Chosen, compose_params
+from lowerdeck.config.choices import Chosen
+from lowerdeck.config.compose import compose_params
 from lowerdeck.config.schema import Config
 from lowerdeck.contracts.errors import ConfigurationError
 from lowerdeck.sweeps import arguments, hydra_multirun

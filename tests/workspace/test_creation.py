@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lowerdeck.config.compose import read_params, selected_values
+from lowerdeck.config.choices import read_params, selected_values
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.workspace import contents
 from lowerdeck.workspace.creation import create, examples

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 def _add(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts.files import write_text
-    from lowerdeck.config.compose import read_params
+    from lowerdeck.config.choices import read_params
     from lowerdeck.config.params import with_values
     from lowerdeck.workspace import stubs
 

@@ -51,7 +51,7 @@ def _conf(options: argparse.Namespace) -> None:
 
 
 def _params() -> dict[str, Any]:
-    from lowerdeck.config.compose import read_params
+    from lowerdeck.config.choices import read_params
 
     return read_params(PARAMS) if PARAMS.is_file() else {}
 
@@ -84,7 +84,7 @@ def _names(group: str, params: Mapping[str, Any]) -> list[str]:
     Raises:
         LowerdeckError: there is no such group.
     """
-    from lowerdeck.config.compose import selected_values
+    from lowerdeck.config.choices import selected_values
     from lowerdeck.config.options import option_names
     from lowerdeck.config.schema import GROUPS
     from lowerdeck.registry.components import did_you_mean
@@ -108,7 +108,7 @@ def _key(key: str, params: Mapping[str, Any]) -> Iterator[str]:
     import typing
 
     from lowerdeck.config import reference
-    from lowerdeck.config.compose import selected_values
+    from lowerdeck.config.choices import selected_values
 
     try:
         values: Any = selected_values(dict(params), CONF)
@@ -190,7 +190,7 @@ def _open_sections(values: Any, params: Mapping[str, Any]) -> dict[str, type]:
 
 def _origin(key: str, params: Mapping[str, Any]) -> str:
     """Where the value of a key comes from."""
-    from lowerdeck.config.compose import read_params
+    from lowerdeck.config.choices import read_params
     from lowerdeck.config.options import conf_folders, option_file
 
     section, *names = key.split(".")

@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> None:
-    from lowerdeck.config.compose import read_params, selected_values
+    from lowerdeck.config.choices import read_params, selected_values
 
     params = read_params(PARAMS) if PARAMS.is_file() else {}
     if options.target is not None:

@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
 def _add(options: argparse.Namespace) -> None:
     from lowerdeck import backends
     from lowerdeck.artifacts.files import write_text
-    from lowerdeck.config.compose import read_params
+    from lowerdeck.config.choices import read_params
     from lowerdeck.config.params import with_values
     from lowerdeck.contracts.backends import Flavor
     from lowerdeck.workspace import flavor_environments as environments

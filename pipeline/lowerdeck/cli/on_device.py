@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowerdeck.config.compose import read_params
+from lowerdeck.config.choices import read_params
 from lowerdeck.config.device import device_config, opened
 from lowerdeck.config.schema import DeviceConfig
 from lowerdeck.contracts.errors import LowerdeckError

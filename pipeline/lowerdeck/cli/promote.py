@@ -98,7 +98,7 @@ def _print_defects(options: argparse.Namespace, build: RecordedBuild) -> None:
 
 def _selected(build: RecordedBuild) -> Selected:
     """The content of params.yaml."""
-    from lowerdeck.config.compose import read_params
+    from lowerdeck.config.choices import read_params
     from lowerdeck.contracts.errors import ConfigurationError
     from lowerdeck.release.promotion.selection import selection_of
 

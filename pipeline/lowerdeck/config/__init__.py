@@ -1,1 +1,1 @@
-"""Configuration: schema.py defines it, compose.py writes build/config.yaml, load.py reads it for a stage."""
+"""Configuration: schema.py defines it, compose.py makes it, load.py reads it for a stage."""

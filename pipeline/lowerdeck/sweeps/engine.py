@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lowerdeck.artifacts.files import write_json
-from lowerdeck.config.compose import read_params
+from lowerdeck.config.choices import read_params
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints.digests import FILES, digest
 from lowerdeck.fingerprints.versions import tool_versions

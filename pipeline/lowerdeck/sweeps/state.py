@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lowerdeck.config.compose import Chosen
+from lowerdeck.config.choices import Chosen
 from lowerdeck.config.schema import TrackingConfig
 from lowerdeck.contracts.errors import ConfigurationError, LowerdeckError
 from lowerdeck.fingerprints.digests import FILES, digest

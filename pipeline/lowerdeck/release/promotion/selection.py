@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowerdeck.config.compose import compose_params, conf_values
+from lowerdeck.config.choices import conf_values
+from lowerdeck.config.compose import compose_params
 from lowerdeck.config.options import option_names
 from lowerdeck.config.schema import GROUPS, Config
 from lowerdeck.contracts.errors import ConfigurationError
