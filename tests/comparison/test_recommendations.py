@@ -43,7 +43,7 @@ def test_within_noise_of_the_best_accuracy_the_next_metric_decides() -> None:
     found = said(builds)
     assert found["build"] == "b"
     assert found["why"] == [
-        "Quantized accuracy 89.00 % (79.0 to 94.0): not told from the best, as in 2 of 3.",
+        "Quantized accuracy 89.00 % (79.0 to 94.0): indistinguishable from the best, as in 2 of 3.",
         "Size 1,024 bytes: the best of 2.",
     ]
     assert found["beats"] == "Runner-up a is 1,024 bytes larger (+100.0 %)."

@@ -84,13 +84,13 @@ def _why(step: Step, build: ComparedBuild) -> str:
         return f"{_capital(title)} {value}."
     if alike == total:
         same = len({column.value(other) for other in step.kept}) == 1
-        equal = "the same in all" if same else "none can be told from the best"
-        return f"{_capital(title)} {value}: {equal} {total}."
+        equal = "the same" if same else "indistinguishable from the best, as"
+        return f"{_capital(title)} {value}: {equal} in all {total}."
     if alike == 1:
         return f"{_capital(title)} {value}: the best of {total}."
     if column.kind is Kind.ESTIMATED:
         return f"{_capital(title)} {value}: {alike} of {total} are not beaten (it leaves out what the CPU computes)."
-    return f"{_capital(title)} {value}: not told from the best, as in {alike} of {total}."
+    return f"{_capital(title)} {value}: indistinguishable from the best, as in {alike} of {total}."
 
 
 def _beats(it: Recommendation) -> str:

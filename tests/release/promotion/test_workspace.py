@@ -240,9 +240,12 @@ def test_one_of_several_runs_has_to_be_named(recorded: Recorded, capsys: pytest.
 def test_another_program_is_explained_by_what_differs_in_its_inputs(recorded: Recorded) -> None:
     code = recorded.project.root / "pipeline/lowerdeck/steps/calibrate.py"
     before = code.read_text()
-    code.write_text(before.replace("yield laid_out(", "yield tuple(2 * tensor for tensor in laid_out(", 1).replace(
-        "memory_format)\n\n    with", "memory_format))\n\n    with", 1
-    ))  # fmt: skip
+    doubled = before.replace(
+        "yield to_memory_format(sample, memory_format)",
+        "yield tuple(2 * tensor for tensor in to_memory_format(sample, memory_format))",
+    )
+    assert doubled != before
+    code.write_text(doubled)
     done = recorded.promote(recorded.run_id[:8])
     assert done.returncode == 1, tail(done.stdout)
     rows = dict(line.strip().split("  ", 1) for line in done.stderr.splitlines() if line.startswith("  "))
