@@ -89,7 +89,7 @@ def test_search_ledger_and_promotion_know_the_metrics_of_a_task(make_project: Ca
     (found,) = (
         found.info.run_id
         for found in client.search_runs(experiments)
-        if found.data.tags.get("lowerdeck.program_sha256") == chosen["program_sha256"]
+        if found.data.params.get("quantization.name") == "float32"
     )
     lowerdeck("ledger", "update", found)
     ledger = project.root / "docs" / "ledger" / "my_segmentation.yaml"
