@@ -50,7 +50,5 @@ def _repro(options: argparse.Namespace) -> NoReturn:
     dvc_state.keep_locks()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Stages run `python`, which must be this interpreter even if the environment is not activated.
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    command = [sys.executable, "-m", dvc_state.QUIET_DVC, "repro", *options.arguments]
-    os.execve(sys.executable, command, os.environ | {"PATH": path})  # noqa: S606
+    command, environment = dvc_state.repro_command(*options.arguments)
+    os.execve(command[0], command, environment)  # noqa: S606

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,11 +25,18 @@ RWLOCK = TEMPORARY / "rwlock"
 KEPT = TEMPORARY / "lowerdeck"
 """Folder for the last whole copy of every dvc.lock, under the same relative path."""
 QUIET_DVC = "lowerdeck.execution.quiet_dvc"
-"""The module by which `lowerdeck repro` runs DVC."""
+"""The module by which commands of Lowerdeck run DVC."""
 LOCK = "dvc.lock"
 _CONFLICT = b"<<<<<<< "
 _END_S = 5.0
 """How long a stage may take to end after DVC."""
+
+
+def repro_command(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """The command that is `dvc repro` with `arguments`, and its environment."""
+    # Stages run `python`, which must be this interpreter even if the environment is not activated.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    return [sys.executable, "-m", QUIET_DVC, "repro", *arguments], os.environ | {"PATH": path}
 
 
 def keep_locks() -> None:

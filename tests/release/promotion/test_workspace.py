@@ -114,6 +114,7 @@ def test_the_promoted_program_is_the_recorded_one(recorded: Recorded) -> None:
     )
     assert "-firmware: cortex_m # the section\n+firmware: any_section # the section" in done.stdout
     assert f"has the SHA-256 of the run, {recorded.program_sha256}" in done.stdout
+    assert not [words for words in ("is frozen", "dvc push") if words in done.stdout + done.stderr]
     assert hashlib.sha256(program.read_bytes()).hexdigest() == recorded.program_sha256
     version = recorded.client().get_model_version_by_alias("net", "candidate")
     assert version.run_id == recorded.run_id

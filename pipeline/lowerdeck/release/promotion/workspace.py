@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,13 +34,11 @@ def build() -> None:
     Raises:
         LowerdeckError: a stage failed; DVC has printed why.
     """
-    # Stages run `python`, which must be this interpreter even if the environment is not activated.
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     for line in dvc_state.repair():
         print(line)
     sys.stdout.flush()
-    command = [sys.executable, "-m", "dvc", "repro", CHECKED_STAGE]
-    if subprocess.run(command, env=os.environ | {"PATH": path}, check=False).returncode != 0:
+    command, environment = dvc_state.repro_command(CHECKED_STAGE)
+    if subprocess.run(command, env=environment, check=False).returncode != 0:
         raise LowerdeckError(
             f"`dvc repro {CHECKED_STAGE}` failed, see above. params.yaml has the promoted content; `git checkout "
             "params.yaml` restores the old one"
