@@ -214,7 +214,7 @@ def test_data_files_of_the_program_are_handed_over(lowered: Callable[[str], Lowe
     files = bundled(base, base.folder, data_files={"weights.ptd": b"content"})
     assert files["weights.ptd"] == b"content"
     assert json.loads(files["metadata.json"])["data_files"] == ["weights.ptd"]
-    assert "It reads `weights.ptd` beside itself" in files["README.md"].decode()
+    assert "It also needs `weights.ptd`" in files["README.md"].decode()
 
 
 def test_inputs_of_any_size_are_given_with_their_shape(made: Callable[[str], Bundled]) -> None:

@@ -8,28 +8,28 @@ from typing import Any
 
 _REGISTRATION = {
     "NeutronBackend": (
-        "`NeutronBackend` is registered by linking `executorch_delegate_neutron` whole (`--whole-archive`) together "
-        "with NXP's Neutron driver and firmware library of the SDK release that made the program."
+        "To register `NeutronBackend`, link all of `executorch_delegate_neutron` (`--whole-archive`), together with "
+        "NXP's Neutron driver and firmware library of the SDK release that made the program."
     ),
     "EthosUBackend": (
-        "`EthosUBackend` is registered by linking `executorch_delegate_ethos_u` whole (`--whole-archive`) together "
-        "with Arm's Ethos-U core driver."
+        "To register `EthosUBackend`, link all of `executorch_delegate_ethos_u` (`--whole-archive`), together with "
+        "Arm's Ethos-U core driver."
     ),
     "XnnpackBackend": (
-        "`XnnpackBackend` is registered by linking `xnnpack_backend` whole (`--whole-archive`). It is meant for "
-        "application processors."
+        "To register `XnnpackBackend`, link all of `xnnpack_backend` (`--whole-archive`). It is meant for application "
+        "processors."
     ),
 }
 
 _PROJECT_PARTS = """\
-- Another board: define the functions of `src/platform.h`, and `lowerdeck_put` and `lowerdeck_get` of
-  `src/line_protocol.h`, in a file of your own, and give it as `-DLOWERDECK_PLATFORM=...` with
+- Another board: implement the functions of `src/platform.h`, and `lowerdeck_put` and `lowerdeck_get` of
+  `src/line_protocol.h`, in a file of your own. Pass it as `-DLOWERDECK_PLATFORM=...`, together with
   `-DEXECUTORCH_ROOT=...` and your toolchain file.
 - CMSIS: `lowerdeck.clayer.yml` names the components of the pack PyTorch::ExecuTorch that this program needs;
-  `lowerdeck.csolution.yml` has to be given a board.
-- Zephyr: this folder is a module (`-DZEPHYR_EXTRA_MODULES=...`) beside ExecuTorch's own; Kconfig has the pools.
-- `src/model_config.h` has the sizes of all pools, `src/model.c` inputs, outputs and class names.
-- `src/postprocess.h`: real values of outputs, the best class, softmax."""
+  add your board to `lowerdeck.csolution.yml`.
+- Zephyr: this folder is a module (`-DZEPHYR_EXTRA_MODULES=...`) beside ExecuTorch's own, pool sizes in Kconfig.
+- `src/model_config.h` sizes all pools; `src/model.c` describes inputs, outputs and class names.
+- `src/postprocess.h` converts outputs to real values, and computes the best class and softmax."""
 
 
 def readme(metadata: Mapping[str, Any]) -> str:
@@ -57,8 +57,8 @@ def _paragraphs(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"{program['bytes']:,} bytes, made with ExecuTorch {metadata['versions']['executorch']} and "
         f"{converter['name']} {converter['version']} (flavor `{converter['flavor']}`). SHA-256 "
-        f"`{program['sha256']}`. metadata.json holds all of "
-        "the following for programs to read, and the SHA-256 of every file. Nothing here was run on the device."
+        f"`{program['sha256']}`. metadata.json has all of "
+        "the following in machine-readable form, and the SHA-256 of every file. Nothing here was run on the device."
     )
     yield from _settings(metadata["target"]["options"])
     yield from _project(metadata)
@@ -80,14 +80,14 @@ def _settings(options: Mapping[str, Any]) -> Iterator[str]:
         f"{name.replace('_', ' ')} `{options[name]}`" for name in ("system_config", "memory_mode") if options.get(name)
     ]
     if chosen:
-        yield f"Compiled for {' and '.join(chosen)}: the board's memories have to be what these say."
+        yield f"Compiled for {' and '.join(chosen)}: the board's memories must match these."
 
 
 def _project(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield "## The project"
     yield (
-        "`src/main.cpp` loads the program, executes the test vector and says on the serial port what came out, in the "
-        "lines of `src/line_protocol.h`. On a host it builds with the C++ libraries of ExecuTorch's Python package:"
+        "`src/main.cpp` loads the program, executes the test vector and prints the outputs on the serial port, in the "
+        "format of `src/line_protocol.h`. On a host it builds with the C++ libraries of ExecuTorch's Python package:"
     )
     yield (
         "    cmake -S . -B out "
@@ -96,10 +96,10 @@ def _project(metadata: Mapping[str, Any]) -> Iterator[str]:
     )
     parts = [_PROJECT_PARTS]
     if metadata["image_input"]:
-        parts.append("- `src/preprocess.h`: from pixels to the input, with the same bits as the pipeline.")
+        parts.append("- `src/preprocess.h` turns pixels into the input, bit for bit as the pipeline does.")
     yield "\n".join(parts)
     if metadata["target"]["backend"] != "xnnpack" and metadata["delegates"]:
-        yield "A host has no such NPU: there the application ends with `error where=load_method`."
+        yield "A host has no such NPU, so the application ends with `error where=load_method` there."
 
 
 def _header(program: Mapping[str, Any], data_files: list[str]) -> Iterator[str]:
@@ -115,15 +115,15 @@ def _header(program: Mapping[str, Any], data_files: list[str]) -> Iterator[str]:
         "    auto program = executorch::runtime::Program::load(&loader);\n"
         f'    auto method = program->load_method("{program["method"]}", &memory_manager);'
     )
-    placed = "The array has no section of its own: the linker places it with other constants."
+    placed = "The array has no section of its own; the linker places it with the other constants."
     if header["section"] is not None:
         placed = (
-            f"The array stands in section `{header['section']}`: the linker script has to place it in memory that CPU "
-            "and NPU can read. `firmware.section` in the build's configuration names another one."
+            f"The array is in section `{header['section']}`, which the linker script has to place in memory that both "
+            "CPU and NPU can read. `firmware.section` in the build's configuration renames it."
         )
     reads = (
-        f"\nIt reads {', '.join(f'`{name}`' for name in data_files)} beside itself: give `load_method` a "
-        "NamedDataMap of that content, or the delegate fails to load."
+        f"\nIt also needs {', '.join(f'`{name}`' for name in data_files)}: pass `load_method` a NamedDataMap with that "
+        "content, or the delegate fails to load."
     )
     yield f"{placed}\n`program.pte` is the same program as a file.{reads if data_files else ''}"
 
@@ -141,15 +141,15 @@ def _tensors(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield "\n".join(table)
     explanation = (
         "Dim order lists the dimensions from outermost to innermost in memory. Integers that stand for floats saturate "
-        "to the range given."
+        "at the limits given."
     )
     if constants := ", ".join(f"`{name}`" for name in metadata["program"]["constant_methods"]):
-        explanation += f"\nThe program answers the same by its methods without inputs: {constants}."
+        explanation += f"\nThe program returns the same from its methods without inputs: {constants}."
     yield explanation
     if metadata["sample_format"]:
         yield (
-            f"{' and '.join(f'`{name}`' for name in metadata['sample_format'])} hold what was done to a stored sample "
-            "before it became the input (size, scale, mean, deviation ...), and the names of the classes by index."
+            f"{' and '.join(f'`{name}`' for name in metadata['sample_format'])} describe how a stored sample becomes "
+            "the input (size, scale, mean, deviation ...), and list the class names by index."
         )
 
 
@@ -161,15 +161,15 @@ def _registration(metadata: Mapping[str, Any]) -> Iterator[str]:
     if operators := metadata["operators"]:
         yield f"- Kernels to register: {', '.join(f'`{name}`' for name in operators)}."
         yield (
-            "  ExecuTorch's CMake build links no others with `-DEXECUTORCH_SELECT_OPS_MODEL=program.pte`; "
-            "`selected_operators.yaml` is what its generator writes for that, with the element types of every call."
+            "  With `-DEXECUTORCH_SELECT_OPS_MODEL=program.pte`, ExecuTorch's CMake build links only these; "
+            "`selected_operators.yaml` is the file that its generator writes for that, with the dtypes of every call."
         )
     else:
         yield "- No kernels: everything is delegated, `selected_operators.yaml` is empty."
     if metadata["kernel_selection"] is not None:
         yield f"- `{metadata['kernel_selection']}` names the NPU's kernels to link; compile it into the firmware."
     else:
-        yield "- There is no kernel-selection source: the converter was not asked for one, or has none."
+        yield "- There is no kernel-selection source, because the converter was not asked for one or has none."
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
@@ -183,8 +183,8 @@ def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
     if (largest := scratch["largest"]) is not None:
         table.append(f"| scratch of the delegate, from the temporary allocator, 16-byte aligned | {largest:,} |")
         explanation += (
-            f"\nScratch is the largest of the partitions, by {scratch['source']}; what else the driver or kernels take "
-            "from the temporary allocator comes on top."
+            f"\nScratch is the largest of the partitions, by {scratch['source']}; the driver and kernels may take "
+            "more from the temporary allocator."
         )
     yield "\n".join(table)
     yield explanation
@@ -194,9 +194,9 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
     vector = metadata["test_vector"]
     yield "## Check with the test vector"
     yield (
-        "`input_N.bin` holds a sample of the calibration data as the program takes it, `expected_output_N.bin` what "
-        f"the program answered when it was executed on a host by {vector['executed_by']}: bytes as they lie in memory, "
-        "little-endian. The `.npy` files hold the same in logical order of dimensions. "
+        "`input_N.bin` is a sample of the calibration data in the form that the program takes. `expected_output_N.bin` "
+        f"is what the program returned on a host, executed by {vector['executed_by']}. Both are raw memory, "
+        "little-endian; the `.npy` files have the same values in the logical order of dimensions. "
         f"`{vector['bundled_program']}` is a BundledProgram with the same test case."
     )
     if vector.get("first_call_only"):
@@ -207,41 +207,41 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
     if (front_end := metadata["front_end"]) is not None:
         listed = ", ".join(f"{name} {value}" for name, value in front_end.items() if value is not None)
         yield (
-            "The sample came from a front end, which firmware has to compute alike: `front_end_signal` holds the "
-            "float32 samples -1 ... 1 that the inputs of the vector depend on, `front_end_features` their features "
-            f"[frames x features], before they are arranged and quantized as the input. Its parameters: {listed}."
+            "The sample came from a front end that firmware has to reproduce: `front_end_signal` holds the float32 "
+            "samples, -1 ... 1, on which the inputs of the vector depend, and `front_end_features` their features "
+            f"[frames x features] before they are arranged and quantized as the input. Its parameters: {listed}."
         )
-    yield "On a host, the answer is the same to the byte:"
+    yield "On a host, the outputs are equal byte for byte:"
     # A `.bin` file has no shape: `lowerdeck run` assumes the largest that the program accepts.
     suffixes = {f"input_{index}": "npy" if it["is_dynamic"] else "bin" for index, it in enumerate(metadata["inputs"])}
     inputs = " ".join(f"{name}.{suffix}" for name, suffix in suffixes.items())
     yield (
-        f"    lowerdeck run program.pte --inputs {inputs} --output answer\n"
-        "    cmp answer/output_0.bin expected_output_0.bin"
+        f"    lowerdeck run program.pte --inputs {inputs} --output result\n"
+        "    cmp result/output_0.bin expected_output_0.bin"
     )
     if metadata["target"]["backend"] != "xnnpack" and not metadata["twins"]:
-        yield "(Where `lowerdeck run` asks for host twins, add `--manifest` and `--twins` of the build, build/convert.)"
+        yield "(If `lowerdeck run` asks for host twins, pass `--manifest` and `--twins` of the build, build/convert.)"
     steps = [output["step"] for output in metadata["outputs"]]
     if any(step is not None for step in steps):
         listed = ", ".join(f"output {index}: {step:g}" for index, step in enumerate(steps) if step is not None)
         yield (
-            f"On the device, compare in steps of the output's quantization ({listed}). Kernels may round single steps "
-            "otherwise; a network of many layers amplifies such differences, so judge a deviation by the classes that "
-            "come out and by the mean over the outputs before its maximum. No tolerance was measured on hardware."
+            f"On the device, compare in steps of the output's quantization ({listed}). Kernels may round "
+            "differently by a step, and deep networks amplify such differences: judge a deviation by the predicted "
+            "classes and by its mean over the outputs, not by its maximum. No tolerance was measured on hardware."
         )
     else:
         yield (
-            "On the device, compare floats with a tolerance: kernels may add in another order. No tolerance was "
-            "measured on hardware."
+            "On the device, compare floats with a tolerance, because kernels may sum in another order. No tolerance "
+            "was measured on hardware."
         )
 
 
 def _measured_on_a_board() -> Iterator[str]:
     yield "## Measure it on a board"
     yield (
-        "When it has executed the test vector, the application answers `lowerdeck` on the host, which sends other "
-        "inputs and times the program. Firmware of your own does the same with `src/lowerdeck_board.h` and "
-        "`src/line_protocol.h`. On the host, with the board's port in `device.options.port`:"
+        "After the test vector, the application serves `lowerdeck` on the host, which sends other inputs and times the "
+        "program. Your own firmware can do the same with `src/lowerdeck_board.h` and `src/line_protocol.h`. On the "
+        "host, with the board's port in `device.options.port`:"
     )
     yield "    lowerdeck measure program.pte --on serial_board"
 
