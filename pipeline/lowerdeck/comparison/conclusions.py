@@ -85,7 +85,7 @@ def _why(step: Step, build: ComparedBuild) -> str:
     if alike == total:
         same = len({column.value(other) for other in step.kept}) == 1
         equal = "the same" if same else "indistinguishable from the best, as"
-        return f"{_capital(title)} {value}: {equal} in all {total}."
+        return f"{_capital(title)} {value}: {equal} in {'both' if total == 2 else f'all {total}'}."
     if alike == 1:
         return f"{_capital(title)} {value}: the best of {total}."
     if column.kind is Kind.ESTIMATED:
