@@ -60,7 +60,7 @@ def test_what_is_equal_in_everything_that_decides_is_said() -> None:
     builds = [accurate("a", 1, 0.9, 0.8, 0.95), accurate("b", 1, 0.9, 0.8, 0.95)]
     found = said(builds)
     assert found["beats"] == "Runner-up b is as good in everything that decides."
-    assert found["why"][1] == "Size 1 bytes: the same in all 2."
+    assert found["why"][1] == "Size 1 bytes: the same in both."
     assert found["loses"] == []
 
 
