@@ -86,12 +86,14 @@ def saved_in_two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[Pat
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["program.pt2", "edge.pt2"])
 def test_bytes_depend_neither_on_the_folder_nor_on_the_process(saved_in_two_processes: list[Path], name: str) -> None:
     first, second = [(folder / name).read_bytes() for folder in saved_in_two_processes]
     assert digest(first) == digest(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["program.pt2", "edge.pt2"])
 def test_no_path_of_this_machine_and_no_address_is_stored(saved_in_two_processes: list[Path], name: str) -> None:
     folder = saved_in_two_processes[0]
@@ -107,6 +109,7 @@ def test_no_path_of_this_machine_and_no_address_is_stored(saved_in_two_processes
     assert addresses == list(range(len(addresses)))  # numbered in order of appearance
 
 
+@pytest.mark.slow
 def test_stack_traces_keep_what_is_useful(saved_in_two_processes: list[Path]) -> None:
     with zipfile.ZipFile(saved_in_two_processes[0] / "program.pt2") as archive:
         nodes = json.loads(archive.read("archive/models/model.json"))["graph_module"]["graph"]["nodes"]

@@ -110,6 +110,7 @@ ALL = [("int8", HEIGHT_AND_WIDTH), ("int8", BATCH), ("float32", SQUARE)]
 IDS = ["int8, height and width", "int8, batch", "float32, squares in steps of 4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "dimensions"), quick_first(ALL), ids=IDS)
 def test_stored_programs_keep_what_varies(lower: Lower, scheme: str, dimensions: Sequence[DynamicDimension]) -> None:
     build = lower(scheme, dimensions)

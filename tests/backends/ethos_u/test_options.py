@@ -169,7 +169,7 @@ def test_blocks_beside_the_program(lowered: Callable[[str], Lowered], tmp_path: 
         assert (paths.REPORTS / "partition_0" / "vela.log").is_file()
 
 
-@pytest.mark.parametrize("target", [U55, U85])
+@pytest.mark.parametrize("target", quick_first([U55, U85]))
 def test_debug_information_is_kept_and_the_program_stays(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
 ) -> None:

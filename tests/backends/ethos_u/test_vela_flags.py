@@ -202,20 +202,21 @@ def test_every_permitted_flag_is_shown_here() -> None:
     assert shown | {"--separate-io-regions"} == {f"--{name}" for name in vela_flags._PERMITTED}
 
 
-@pytest.mark.parametrize(("subject", "flag"), quick_first(CHANGE_THE_PROGRAM, 2), ids=str)
+@pytest.mark.parametrize(("subject", "flag"), quick_first(CHANGE_THE_PROGRAM), ids=str)
 def test_the_flag_changes_the_program(compiled: Callable[..., vela.Compiled], subject: Subject, flag: str) -> None:
     assert refused(flag, family="U85" if subject is U85 else "U55") == []
     changed = compiled(subject, flag).result.processed_bytes != compiled(subject).result.processed_bytes
     assert changed
 
 
+@pytest.mark.slow
 def test_inputs_and_outputs_may_have_regions_of_their_own(compiled: Callable[..., vela.Compiled]) -> None:
     flags = ("--cop-format=COP2", "--separate-io-regions")
     changed = compiled(U85, *flags).result.processed_bytes != compiled(U85, flags[0]).result.processed_bytes
     assert changed
 
 
-@pytest.mark.parametrize("flag", quick_first(ADD_TO_THE_REPORTS, 4))
+@pytest.mark.parametrize("flag", quick_first(ADD_TO_THE_REPORTS, 2))
 def test_the_flag_adds_to_the_reports(compiled: Callable[..., vela.Compiled], flag: str) -> None:
     report, expected = ADD_TO_THE_REPORTS[flag]
     assert refused(flag) == []

@@ -198,7 +198,7 @@ def partitioned(program: torch.export.ExportedProgram, tmp_path_factory: pytest.
     return partition(program, backend_of(make(tmp_path_factory.mktemp("well") / "environment")))
 
 
-@pytest.mark.parametrize("failure", quick_first(FAILURES, 2))
+@pytest.mark.parametrize("failure", quick_first(FAILURES))
 def test_a_failure_names_its_partition_and_keeps_its_files(
     partitioned: Partitioned, release: Callable[..., Environment], tmp_path: Path, failure: str
 ) -> None:
@@ -258,6 +258,7 @@ def test_a_release_that_changes_between_two_partitions_is_noticed(
     assert "Its LiteRT model: " in str(caught.value)
 
 
+@pytest.mark.slow
 def test_kernel_selections_of_all_partitions_become_one(
     release: Callable[..., Environment], program: torch.export.ExportedProgram, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_the_operators_asked_for_stand_in_every_pattern() -> None:
     assert all(operators(pattern.graph).intersection(INTERPOLATION) for pattern in bilinear_2d.get_graphs_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", quick_first([Attention(), Interpolation(), Neither()]))
 def test_the_program_is_the_same_as_with_all_patterns(network: torch.nn.Module, tmp_path: Path) -> None:
     exported = torch.export.export(network.eval(), (torch.randn(1, 2, 4, 8),))
