@@ -107,6 +107,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
 SPEED_ONLY = [name for name, replacement in declared().items() if replacement.for_speed_only]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPEED_ONLY)
 def test_the_result_is_the_same(name: str, results: dict[str, tuple[object, object]]) -> None:
     without, with_it = results[name]
@@ -114,10 +115,12 @@ def test_the_result_is_the_same(name: str, results: dict[str, tuple[object, obje
     assert without == with_it
 
 
+@pytest.mark.slow
 def test_nothing_else_is_compared(results: dict[str, tuple[object, object]]) -> None:
     assert sorted(results) == sorted(SPEED_ONLY)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_all_its_points(results: dict[str, tuple[object, object]]) -> None:
     points = [(f"a={a}", f"b={b}") for a, b in itertools.product((1, 2), (3, 4))]
     assert results["hydra.VALIDATE_BATCH"][1] == list(enumerate(points))

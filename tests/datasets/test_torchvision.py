@@ -132,6 +132,7 @@ def test_label_outside_the_classes(root: Path) -> None:
         list(iter(source.load(options(root), [[1, 1, 28, 28]], seed=0).evaluation))
 
 
+@pytest.mark.slow
 def test_download_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # a port that nothing listens on

@@ -86,6 +86,7 @@ def programs(folder: Path) -> list[Path]:
     return made
 
 
+@pytest.mark.slow
 def test_200_measurements_on_boards_that_fail_at_random(tmp_path: Path) -> None:
     farm, files = Farm(0.15, always_fails=(3,)), programs(tmp_path)
     settings = Settings(lock_folder=tmp_path / "locks", max_wait_s=300)

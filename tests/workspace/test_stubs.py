@@ -50,6 +50,7 @@ def test_all_of_them_compose_and_their_code_decides_the_stages_that_use_it(works
     assert [line.split('"')[1] for line in changed] == ["evaluate"]
 
 
+@pytest.mark.slow
 def test_their_tests_pass(workspace: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     done = subprocess.run(
