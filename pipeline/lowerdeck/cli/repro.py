@@ -1,4 +1,4 @@
-"""`lowerdeck repro`: `dvc repro`, after repairing what a killed DVC left behind, and without what it repeats."""
+"""`lowerdeck repro`: `dvc repro` with stages side by side, after repairing what a killed DVC left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from lowerdeck.config.yaml_text import mapping_problem
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.execution import dvc_state
+from lowerdeck.execution import dvc_state, side_by_side
 from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.workspace import contents
 
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of `lowerdeck`."""
     command = commands.add_parser(
         "repro",
-        help="`dvc repro`, after restoring what a killed DVC left damaged, without what DVC repeats at every build",
+        help="`dvc repro` with stages side by side, after restoring what a killed DVC left damaged",
         # All arguments are DVC's, so that none of them is an option here.
         prefix_chars="\0",
         add_help=False,
@@ -44,6 +44,7 @@ def _repro(options: argparse.Namespace) -> NoReturn:
     """Repair the project in the current folder, and become `dvc repro`."""
     if contents.RECORD.is_file() and contents.link_code(Path()):
         print("repro: pipeline/lowerdeck is the installed package now")
+    side_by_side.jobs(os.environ)  # raises before anything is done
     _check_bounds(Path("params.yaml"))
     for line in dvc_state.repair():
         print(f"repro: {line}")

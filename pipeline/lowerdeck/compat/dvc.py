@@ -8,3 +8,15 @@ CONSOLE_WRITE = Replacement(
     target="dvc.ui:Console.write",
     reason="DVC ends every build with the advice to push it, also where there is no remote; no option leaves it out.",
 )
+REPRODUCE = Replacement(
+    target="dvc.repo.reproduce:_reproduce",
+    reason="DVC runs one stage after the other; no option or callback tells which stages are still to come.",
+)
+RUN_STAGE = Replacement(
+    target="dvc.stage:run_stage",
+    reason="As above: here a stage is about to run, and DVC still holds its lock.",
+)
+RUN_COMMAND = Replacement(
+    target="dvc.stage.run:_run",
+    reason="As above: the command of a stage that runs already must be waited for, and not be started again.",
+)

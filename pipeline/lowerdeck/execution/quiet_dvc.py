@@ -1,7 +1,7 @@
-"""`python -m lowerdeck.execution.quiet_dvc ARGUMENTS`: DVC without what it repeats at every build.
+"""`python -m lowerdeck.execution.quiet_dvc ARGUMENTS`: DVC, with stages side by side, and without what it repeats.
 
-That is: frozen stages, whose outputs are committed, one by one; folders that are empty because nothing was to be drawn;
-and pushing.
+What it repeats at every build: frozen stages, whose outputs are committed, one by one; folders that are empty because
+nothing was to be drawn; and pushing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from lowerdeck.compat import dvc
+from lowerdeck.execution.side_by_side import companions
 
 _PUSHING = "Use `dvc push`"
 _FROZEN, _EMPTY = "%s is frozen.", "'%s' is empty."
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
         if not (objects and str(objects[0]).startswith(_PUSHING)):
             write(console, *objects, **options)
 
-    with dvc.CONSOLE_WRITE.active(write_news):
+    with dvc.CONSOLE_WRITE.active(write_news), companions():
         return int(run_dvc(arguments))
 
 
