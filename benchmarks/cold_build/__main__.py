@@ -1,4 +1,4 @@
-"""Wall time and peak memory of `dvc repro` against one process that makes the same calls.
+"""Wall time and peak memory of `lowerdeck repro` against one process that makes the same calls.
 
 python -m benchmarks.cold_build [--targets a,b] [--rounds N] [--memory]
 
@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from lowerdeck.execution.dvc_state import QUIET_DVC
 
 ROOT = Path(__file__).parents[2]
 TARGETS = "neutron_imxrt700,ethos_u55_128,xnnpack_cpu"
@@ -91,9 +93,9 @@ def measure(target: str, with_memory: bool) -> dict[str, float]:
 
 
 def run_pipeline(clone: Path, name: str) -> tuple[float, dict[str, float]]:
-    """`dvc repro` without a preloading server from before: its seconds, and those of every stage that ran.
+    """`lowerdeck repro` without a preloading server from before: its seconds, and those of every stage that ran.
 
-    A wrapper of `python` takes the time of the stages.
+    A wrapper of `python` takes the time of the stages; those that run side by side count both.
     """
     tools = clone.parent / f"{name}-bin"
     tools.mkdir()
@@ -110,7 +112,9 @@ def run_pipeline(clone: Path, name: str) -> tuple[float, dict[str, float]]:
     wrapper.chmod(0o755)
     stop_preloading()
     started = time.perf_counter()
-    subprocess.run(["dvc", "repro"], cwd=clone, env=environment(tools), stdout=subprocess.DEVNULL, check=True)
+    # The command that `lowerdeck repro` becomes; lowerdeck itself would put the real `python` before the wrapper.
+    command = [sys.executable, "-m", QUIET_DVC, "repro"]
+    subprocess.run(command, cwd=clone, env=environment(tools), stdout=subprocess.DEVNULL, check=True)
     total_s = time.perf_counter() - started
     lines = [line.split() for line in log.read_text().splitlines()]
     return total_s, {f"{module.partition('.')[2]}_s": float(seconds) for module, seconds in lines}

@@ -108,7 +108,7 @@ def test_one_job_is_one_stage_after_the_other(tmp_path: Path) -> None:
     assert (tmp_path / "baseline runs").stat().st_mtime_ns > (tmp_path / "partition runs").stat().st_mtime_ns
 
 
-def test_a_failure_is_told_when_dvc_comes_to_the_stage(tmp_path: Path) -> None:
+def test_a_failure_is_reported_when_dvc_comes_to_the_stage(tmp_path: Path) -> None:
     project = project_at(tmp_path, PARTITION, "import sys\nsys.exit('baseline: no such model')")
     done = project.run(*REPRO, LOWERDECK_JOBS="2")
     assert done.returncode != 0
@@ -160,7 +160,7 @@ def test_jobs_are_a_positive_number() -> None:
             jobs({"LOWERDECK_JOBS": wrong})
 
 
-def test_a_wrong_number_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_wrong_number_is_refused_before_anything_runs(tmp_path: Path) -> None:
     done = project_at(tmp_path, PARTITION, BASELINE).run(*REPRO, LOWERDECK_JOBS="many")
     assert done.returncode == 1
     assert done.stderr.startswith("lowerdeck repro: LOWERDECK_JOBS is 'many'")
