@@ -104,7 +104,13 @@ class TestRun:
         for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
             monkeypatch.delenv(name)
         config = write_build(nodes=network(hardswish={"partition": "tag9", "reason": None}).nodes)
-        name = record(config, lineage.trace(config)).run_name
+        traced = lineage.trace(config)
+        name = record(config, traced).run_name
+        assert f"plan of run {name!r}" in explain(name)
+        (page,) = Path("build").glob("explain_run_*.html")
+        address = json.loads(Path("build/mlflow_run.json").read_text())["address"]
+        assert f'<a href="{address}"'.replace("&", "&amp;") in page.read_text()
+        assert f"of build key {traced['build_key'][:12]}" in page.read_text()
         write_plan(network())
         (lost,) = json.loads(explain("--against", name, "--json"))["lost"]
         assert lost["after"]["name"] == "hardswish"

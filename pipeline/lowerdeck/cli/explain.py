@@ -15,6 +15,7 @@ from lowerdeck.contracts.plan import DelegationPlan
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lowerdeck.cli.plans import NamedPlan
     from lowerdeck.explain.causes import Cause, Trial
     from lowerdeck.explain.graph import PlanGraph
     from lowerdeck.explain.groups import Group
@@ -59,18 +60,19 @@ def run(options: argparse.Namespace) -> None:
             "--try partitions the build in build/ again; leave out PLAN, or `lowerdeck promote` it first"
         )
     code = None if options.reason is None else reason_code(options.reason)
-    plan, name = (newest_plan(), None) if options.plan is None else named_plan(options.plan)
+    named = None if options.plan is None else named_plan(options.plan)
+    plan = newest_plan() if named is None else named.plan
     console, graph = terminal_console(), PlanGraph(plan)
     if options.against is not None:
         _against(console, plan, options)
     elif options.node is not None:
         _nodes(console, graph, options)
     else:
-        _groups(console, graph, groups(graph, code), name, options)
+        _groups(console, graph, groups(graph, code), named, options)
 
 
 def _groups(
-    console: Console, graph: PlanGraph, found: Sequence[Group], name: str | None, options: argparse.Namespace
+    console: Console, graph: PlanGraph, found: Sequence[Group], named: NamedPlan | None, options: argparse.Namespace
 ) -> None:
     from lowerdeck.delegation.coverage import coverage
     from lowerdeck.explain import groups, portable, terminal
@@ -86,8 +88,8 @@ def _groups(
         remaining = {"portable": portable.as_json(portable.remainders(graph))}
         _print_json({**said, "mismatches": list(graph.plan.mismatches), **found_out, **remaining})
         return
-    if name is not None:
-        console.print(f"plan of {name}", markup=False, highlight=False, soft_wrap=True)
+    if named is not None:
+        console.print(f"plan of {named.origin}", markup=False, highlight=False, soft_wrap=True)
     terminal.print_summary(console, graph)
     terminal.print_causes(console, graph, concluded, tried)
     terminal.print_groups(console, graph, found)
@@ -96,7 +98,7 @@ def _groups(
     if options.reason is not None and not found:
         there = ", ".join(sorted(name.removeprefix("reasons.") for name in metrics if name.startswith("reasons.")))
         console.print(f"no node stays on the CPU for {options.reason}; for others: {there or 'none'}", soft_wrap=True)
-    _write_pages(console, graph.plan, name, tried)
+    _write_pages(console, graph.plan, named, tried)
 
 
 def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -> list[Trial]:
@@ -115,7 +117,7 @@ def _tried(console: Console, concluded: Sequence[Cause], plan: DelegationPlan) -
     return tried
 
 
-def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried: Sequence[Trial]) -> None:
+def _write_pages(console: Console, plan: DelegationPlan, named: NamedPlan | None, tried: Sequence[Trial]) -> None:
     """Write the page of the build in build/, or that of the plan that was named."""
     from lowerdeck.artifacts import paths
     from lowerdeck.artifacts.files import write_text
@@ -124,9 +126,9 @@ def _write_pages(console: Console, plan: DelegationPlan, name: str | None, tried
     from lowerdeck.pages.explanation import export, page
     from lowerdeck.report.build import current_run_page
 
-    if name is not None:
-        place = paths.BUILD / f"explain_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_')[:60]}.html"
-        write_text(place, page.render(plan, f"{plan.backend}: {name}", tried))
+    if named is not None:
+        place = paths.BUILD / f"explain_{re.sub(r'[^A-Za-z0-9]+', '_', named.origin).strip('_')[:60]}.html"
+        write_text(place, page.render(plan, f"{plan.backend}: {named.origin}", tried, run_page=named.run_page))
         console.print(f"\nthe whole graph: {place}", highlight=False, soft_wrap=True)
         return
     config = load.read_config(paths.CONFIG) if paths.CONFIG.is_file() else None
@@ -158,12 +160,12 @@ def _against(console: Console, plan: DelegationPlan, options: argparse.Namespace
     from lowerdeck.cli.plans import named_plan
     from lowerdeck.explain import difference, terminal
 
-    other, description = named_plan(options.against)
-    found = difference.difference(other, plan)
+    other = named_plan(options.against)
+    found = difference.difference(other.plan, plan)
     if options.json:
-        _print_json(difference.as_json(found, description))
+        _print_json(difference.as_json(found, other.origin))
     else:
-        terminal.print_difference(console, found, description)
+        terminal.print_difference(console, found, other.origin)
 
 
 def _print_json(value: Any) -> None:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowerdeck.artifacts import paths
 from lowerdeck.artifacts.plans import parse_plan
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.contracts.plan import DelegationPlan
+from lowerdeck.report.build import RunPage
+
+if TYPE_CHECKING:
+    from lowerdeck.tracking.runs import RecordedRun
 
 
-def named_plan(name: str) -> tuple[DelegationPlan, str]:
-    """The plan that `name` selects, and a description of its origin.
+@dataclass(frozen=True, kw_only=True)
+class NamedPlan:
+    """A plan that a name selected."""
+
+    plan: DelegationPlan
+    origin: str
+    """What the name selected, for people."""
+    run_page: RunPage | None = None
+    """The page of the MLflow run that recorded it."""
+
+
+def named_plan(name: str) -> NamedPlan:
+    """The plan that `name` selects.
 
     Args:
         name: Path of a plan.json, or a git revision, or else an MLflow run by its id, a prefix of it, or its name.
@@ -22,16 +39,22 @@ def named_plan(name: str) -> tuple[DelegationPlan, str]:
     """
     path = Path(name)
     if path.is_file():
-        return parse_plan(_text(path.read_bytes(), name), name), name
+        return NamedPlan(plan=parse_plan(_text(path.read_bytes(), name), name), origin=name)
     if path.is_dir() or path.suffix == ".json":
         raise LowerdeckError(f"{name} is not a plan file: a build has one at {paths.PLAN}")
     commit = _commit(name)
     if commit is not None:
         description = f"revision {name} ({commit[:10]})"
-        return parse_plan(_of_revision(name), f"the plan of {description}"), description
-    run_id, run_name = _run(name)
-    description = f"run {run_name!r} ({run_id[:8]})"
-    return parse_plan(_of_run(run_id), f"the plan of {description}"), description
+        return NamedPlan(plan=parse_plan(_of_revision(name), f"the plan of {description}"), origin=description)
+    from lowerdeck.tracking.store import BUILD_KEY_TAG
+
+    run = _run(name)
+    description = f"run {run.name!r} ({run.run_id[:8]})"
+    return NamedPlan(
+        plan=parse_plan(_of_run(run.run_id), f"the plan of {description}"),
+        origin=description,
+        run_page=RunPage(address=run.address, build_key=run.tags.get(BUILD_KEY_TAG, "")),
+    )
 
 
 def _text(content: bytes, where: str) -> str:
@@ -79,8 +102,8 @@ def _of_revision(revision: str) -> str:
     )
 
 
-def _run(name: str) -> tuple[str, str]:
-    """Id and name of the run that `name` selects.
+def _run(name: str) -> RecordedRun:
+    """The run that `name` selects.
 
     Raises:
         LowerdeckError: no run or several runs match.
@@ -96,7 +119,7 @@ def _run(name: str) -> tuple[str, str]:
     if len(found) > 1:
         listed = "\n".join(f"  {run.run_id}  {run.name}" for run in found[:10])
         raise LowerdeckError(f"{asked}; {len(found)} MLflow runs match, use the id of one:\n{listed}")
-    return found[0].run_id, found[0].name
+    return found[0]
 
 
 def _of_run(run_id: str) -> str:

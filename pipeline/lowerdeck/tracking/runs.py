@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowerdeck.contracts.errors import LowerdeckError
 from lowerdeck.registry import components
-from lowerdeck.tracking.address import redact_credentials
+from lowerdeck.tracking.address import redact_credentials, run_address
 from lowerdeck.tracking.content import DETAILS
 from lowerdeck.tracking.store import TrackingStore, extended_upload_timeout, opened
 from lowerdeck.tracking.ui import locate
@@ -59,6 +59,8 @@ class RecordedRun:
     """Tags; `with_details` adds the texts that are in a file of the run."""
     artifact_uri: str = ""
     """Location of its files."""
+    address: str = ""
+    """Of its page."""
 
 
 def find_runs(config: TrackingConfig, *, selector: str | None) -> list[RecordedRun]:
@@ -280,7 +282,7 @@ def _search(store: TrackingStore, experiment_id: str, filter_string: str = "") -
                 order_by=["attributes.start_time ASC"],
                 page_token=token,
             )
-            found += [_recorded(run) for run in page if KIND_TAG not in run.data.tags]
+            found += [_recorded(run, store.uri) for run in page if KIND_TAG not in run.data.tags]
         token = page.token
         if not token:
             return found
@@ -298,7 +300,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _recorded(run: Run) -> RecordedRun:
+def _recorded(run: Run, uri: str) -> RecordedRun:
     return RecordedRun(
         run_id=run.info.run_id,
         name=run.info.run_name or "",
@@ -308,4 +310,5 @@ def _recorded(run: Run) -> RecordedRun:
         metrics=run.data.metrics,
         tags=run.data.tags,
         artifact_uri=run.info.artifact_uri or "",
+        address=run_address(uri, run.info.experiment_id, run.info.run_id),
     )
