@@ -111,14 +111,14 @@ def _origins(module: ModuleType) -> set[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def share_work(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lower many small networks as `lowerdeck operators` does, except where that very speed-up is tested."""
+    """Look up composite operators once for many small networks, except where that very speed-up is tested."""
     module: ModuleType = request.module
     if "compat" in request.path.parts or not _imports_steps(module):
         yield
         return
-    from lowerdeck.operators.faster_lowering import shared_work
+    from lowerdeck.compat.fast_graph_passes import composite_operators_once
 
-    with shared_work():
+    with composite_operators_once():
         yield
 
 

@@ -19,7 +19,6 @@ from lowerdeck.compat.fast_graph_passes import fast_graph_passes
 from lowerdeck.compat.replacement import Replacement
 from lowerdeck.contracts.quantization import QuantizationScheme
 from lowerdeck.formats import pt2
-from lowerdeck.operators.faster_lowering import shared_work
 from lowerdeck.sweeps import hydra_multirun
 from tests.compat.replacements import declared
 from tests.conftest import TARGETS, Lowered, backend_for, small_network
@@ -81,8 +80,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
     with fast_graph_passes():
         program = exported()
         fast_stored, fast = stored(program), lowered_program(program)
-    with shared_work():
-        shared = lowered_program(exported())
     with possible_patterns(to_edge_transform_and_lower(exported()).exported_program()):
         spared = lowered_program(exported())
     graphs = ((path.read_bytes(), plain_bytes), (fast_stored, fast))
@@ -96,7 +93,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
         "pytorch.KERNEL_ANNOTATIONS": graphs,
         "pytorch.DELEGATE_CALL": graphs,
         "pytorch.SERIALIZER_TYPING": (stored(plain_program), stored(pt2.load(path))),
-        "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": (plain_bytes, shared),
+        "pytorch.MATERIALIZE_COMPOSITE_OPERATORS": graphs,
         "xnnpack.ANNOTATORS": (plain_quantized, quantized()),
         "xnnpack.ATTENTION_PATTERNS": (plain_bytes, spared),
         "xnnpack.INTERPOLATION_PATTERNS": (plain_bytes, spared),

@@ -8,7 +8,6 @@ import pytest
 
 from lowerdeck import backends
 from lowerdeck.operators import cases, claims, page, rows
-from lowerdeck.operators.faster_lowering import shared_work
 from lowerdeck.operators.measure import Outcome
 from lowerdeck.operators.rows import Claimed, ClaimVerdict, Page
 from tests.project import REPOSITORY
@@ -46,8 +45,7 @@ def differences() -> Callable[[str, str], list[str]]:
     def measured(backend: str, only: str) -> list[str]:
         planned = rows.planned(backend, only)
         assert planned, f"no row matches {only}"
-        with shared_work():
-            fresh = rows.measured(backend, planned, lambda key: None)
+        fresh = rows.measured(backend, planned, lambda key: None)
         committed = rows.read(backend)
         assert fresh.versions == committed.versions
         return list(rows.differences(committed, fresh))

@@ -70,13 +70,12 @@ def _measure(backend: str, only: str) -> Page:
 
     from lowerdeck.compat.terminal import progress_bar
     from lowerdeck.operators import rows
-    from lowerdeck.operators.faster_lowering import shared_work
 
     planned = rows.planned(backend, only)
     if not planned:
         raise LowerdeckError(f"no row matches --only {only!r}; docs/operators/{backend}.md lists the rows")
     torch.set_num_threads(1)
-    with shared_work(), progress_bar(total=len(planned), unit="row", disable=None) as progress:
+    with progress_bar(total=len(planned), unit="row", disable=None) as progress:
 
         def advance(key: str) -> None:
             progress.set_postfix_str(key)

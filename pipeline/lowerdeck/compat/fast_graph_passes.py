@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,12 +15,13 @@ from lowerdeck.compat.delegate_outputs import DescribedOnce
 
 @contextmanager
 def fast_graph_passes() -> Iterator[None]:
-    """Skip five things in graph passes that take time and change nothing.
+    """Skip six things in graph passes that take time and change nothing.
 
     - Nodes share their provenance tree, which every pass would copy.
     - Graph modules generate their code when they are called or when the context ends, not after every pass.
     - Annotations of functions that register kernels are not evaluated.
     - What a delegate replaces is traced once, not by every pass.
+    - Composite operators are looked up once, and not once for each namespace of operators.
     - The garbage collector is paused: graphs live until the end, so it would traverse them in vain.
 
     Contexts may be nested.
@@ -35,12 +37,24 @@ def fast_graph_passes() -> Iterator[None]:
             pytorch.COPY_PROVENANCE.active(lambda source, memo: source),
             pytorch.KERNEL_ANNOTATIONS.active(_Unevaluated()),
             pytorch.DELEGATE_CALL.active(DescribedOnce(pytorch.DELEGATE_CALL.original())),
+            composite_operators_once(),
             _code_on_demand(),
         ):
             yield
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def composite_operators_once() -> Iterator[None]:
+    """Let torch.export look up composite operators again only after a namespace of operators was added."""
+    import torch
+
+    materialize = pytorch.MATERIALIZE_COMPOSITE_OPERATORS.original()
+    once = functools.cache(lambda num_namespaces: materialize())
+    with pytorch.MATERIALIZE_COMPOSITE_OPERATORS.active(lambda: once(len(torch.ops._dir))):
+        yield
 
 
 class _Unevaluated:

@@ -37,8 +37,8 @@ DELEGATE_CALL = Replacement(
 )
 MATERIALIZE_COMPOSITE_OPERATORS = Replacement(
     target="torch._export.utils:_materialize_cpp_cia_ops",
-    reason="torch.export queries the dispatcher for all composite operators, a second per lowering; the result changes "
-    "only with the operator namespaces.",
+    reason="torch.export queries the dispatcher for all composite operators, for each namespace of operators again; "
+    "the result changes only with these namespaces.",
     upstream="pytorch/pytorch#137650",
     for_speed_only=True,
 )
