@@ -16,8 +16,8 @@ def main() -> None:
     from lowerdeck.steps import device_difference, device_metrics, measure
 
     data, (reference, evaluated) = dataset.chosen_dataset(build.seed), baseline.read_baseline()
-    place, io, indices = device.place_and_settings(chosen), host_programs.read_io(), device.samples(chosen, evaluated)
-    samples = device_metrics.encoded_samples(data, indices, io[0])
+    place, io = device.place_and_settings(chosen, host_programs.kernel_definitions()), host_programs.read_io()
+    samples = device_metrics.encoded_samples(data, indices := device.samples(chosen, evaluated), io[0])
     measured = measure.measure(files.require_file(paths.PROGRAM), samples, *place)
     host = device_metrics.host_outputs(lambda: host_programs.open_converted_program("reference"), samples)
     known = device_metrics.labels_of(data, indices), device_metrics.quantized_outputs(reference, evaluated, indices)

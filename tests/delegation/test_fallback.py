@@ -205,6 +205,18 @@ def test_integers_pass_between_the_processors_unchanged(name: str, tmp_path: Pat
     assert len({float(value) for value in made.expected[0].flatten()}) > 20
 
 
+def test_neutrons_quantizer_is_asked_again_about_groups_with_a_relu() -> None:
+    """NXP's quantizer splits groups, joins them behind their ReLUs, and deletes an attribute of the annotations there."""
+    library = {"backend": "cortex_m", "device": {"cpu": "m55"}}
+    backend = backends.create("neutron", device=RT700["device"], options={}, fallback=library)
+    quantizer = scheme_quantizer(backend, QuantizationScheme(name="int8"))
+    assert quantizer is not None
+    network = nn.Sequential(nn.Conv2d(3, 9, 3, groups=3), nn.ReLU(), nn.GELU())
+    sample = (torch.randn(SHAPE),)
+    state = calibrate(export(network.eval(), [SHAPE], (), backend.memory_format), quantizer, [sample], 1)
+    assert len(state.tensors) > 3
+
+
 @pytest.mark.slow
 def test_what_options_keep_off_the_npu_runs_on_cmsis_nn(tmp_path: Path) -> None:
     made = Made(Awkward, "neutron", tmp_path, modules_not_to_delegate=["far"])

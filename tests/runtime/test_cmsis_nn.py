@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from importlib.resources import files
+from math import floor
 from typing import Any
 
 import pytest
 import torch
 import yaml
 
-from lowerdeck.runtime.cmsis_nn import OPERATORS, requantize
+from lowerdeck.contracts.runtime_images import SINGLE_ROUNDING, definitions_for
+from lowerdeck.runtime.cmsis_nn import OPERATORS, requantize, requantize_rounding_once
 from lowerdeck.runtime.operators import resolve
 
 HALF = 1 << 30
@@ -36,6 +39,31 @@ def called(name: str, *arguments: Any) -> torch.Tensor:
 )  # fmt: skip
 def test_requantization_rounds_twice(value: int, multiplier: int, shift: int, expected: int) -> None:
     assert int(requantize(torch.tensor(value), multiplier, shift)) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "multiplier", "shift", "expected"),
+    [
+        (3, HALF, 0, 2), (-3, HALF, 0, -1), (5, HALF, -1, 1), (-5, HALF, -1, -1), (24, HALF, -4, 1),
+        (-24, HALF, -4, -1), (-1, HALF, -2, 0), (8, (1 << 31) - 1, -4, 0), (-7, HALF, -1, -2), (2, 1610612736, -1, 1),
+        (1000003, 1518500250, -7, 5524), (-1000003, 1518500250, -7, -5524), (70000, 2000000000, 3, 521541),
+    ],
+)  # fmt: skip
+def test_requantization_that_rounds_once(value: int, multiplier: int, shift: int, expected: int) -> None:
+    """What CMSIS-NN's C code gives, compiled with CMSIS_NN_USE_SINGLE_ROUNDING."""
+    assert int(requantize_rounding_once(torch.tensor(value), multiplier, shift)) == expected
+
+
+def test_rounding_once_is_what_the_vector_instructions_do() -> None:
+    """MVE: VSHL, VQDMULH (drops bits), and VRSHL by at least one bit to the right."""
+    generator = torch.Generator().manual_seed(0)
+    for shift in range(-31, 9):
+        multipliers = torch.randint(1 << 30, 1 << 31, (2000,), generator=generator)
+        values = torch.randint(-(1 << 20), 1 << 20, (2000,), generator=generator)
+        right = min(-1, shift)
+        product = ((values << (shift - right)) * multipliers * 2) >> 32
+        by_vectors = (product + (1 << (-right - 1))) >> -right
+        assert torch.equal(requantize_rounding_once(values, multipliers, shift), by_vectors), shift
 
 
 @pytest.mark.parametrize(
@@ -123,6 +151,34 @@ def test_other_operators_compute_as_executorch_defines_them(name: str, memory_fo
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
     assert resolve(f"cortex_m::{name}.out").num_arguments == len(arguments) + 1
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_built_for_a_single_rounding_all_that_requantizes_rounds_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ExecuTorch's definitions, with the exact product rounded half up in place of its requantization."""
+    import executorch.backends.cortex_m.passes  # noqa: F401  registers them
+    from executorch.backends.cortex_m.ops import operators
+
+    used = []
+
+    def exact(value: torch.Tensor, multiplier: int, shift: int) -> torch.Tensor:
+        used.append(name)
+        real = [Fraction(int(each) * int(multiplier), 1 << (31 - int(shift))) for each in value.flatten()]
+        return torch.tensor([floor(each + Fraction(1, 2)) for each in real], dtype=torch.int32).reshape(value.shape)
+
+    monkeypatch.setattr(operators, "requantize_cmsis", exact)
+    expected = getattr(torch.ops.cortex_m, name)(*EXACT[name])
+    kernel = resolve(f"cortex_m::{name}.out", (SINGLE_ROUNDING,))
+    assert torch.equal(kernel.function(*EXACT[name]), expected)
+    assert bool(used) is bool(definitions_for([f"cortex_m::{name}.out"], [SINGLE_ROUNDING]))
+
+
+def test_layouts_round_alike() -> None:
+    name, arguments = "cortex_m::quantized_conv2d", EXACT["quantized_conv2d"]
+    last = resolve(f"{name}_nhwc.out", (SINGLE_ROUNDING,)).function(IMAGE.permute(0, 2, 3, 1), *arguments[1:])
+    assert torch.equal(last.permute(0, 3, 1, 2), resolve(f"{name}.out", (SINGLE_ROUNDING,)).function(*arguments))
 
 
 def test_a_dilated_convolution_is_one_with_zeros_between_the_weights() -> None:

@@ -92,6 +92,7 @@ def write_converted(converted: Converted, converter: Converter, checked: Convert
         "converter": dataclasses.asdict(converter) | {"caveat": converter.caveat},
         "delegates": list(converted.delegates),
         "operators": list(converted.operators),
+        "kernel_definitions": list(converted.kernel_definitions),
         "planned_memory_bytes": converted.planned_memory_bytes,
         "working_memory": _working_memory(converted.working_memory),
         "inputs": [dataclasses.asdict(tensor) for tensor in converted.inputs],

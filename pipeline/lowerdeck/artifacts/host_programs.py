@@ -27,6 +27,13 @@ def open_converted_program(resolver: Resolver, batch_device: BatchDevice = "cpu"
     )
 
 
+def kernel_definitions() -> tuple[str, ...]:
+    """Compile definitions that kernels of the converted program need."""
+    from lowerdeck.runtime.twins import read_manifest
+
+    return read_manifest(require_file(paths.MANIFEST)).kernel_definitions
+
+
 def read_io() -> tuple[tuple[ProgramTensor, ...], tuple[ProgramTensor, ...], list[float | None], dict[str, list[str]]]:
     """Inputs and outputs of the converted program, the quantization step of each output, None where it has none, and
     nodes of the plan by the index of the instruction that computes them."""

@@ -38,6 +38,10 @@ def read_image(path: Path) -> RuntimeImage:
 
 
 def _check(options: argparse.Namespace) -> None:
+    from dataclasses import replace
+
+    from lowerdeck.artifacts import paths
+    from lowerdeck.cli.on_device import kernel_definitions_of
     from lowerdeck.devices.compatibility import check_runtime
     from lowerdeck.formats.pte_requirements import requirements
     from lowerdeck.formats.regular_files import check_regular
@@ -49,6 +53,7 @@ def _check(options: argparse.Namespace) -> None:
         raise LowerdeckError(f"the program {options.program} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise LowerdeckError(f"{options.program} is damaged, or not a program of ExecuTorch 1.x: {error}") from error
-    check_runtime(required, image)
+    definitions = kernel_definitions_of(options.program.with_name(paths.MANIFEST.name))
+    check_runtime(replace(required, kernel_definitions=definitions), image)
     delegates = ", ".join(required.delegates) or "no delegates"
     print(f"{image.name} {image.version} has all {len(required.operators)} operators and {delegates} of the program")

@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
     from lowerdeck.artifacts.measurements import described, with_compiler_estimates
-    from lowerdeck.cli.on_device import open_device, read_params_here, report
+    from lowerdeck.cli.on_device import kernel_definitions_of, open_device, read_params_here, report
     from lowerdeck.execution.chosen.device import settings_of
     from lowerdeck.steps.measure import measure
 
@@ -49,7 +49,8 @@ def _measure(options: argparse.Namespace) -> None:
     samples, origin = _samples(options)
     given = {"warm_up": options.warm_up, "repetitions": options.repetitions}
     chosen = {name: value for name, value in given.items() if value is not None}
-    settings = dataclasses.replace(settings_of(config), **chosen)
+    definitions = kernel_definitions_of(options.program.with_name(paths.MANIFEST.name))
+    settings = dataclasses.replace(settings_of(config), kernel_definitions=definitions, **chosen)
     if min(settings.warm_up, settings.repetitions) < 0:
         raise LowerdeckError("--warm-up and --repetitions must not be negative")
     measured = with_compiler_estimates(measure(options.program, samples, place, settings))

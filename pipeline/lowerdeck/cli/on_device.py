@@ -60,6 +60,17 @@ def forward_of(program: Path) -> MethodInfo:
         raise LowerdeckError(f"{program} has no method `forward`; it has: {', '.join(methods)}") from None
 
 
+def kernel_definitions_of(manifest: Path | None) -> tuple[str, ...]:
+    """Compile definitions that kernels of a program need, by the manifest that convert wrote for it, if there is one.
+
+    Raises:
+        LowerdeckError: the manifest is malformed.
+    """
+    from lowerdeck.runtime.twins import read_manifest
+
+    return () if manifest is None or not manifest.is_file() else read_manifest(manifest).kernel_definitions
+
+
 def random_inputs(inputs: Sequence[ValueInfo], seed: int = 0) -> tuple[torch.Tensor, ...]:
     """Random inputs of a method: normal floats, integers over the range of their type.
 

@@ -145,7 +145,7 @@ def run_on_device(
         DeviceError: the device is absent, hung, crashed, or returned something else than outputs.
         LowerdeckError: see `run_program`.
     """
-    from lowerdeck.cli.on_device import forward_of, open_device, report
+    from lowerdeck.cli.on_device import forward_of, kernel_definitions_of, open_device, report
     from lowerdeck.execution.chosen.device import settings_of
     from lowerdeck.steps.measure import measure
 
@@ -155,7 +155,10 @@ def run_on_device(
     described = read_manifest(manifest).inputs if manifest is not None else ()
     runs = read_runs(inputs, expected.inputs, Normalization(mean=tuple(mean), std=tuple(std)), described)
     place, config = open_device(device)
-    settings = dataclasses.replace(settings_of(config), warm_up=0, repetitions=0, profile=False)
+    definitions = kernel_definitions_of(manifest)
+    settings = dataclasses.replace(
+        settings_of(config), warm_up=0, repetitions=0, profile=False, kernel_definitions=definitions
+    )
     measured = measure(program, [run.inputs for run in runs], place, settings)
     if measured.failure is not None:
         raise ProgramError(measured.failure)

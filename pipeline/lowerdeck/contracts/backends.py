@@ -192,6 +192,11 @@ class Backend(ABC, Generic[DeviceT, OptionsT, FlavorOptionsT]):
         """`model.memory_format` where the configuration leaves it to the target; that of the fallback, if any."""
         return "contiguous" if self.fallback is None else self.fallback.memory_format
 
+    @property
+    def kernel_definitions(self) -> Sequence[str]:
+        """Compile definitions (contracts.runtime_images) of the kernel library, which is the fallback's, if any."""
+        return () if self.fallback is None else self.fallback.kernel_definitions
+
     def check(self) -> Problems:
         """Yield problems of the device and options by themselves; keys are relative to `target`."""
         yield from ()

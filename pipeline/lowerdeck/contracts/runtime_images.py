@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+SINGLE_ROUNDING = "CMSIS_NN_USE_SINGLE_ROUNDING"
+"""Compile definition with which CMSIS-NN rounds once where it rescales sums to int8, and not twice."""
+_ROUNDED = ("conv2d", "depthwise_conv2d", "transpose_conv2d", "linear", "batch_matmul", "add", "mul")
+KERNEL_DEFINITIONS: Mapping[str, tuple[str, ...]] = {
+    SINGLE_ROUNDING: tuple(f"cortex_m::quantized_{name}" for name in _ROUNDED)
+}
+"""Compile definition that changes results -> beginnings of the names of the operators whose kernels it changes."""
+
+
+def definitions_for(operators: Iterable[str], definitions: Sequence[str]) -> tuple[str, ...]:
+    """Those of `definitions` that change what kernels of `operators` compute."""
+    names = tuple(operators)
+    return tuple(each for each in definitions if any(name.startswith(KERNEL_DEFINITIONS[each]) for name in names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +38,8 @@ class RuntimeImage:
     """Largest program that it has room for; None where it is not bounded."""
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     """Memory by purpose: `method` (a method's values, planned memory and inputs), `temporary`."""
+    kernel_definitions: Sequence[str] = ()
+    """The KERNEL_DEFINITIONS that its kernels were built with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +70,6 @@ class Requirements:
     program_bytes: int
     alignment_bytes: int
     """Alignment of the program in memory."""
+    kernel_definitions: Sequence[str] = ()
+    """The KERNEL_DEFINITIONS that its kernels must be built with, to compute what the build was checked for. The `.pte`
+    does not state them, its manifest does."""

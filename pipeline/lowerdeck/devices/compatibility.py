@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lowerdeck.contracts.errors import ProgramError
-from lowerdeck.contracts.runtime_images import Requirements, RuntimeImage
+from lowerdeck.contracts.runtime_images import (
+    KERNEL_DEFINITIONS,
+    SINGLE_ROUNDING,
+    Requirements,
+    RuntimeImage,
+    definitions_for,
+)
+
+_WAYS_OUT = {
+    SINGLE_ROUNDING: {
+        "with": "its kernels round twice: build firmware with it, or the program with target.device.rounding: double",
+        "without": "its kernels round once: build the program with target.device.rounding: single",
+    }
+}
+"""Compile definition -> what it means that a program needs kernels `with` or `without` it, and how to mend it."""
 
 
 def unmet(required: Requirements, image: RuntimeImage) -> list[str]:
@@ -36,8 +50,16 @@ def _unmet(required: Requirements, image: RuntimeImage) -> Iterator[str]:
             yield f"operator {use.name} ({', '.join(use.dtypes) or 'no tensors'})"
         elif (expected := image.operators[use.name]) not in (None, use.num_args):
             yield f"operator {use.name} with {use.num_args} arguments; its kernel expects {expected}"
+    yield from _other_kernels(required, image)
     if image.max_program_bytes is not None and required.program_bytes > image.max_program_bytes:
         yield f"room for {required.program_bytes:,} bytes of program; it has {image.max_program_bytes:,}"
     needed, room = sum(required.planned_bytes) + required.input_bytes, image.memory_bytes.get("method")
     if room is not None and needed > room:
         yield f"{needed:,} bytes for planned memory and inputs; it has {room:,} for all that a method needs"
+
+
+def _other_kernels(required: Requirements, image: RuntimeImage) -> Iterator[str]:
+    for name in definitions_for((use.name for use in required.operators), list(KERNEL_DEFINITIONS)):
+        if (name in required.kernel_definitions) != (name in image.kernel_definitions):
+            wanted = "with" if name in required.kernel_definitions else "without"
+            yield f"kernels built {wanted} {name}; {_WAYS_OUT[name][wanted]}"

@@ -13,6 +13,8 @@ LAYER, PROJECT, SOLUTION = "lowerdeck.clayer.yml", "lowerdeck.cproject.yml", "lo
 _PACK = "PyTorch::ExecuTorch"
 _RUNTIME = ("Runtime", "Kernel Utils", "Kernel Registration")
 _BACKENDS = {"EthosUBackend": "Backend EthosU"}
+_CMSIS_NN = "ARM::CMSIS:NN Lib"
+"""What the pack's operators for Cortex-M require."""
 _FAMILIES = {
     "aten": "Portable", "dim_order_ops": "Portable", "quantized_decomposed": "Quantized", "cortex_m": "Cortex-M",
 }  # fmt: skip
@@ -35,6 +37,7 @@ def components(metadata: Mapping[str, Any]) -> list[str]:
     chosen = [f"Machine Learning:ExecuTorch:{name}" for name in _RUNTIME]
     chosen += [f"Machine Learning:ExecuTorch:{_BACKENDS[name]}" for name in metadata["delegates"] if name in _BACKENDS]
     operators = sorted(map(_operator, metadata["operators"]))
+    chosen += [_CMSIS_NN] if any(name.startswith("cortex_m::") for name in metadata["operators"]) else []
     chosen += [f"Machine Learning:ExecuTorch Operators:{name}" for name in operators]
     return list(dict.fromkeys(chosen))
 
@@ -68,6 +71,7 @@ def _layer(metadata: Mapping[str, Any], sources: Sequence[str]) -> str:
         "",
         "  define:",
         "    - ET_LOG_ENABLED: 0",
+        *_definitions(metadata, "    "),
         "",
         "  add-path:",
         "    - .",
@@ -86,6 +90,11 @@ def _layer(metadata: Mapping[str, Any], sources: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _definitions(metadata: Mapping[str, Any], indent: str) -> list[str]:
+    """Items of a list of compile definitions, for the program's kernels."""
+    return [f"{indent}- {name}" for name in metadata["requirements"]["kernel_definitions"]]
+
+
 _PROJECT = """# The application: the layer with the program, and the layer of a board.
 project:
   layers:
@@ -101,6 +110,7 @@ def _solution(metadata: Mapping[str, Any]) -> str:
     options = metadata["target"]["options"]
     vela = [f"      {name}: {options[key]}" for name, key in (("system", "system_config"), ("memory", "memory_mode"))
             if options.get(key)]  # fmt: skip
+    definitions = _definitions(metadata, "        ")
     mlops = ["", "  mlops:", f"    description: {metadata['target']['name']}", "    vela:", *vela] if vela else []
     return "\n".join(
         [
@@ -118,6 +128,7 @@ def _solution(metadata: Mapping[str, Any]) -> str:
             "    - type: Board",
             "      board: VENDOR::BOARD",
             "      device: VENDOR::DEVICE",
+            *(["      define:", *definitions] if definitions else []),
             "      variables:",
             "        - Board-Layer: $SolutionDir()$/board/board.clayer.yml",
             f"        - AI-Layer: $SolutionDir()$/{LAYER}",

@@ -72,7 +72,9 @@ def describe(
         "inputs": manifest["inputs"],
         "outputs": [tensor | {"step": scale} for tensor, scale in outputs],
         "operators": list(forward.operators),
-        "requirements": dataclasses.asdict(requirements(program)),
+        "requirements": dataclasses.asdict(
+            dataclasses.replace(requirements(program), kernel_definitions=manifest["kernel_definitions"])
+        ),
         "delegates": [delegate.backend for delegate in forward.delegates],
         "memory": _memory(forward, manifest),
         "compiler_estimates": manifest["estimates"],

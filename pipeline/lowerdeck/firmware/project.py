@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lowerdeck.contracts.runtime_images import KERNEL_DEFINITIONS, definitions_for
 from lowerdeck.devices import serial_board
 from lowerdeck.firmware import cmsis
 from lowerdeck.firmware.c_literals import c_float, c_string
@@ -86,7 +87,7 @@ def _config(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
     lines = ["/* Constants of this build. Generated. */", "#ifndef LOWERDECK_MODEL_CONFIG_H"]
     lines += ["#define LOWERDECK_MODEL_CONFIG_H", "", "#include <stdint.h>", ""]
     lines += [f"#define {name} {value}" for name, value in _constants(metadata, sample)]
-    lines += ["", *_pools(metadata)]
+    lines += ["", *_kernel_checks(metadata["requirements"]), *_pools(metadata)]
     return "\n".join([*lines, "", "#endif", ""])
 
 
@@ -106,6 +107,19 @@ def _constants(metadata: Mapping[str, Any], sample: SampleFormat) -> Iterator[tu
     yield "LOWERDECK_NUM_CLASSES", str(len(sample.class_names))
     if sample.is_image:
         yield from _image(sample.preprocessing or {})
+
+
+def _kernel_checks(required: Mapping[str, Any]) -> Iterator[str]:
+    """Directives that end the compilation where kernels would compute something else than the program was checked for.
+
+    They see how this application is compiled: CMakeLists.txt compiles kernels with the same definitions.
+    """
+    for name in definitions_for((use["name"] for use in required["operators"]), list(KERNEL_DEFINITIONS)):
+        is_needed = name in required["kernel_definitions"]
+        yield f"#if{'n' if is_needed else ''}def {name}"
+        yield f'#error "this program was checked for kernels built {"with" if is_needed else "without"} {name}"'
+        yield "#endif"
+        yield ""
 
 
 def _image(preprocessing: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -241,6 +255,7 @@ def _cmake(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
     host += ["executorch_kernels_optimized", "executorch_threadpool"] if set(spaces) - {"quantized_decomposed"} else []
     lists = {
         "LOWERDECK_MODEL_SOURCES": ["src/preprocess.c"] if sample.is_image else [],
+        "LOWERDECK_KERNEL_DEFINITIONS": metadata["requirements"]["kernel_definitions"],
         "LOWERDECK_HOST_LIBRARIES": host,
         "LOWERDECK_EXECUTORCH_OPTIONS": [_OPTIONS[name] for name in delegates if name in _OPTIONS]
         + [option for option, _ in kernels],

@@ -158,6 +158,14 @@ def _registration(metadata: Mapping[str, Any]) -> Iterator[str]:
     for delegate, count in Counter(metadata["delegates"]).items():
         known = _REGISTRATION.get(delegate, f"`{delegate}` has to be registered.")
         yield f"- {known} The program has {count} partition{'s'[: count > 1]} for it."
+    if names := metadata["requirements"]["kernel_definitions"]:
+        listed = " and ".join(f"`{name}`" for name in names)
+        yield (
+            f"- **Build the kernels with {listed}**, CMSIS-NN and ExecuTorch's operators for Cortex-M alike: the "
+            "program was checked for it, and without it results differ from the test vector. CMakeLists.txt and the "
+            "CMSIS layer define it; Zephyr needs it for ExecuTorch's module too: "
+            f"`west build -- -DEXTRA_CFLAGS=-D{names[0]} -DEXTRA_CXXFLAGS=-D{names[0]}`."
+        )
     if operators := metadata["operators"]:
         yield f"- Kernels to register: {', '.join(f'`{name}`' for name in operators)}."
         yield (

@@ -72,19 +72,22 @@ def is_batchable(twin: Twin) -> TypeGuard[BatchableTwin]:
 class BatchedMethod:
     """One method with memory for several samples."""
 
-    def __init__(self, method: Method, twins: Sequence[Twin], device: torch.device) -> None:
+    def __init__(
+        self, method: Method, twins: Sequence[Twin], device: torch.device, kernel_definitions: Sequence[str] = ()
+    ) -> None:
         """Find out what can be executed at once.
 
         Args:
             method: The method.
             twins: One for each delegate, checked against the method's calls.
             device: Where to execute twins; everything else stays on the CPU.
+            kernel_definitions: See `Interpreter`.
 
         Raises:
             UnbatchableError: it has state, control flow, tensors of dynamic shape or inputs that are no tensors.
         """
         _check_batchable(method)
-        self._method, self._twins = method, twins
+        self._method, self._twins, self._definitions = method, twins, kernel_definitions
         self._batch: list[BatchTwin | None] = []
         descriptions = []
         for twin in twins:
@@ -137,7 +140,12 @@ class BatchedMethod:
             return
         self._tensors = allocate_batch(self._method, batch)
         self._samples = [
-            BoundMethod(self._method, self._twins, [None if each is None else each[row] for each in self._tensors])
+            BoundMethod(
+                self._method,
+                self._twins,
+                [None if each is None else each[row] for each in self._tensors],
+                self._definitions,
+            )
             for row in range(batch)
         ]
 

@@ -10,6 +10,7 @@ Tensors are [n x c x h x w] in any memory layout; operators whose names end in `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,12 @@ _ADD_SHIFT = 20
 """Left shift of the operands of an addition, before they are brought to a common scale."""
 
 
-def requantize(value: torch.Tensor, multiplier: torch.Tensor | int, shift: torch.Tensor | int) -> torch.Tensor:
+Factor = torch.Tensor | int
+Requantize = Callable[[torch.Tensor, Factor, Factor], torch.Tensor]
+"""arm_nn_requantize, in one of the two ways in which CMSIS-NN can be built."""
+
+
+def requantize(value: torch.Tensor, multiplier: Factor, shift: Factor) -> torch.Tensor:
     """arm_nn_requantize: value * multiplier * 2^(shift - 31) in two roundings, as CMSIS-NN does by default.
 
     The first rounds half up, after the multiplication, the second half away from zero, after the right shift.
@@ -39,12 +45,26 @@ def requantize(value: torch.Tensor, multiplier: torch.Tensor | int, shift: torch
     return _divided_by_power_of_two(_doubling_high_product(value << left, multiplier), right)
 
 
-def _doubling_high_product(value: torch.Tensor, factor: torch.Tensor | int) -> torch.Tensor:
+def requantize_rounding_once(value: torch.Tensor, multiplier: Factor, shift: Factor) -> torch.Tensor:
+    """arm_nn_requantize with CMSIS_NN_USE_SINGLE_ROUNDING: value * multiplier * 2^(shift - 31), rounded half up.
+
+    MVE's VQDMULH drops bits of the product before a rounding shift of at least one bit, which gives the same integers.
+
+    Args:
+        value: int64, with values of an int32.
+        multiplier: In Q31; a tensor is broadcast.
+        shift: -31 ... 30.
+    """
+    half = (value * multiplier) >> (30 - torch.as_tensor(shift, dtype=torch.int64))
+    return (half + 1) >> 1
+
+
+def _doubling_high_product(value: torch.Tensor, factor: Factor) -> torch.Tensor:
     """The high 32 bits of twice the product, rounded; arm_nn_doubling_high_mult."""
     return (value * factor + (1 << 30)) >> 31
 
 
-def _divided_by_power_of_two(value: torch.Tensor, exponent: torch.Tensor | int) -> torch.Tensor:
+def _divided_by_power_of_two(value: torch.Tensor, exponent: Factor) -> torch.Tensor:
     """Rounded, halves away from zero; arm_nn_divide_by_power_of_two."""
     exponent = torch.as_tensor(exponent, dtype=torch.int64)
     half = (torch.ones_like(exponent) << exponent) >> 1
@@ -65,20 +85,22 @@ def _add(
     left: torch.Tensor, left_zero: int, left_multiplier: int, left_shift: int,
     right: torch.Tensor, right_zero: int, right_multiplier: int, right_shift: int,
     out_zero: int, out_multiplier: int, out_shift: int, low: int, high: int,
+    *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_elementwise_add_s8."""
-    first = requantize((left.to(torch.int64) - left_zero) << _ADD_SHIFT, left_multiplier, left_shift)
-    second = requantize((right.to(torch.int64) - right_zero) << _ADD_SHIFT, right_multiplier, right_shift)
-    return _clamped(requantize(first + second, out_multiplier, out_shift) + out_zero, low, high)
+    first = scaled((left.to(torch.int64) - left_zero) << _ADD_SHIFT, left_multiplier, left_shift)
+    second = scaled((right.to(torch.int64) - right_zero) << _ADD_SHIFT, right_multiplier, right_shift)
+    return _clamped(scaled(first + second, out_multiplier, out_shift) + out_zero, low, high)
 
 
 def _mul(
     left: torch.Tensor, left_zero: int, right: torch.Tensor, right_zero: int,
     out_zero: int, multiplier: int, shift: int,
+    *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_elementwise_mul_s8."""
     product = (left.to(torch.int64) - left_zero) * (right.to(torch.int64) - right_zero)
-    return _clamped(requantize(product, multiplier, shift) + out_zero)
+    return _clamped(scaled(product, multiplier, shift) + out_zero)
 
 
 def _div(
@@ -100,6 +122,7 @@ def _linear(
     value: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None, kernel_sum: torch.Tensor | None,
     input_offset: int, weight_offset: int, out_offset: int,
     multipliers: Sequence[int], shifts: Sequence[int], high: int, low: int,
+    *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_fully_connected_s8: programs for MVE have a `kernel_sum` with bias and input offset, others a `bias`.
 
@@ -124,12 +147,13 @@ def _linear(
 
     sums = _accumulated(value.shape[-1] * 256 * 256, product)
     sums = sums if added is None else sums + added.to(torch.int64).flatten()
-    return _clamped(requantize(sums, multipliers[0], shifts[0]) + out_offset, low, high)
+    return _clamped(scaled(sums, multipliers[0], shifts[0]) + out_offset, low, high)
 
 
 def _batch_matmul(
     left: torch.Tensor, left_offset: int, right_transposed: torch.Tensor, right_offset: int,
     out_zero: int, multiplier: int, shift: int, scratch: torch.Tensor,
+    *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_batch_matmul_s8 on int8 [b x m x k] and [b x n x k]."""
 
@@ -137,36 +161,39 @@ def _batch_matmul(
         return (left.to(dtype) + left_offset) @ (right_transposed.to(dtype) + right_offset).mT
 
     sums = _accumulated(left.shape[-1] * 256 * 256, product)
-    return _clamped(requantize(sums, multiplier, shift) + out_zero)
+    return _clamped(scaled(sums, multiplier, shift) + out_zero)
 
 
 def _conv2d(
     value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Pair, padding: Pair, dilation: Pair,
     input_offset: int, out_offset: int, multipliers: torch.Tensor, shifts: torch.Tensor, low: int, high: int,
     scratch: torch.Tensor,
+    *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_convolve_s8: weight int8 [out x h x w x in of a group]."""
     groups = value.shape[1] // weight.shape[3]
     kernel = weight.permute(0, 3, 1, 2)
     sums = _convolved(value, kernel, input_offset, stride, padding, dilation, groups)
-    return _per_channel(sums, bias, multipliers, shifts, out_offset, low, high)
+    return _per_channel(sums, bias, multipliers, shifts, out_offset, low, high, scaled)
 
 
 def _depthwise_conv2d(
     value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Pair, padding: Pair, dilation: Pair,
     depth_multiplier: int, input_offset: int, out_offset: int, multipliers: torch.Tensor, shifts: torch.Tensor,
     low: int, high: int, scratch: torch.Tensor,
+    *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_depthwise_conv_s8: weight int8 [1 x h x w x out]."""
     kernel = weight.permute(3, 0, 1, 2)
     sums = _convolved(value, kernel, input_offset, stride, padding, dilation, value.shape[1])
-    return _per_channel(sums, bias, multipliers, shifts, out_offset, low, high)
+    return _per_channel(sums, bias, multipliers, shifts, out_offset, low, high, scaled)
 
 
 def _transpose_conv2d(
     value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Pair, padding: Pair,
     output_padding: Pair, dilation: Pair, input_offset: int, out_offset: int, multipliers: torch.Tensor,
     shifts: torch.Tensor, low: int, high: int, scratch: torch.Tensor, output_scratch: torch.Tensor,
+    *, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """arm_transpose_conv_s8: weight int8 [out x h x w x in]."""
     kernel = weight.permute(3, 0, 1, 2)
@@ -176,7 +203,7 @@ def _transpose_conv2d(
         return F.conv_transpose2d(moved, kernel.to(dtype), None, stride, padding, output_padding, 1, dilation)
 
     sums = _accumulated(kernel[:, 0].numel() * 255 * 128, compute)
-    return _per_channel(sums, bias, multipliers, shifts, out_offset, low, high)
+    return _per_channel(sums, bias, multipliers, shifts, out_offset, low, high, scaled)
 
 
 def _convolved(
@@ -192,13 +219,13 @@ def _convolved(
 
 def _per_channel(
     sums: torch.Tensor, bias: torch.Tensor | None, multipliers: torch.Tensor, shifts: torch.Tensor, offset: int,
-    low: int, high: int,
+    low: int, high: int, scaled: Requantize,
 ) -> torch.Tensor:  # fmt: skip
     """Requantize int64 sums [n x c x h x w], with a multiplier and a shift for each channel."""
     if bias is not None:
         sums = sums + bias.to(torch.int64).view(-1, 1, 1)
-    scaled = requantize(sums, multipliers.to(torch.int64).view(-1, 1, 1), shifts.to(torch.int64).view(-1, 1, 1))
-    return _clamped(scaled + offset, low, high)
+    found = scaled(sums, multipliers.to(torch.int64).view(-1, 1, 1), shifts.to(torch.int64).view(-1, 1, 1))
+    return _clamped(found + offset, low, high)
 
 
 def _avg_pool2d(
@@ -316,28 +343,37 @@ def _nhwc(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 _Operator = tuple[Callable[..., torch.Tensor], int]
-_WITH_LAYOUTS: dict[str, _Operator] = {
-    "quantized_conv2d": (_conv2d, 13),
-    "quantized_depthwise_conv2d": (_depthwise_conv2d, 14),
-    "quantized_transpose_conv2d": (_transpose_conv2d, 15),
-    "quantized_avg_pool2d": (_avg_pool2d, 9),
-    "quantized_max_pool2d": (_max_pool2d, 10),
-}
-_BY_NAME: dict[str, _Operator] = {
-    "quantized_add": (_add, 13),
-    "quantized_mul": (_mul, 7),
-    "quantized_div": (_div, 6),
-    "quantized_activation": (_activation, 2),
-    "quantized_linear": (_linear, 11),
-    "quantized_batch_matmul": (_batch_matmul, 8),
-    "minimum": (torch.minimum, 2),
-    "maximum": (torch.maximum, 2),
-    "softmax": (_softmax, 7),
-    "transpose": (_transpose, 2),
-    "pad": (_pad, 4),
-    **_WITH_LAYOUTS,
-    **{f"{name}_nhwc": (_nhwc(function), count) for name, (function, count) in _WITH_LAYOUTS.items()},
-}
-OPERATORS = {f"cortex_m::{name}.out": operator for name, operator in _BY_NAME.items()}
-"""Operator -> function, and number of its arguments without the output. `quantize_per_tensor` and its inverse are in
-operators.py: they compute as ExecuTorch's other kernels of that name."""
+
+
+def _operators(scaled: Requantize) -> dict[str, _Operator]:
+    """Operator -> function, and number of its arguments without the output."""
+    with_layouts: dict[str, _Operator] = {
+        "quantized_conv2d": (partial(_conv2d, scaled=scaled), 13),
+        "quantized_depthwise_conv2d": (partial(_depthwise_conv2d, scaled=scaled), 14),
+        "quantized_transpose_conv2d": (partial(_transpose_conv2d, scaled=scaled), 15),
+        "quantized_avg_pool2d": (_avg_pool2d, 9),
+        "quantized_max_pool2d": (_max_pool2d, 10),
+    }
+    by_name: dict[str, _Operator] = {
+        "quantized_add": (partial(_add, scaled=scaled), 13),
+        "quantized_mul": (partial(_mul, scaled=scaled), 7),
+        "quantized_div": (_div, 6),
+        "quantized_activation": (_activation, 2),
+        "quantized_linear": (partial(_linear, scaled=scaled), 11),
+        "quantized_batch_matmul": (partial(_batch_matmul, scaled=scaled), 8),
+        "minimum": (torch.minimum, 2),
+        "maximum": (torch.maximum, 2),
+        "softmax": (_softmax, 7),
+        "transpose": (_transpose, 2),
+        "pad": (_pad, 4),
+        **with_layouts,
+        **{f"{name}_nhwc": (_nhwc(function), count) for name, (function, count) in with_layouts.items()},
+    }
+    return {f"cortex_m::{name}.out": operator for name, operator in by_name.items()}
+
+
+OPERATORS = _operators(requantize)
+"""As ExecuTorch builds CMSIS-NN. `quantize_per_tensor` and its inverse are in operators.py: they compute as
+ExecuTorch's other kernels of that name."""
+ROUNDING_ONCE = _operators(requantize_rounding_once)
+"""Built with CMSIS_NN_USE_SINGLE_ROUNDING, which changes arm_nn_requantize alone: softmax and averages are the same."""

@@ -66,6 +66,7 @@ class Interpreter:
         methods: Sequence[Method],
         find_twin: Callable[[Delegate], Twin],
         batch_device: torch.device = CPU,
+        kernel_definitions: Sequence[str] = (),
     ) -> None:
         """Bind all methods of one program.
 
@@ -73,16 +74,17 @@ class Interpreter:
             methods: All methods.
             find_twin: Returns the host twin of a delegate, or raises LowerdeckError.
             batch_device: Where twins are executed in batches.
+            kernel_definitions: Compile definitions of the device's kernels that change what they compute.
 
         Raises:
             ValueError: an operator is unknown, or the program is inconsistent.
             LowerdeckError: a delegate has no host twin.
         """
-        self._methods, self._batch_device = {}, batch_device
+        self._methods, self._batch_device, self._definitions = {}, batch_device, kernel_definitions
         self.has_threads = batch_device.type != "cpu"  # a forked process cannot use its parent's GPU
         self._parts = {method.name: (method, [find_twin(each) for each in method.delegates]) for method in methods}
         for name, (method, twins) in self._parts.items():
-            self._methods[name] = BoundMethod(method, twins)
+            self._methods[name] = BoundMethod(method, twins, kernel_definitions=kernel_definitions)
         self.description = described(twin.description for _, twins in self._parts.values() for twin in twins)
 
     def run(self, method: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -99,7 +101,9 @@ class Interpreter:
         from lowerdeck.runtime.batched_method import BatchedMethod, is_batchable
 
         stored, twins = self._parts[method]
-        return BatchedMethod(stored, twins, self._batch_device) if any(map(is_batchable, twins)) else None
+        if not any(map(is_batchable, twins)):
+            return None
+        return BatchedMethod(stored, twins, self._batch_device, self._definitions)
 
     def reset(self) -> None:
         """Give the state of all methods its initial values."""
@@ -117,7 +121,11 @@ class BoundMethod:
     """One method with its memory and its prepared instructions."""
 
     def __init__(
-        self, method: Method, twins: Sequence[Twin], tensors: Sequence[torch.Tensor | None] | None = None
+        self,
+        method: Method,
+        twins: Sequence[Twin],
+        tensors: Sequence[torch.Tensor | None] | None = None,
+        kernel_definitions: Sequence[str] = (),
     ) -> None:
         """Prepare all instructions.
 
@@ -125,6 +133,7 @@ class BoundMethod:
             method: The method.
             twins: One for each of its delegates.
             tensors: Memory for its tensor values; allocated here by default.
+            kernel_definitions: See `Interpreter`.
 
         Raises:
             ValueError: an operator is unknown, or the program is inconsistent.
@@ -143,7 +152,7 @@ class BoundMethod:
                 self._specs[id(tensor)] = value
         self._initial = list(self._values)
         kernels = [
-            None if name in (VIEW, _COPY_INDEX) else _located(f"operator {name}", resolve, name)
+            None if name in (VIEW, _COPY_INDEX) else _located(f"operator {name}", resolve, name, kernel_definitions)
             for name in method.operators
         ]
         self._replaced = _replaced_values(method, kernels)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import torch
 
@@ -87,13 +87,19 @@ def open_program(
 
             probe_twins(path, manifest, twins, resolver, num_threads, methods)
         finder = TwinFinder(manifest=bound, folder=twins, resolver=resolver, num_threads=num_threads)
-        return _interpreted(methods, finder, _device(batch_device))
+        definitions = () if bound is None else bound.kernel_definitions
+        return _interpreted(methods, finder, _device(batch_device), definitions)
     except ValueError as error:
         raise ProgramError(f"{path} cannot be executed: {error}") from error
 
 
 def open_made_program(
-    data: bytes, twins: Mapping[bytes, bytes], *, resolver: Resolver = "reference", num_threads: int = 1
+    data: bytes,
+    twins: Mapping[bytes, bytes],
+    *,
+    resolver: Resolver = "reference",
+    num_threads: int = 1,
+    kernel_definitions: Sequence[str] = (),
 ) -> HostProgram:
     """Load a `.pte` that this process has made.
 
@@ -102,6 +108,7 @@ def open_made_program(
         twins: Payload of a delegate -> its host twin.
         resolver: See `open_program`.
         num_threads: See `open_program`.
+        kernel_definitions: Compile definitions of the kernels to compute like.
 
     Raises:
         ProgramError: this host cannot execute it.
@@ -128,7 +135,7 @@ def open_made_program(
         return open_delegate_twin(delegate, read, ".tosa", resolver=resolver, num_threads=num_threads)
 
     try:
-        return HostProgram(methods, Interpreter(methods, open_twin))
+        return HostProgram(methods, Interpreter(methods, open_twin, kernel_definitions=kernel_definitions))
     except (RuntimeError, ValueError) as error:
         raise ProgramError(f"the program cannot be executed: {error}") from error
 
@@ -193,11 +200,13 @@ def _device(name: BatchDevice) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def _interpreted(methods: tuple[Method, ...], find_twin: TwinFinder, device: torch.device) -> HostProgram:
+def _interpreted(
+    methods: tuple[Method, ...], find_twin: TwinFinder, device: torch.device, kernel_definitions: Sequence[str]
+) -> HostProgram:
     from lowerdeck.runtime.interpreter import Interpreter
     from lowerdeck.runtime.program import HostProgram
 
     try:
-        return HostProgram(methods, Interpreter(methods, find_twin, device))
+        return HostProgram(methods, Interpreter(methods, find_twin, device, kernel_definitions))
     except RuntimeError as error:
         raise ProgramError(f"the program's memory cannot be set up: {error}") from error

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lowerdeck.contracts.runtime_images import SINGLE_ROUNDING
 from lowerdeck.runtime import cmsis_nn
 from lowerdeck.runtime.tensors import dtype_numbered
 
@@ -39,8 +40,12 @@ class Kernel:
     """Whether the result is cast to the output's element type."""
 
 
-def resolve(name: str) -> Kernel:
+def resolve(name: str, definitions: Sequence[str] = ()) -> Kernel:
     """The kernel of an operator, e.g. `aten::add.out`.
+
+    Args:
+        name: Its name in programs.
+        definitions: Compile definitions of the device's kernels that change what they compute.
 
     Raises:
         ValueError: there is none; the message says what is missing.
@@ -51,8 +56,9 @@ def resolve(name: str) -> Kernel:
     if name in _COPIES:
         function, count = _COPIES[name]
         return Kernel(function, count, (None,) * count, (count - 1,), (), casts=True)
-    if name in _WITHOUT_SCHEMA:
-        function, count = _WITHOUT_SCHEMA[name]
+    without_schema = _WITHOUT_SCHEMA | (cmsis_nn.ROUNDING_ONCE if SINGLE_ROUNDING in definitions else {})
+    if name in without_schema:
+        function, count = without_schema[name]
         return Kernel(function, count + 1, (None,) * (count + 1), (count,), ())
     _register_quantized()
     namespace_and_name, _, overload = name.partition(".")

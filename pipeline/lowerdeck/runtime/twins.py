@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from lowerdeck.contracts.errors import LowerdeckError, ProgramError
 from lowerdeck.contracts.lowering import ProgramTensor
+from lowerdeck.contracts.runtime_images import KERNEL_DEFINITIONS
 from lowerdeck.formats.pte import Delegate
 from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.registry.components import string_constant
@@ -91,6 +92,8 @@ class Manifest:
     inputs: tuple[ProgramTensor, ...] = ()
     """Inputs of the method `forward`."""
     outputs: tuple[ProgramTensor, ...] = ()
+    kernel_definitions: tuple[str, ...] = ()
+    """Compile definitions that kernels of its operators need."""
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -106,6 +109,12 @@ def read_manifest(path: Path) -> Manifest:
             for partition in stored["partitions"]
             if partition["twin"] is not None
         }
+        definitions = tuple(map(str, stored.get("kernel_definitions", ())))  # earlier manifests have none
+        if unknown := set(definitions) - KERNEL_DEFINITIONS.keys():
+            raise LowerdeckError(
+                f"{path} needs kernels built with {', '.join(sorted(unknown))}, which this version does not know; it "
+                f"knows {', '.join(KERNEL_DEFINITIONS)}. Execute the program with the version that built it"
+            )
         return Manifest(
             program_sha256=str(stored["program"]["sha256"]),
             twins=twins,
@@ -117,6 +126,7 @@ def read_manifest(path: Path) -> Manifest:
             },
             inputs=tuple(map(_program_tensor, stored["inputs"])),
             outputs=tuple(map(_program_tensor, stored["outputs"])),
+            kernel_definitions=definitions,
         )
     except OSError as error:
         raise LowerdeckError(

@@ -20,6 +20,7 @@ from lowerdeck.contracts.errors import ConversionError
 from lowerdeck.contracts.lowering import CompiledPartition, ProgramTensor
 from lowerdeck.contracts.memories import Memory
 from lowerdeck.contracts.plan import CompiledLayer, DelegationPlan, Reason
+from lowerdeck.contracts.runtime_images import definitions_for
 from lowerdeck.delegation import verification
 from lowerdeck.delegation.compilation import naming_failed_partition
 from lowerdeck.delegation.fallback import lowering_of
@@ -61,6 +62,8 @@ class Converted:
     """The converter's reports about the whole program, by file name, in addition to those of partitions."""
     replaced: Sequence[Subgraph] = ()
     """What the partitions replace, in the program's order."""
+    kernel_definitions: Sequence[str] = ()
+    """Compile definitions that the kernels of its operators need, see `Backend.kernel_definitions`."""
     instructions: Mapping[int, Sequence[str]] = field(default_factory=dict)
     """Index of an instruction of the program -> nodes of the plan that it computes, as far as they are known."""
 
@@ -136,11 +139,12 @@ def convert(
             "are in the program"
         )
     inputs, outputs = io_boundary.describe(method, names, boundary)
+    operators = tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators}))
     program, scratch = executorch_program.buffer, [partition.scratch_bytes for partition in partitions]
     return Converted(
         program=program,
         delegates=tuple(delegate.id for delegate in method.delegates),
-        operators=tuple(sorted({f"{op.name}.{op.overload}".rstrip(".") for op in method.operators})),
+        operators=operators,
         planned_memory_bytes=sum(method.non_const_buffer_sizes),
         working_memory=working_memory(program, scratch, is_host_only=backend.converter().host_only),
         inputs=inputs,
@@ -151,6 +155,7 @@ def convert(
         etrecord=None if recorder is None else recorder.finish(executorch_program),
         reports=lowering.program_reports(partitions, workdir) if lowering.program_reports else {},
         replaced=replaced,
+        kernel_definitions=definitions_for(operators, backend.kernel_definitions),
         instructions=_nodes_of_instructions(executorch_program, nodes_by_handle, replaced),
     )
 

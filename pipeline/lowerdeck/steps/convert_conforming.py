@@ -177,7 +177,12 @@ def _with_program_checked(
         resolver = next((name for name in KERNELS if name not in wrong_kernels), None)
         if resolver is None:
             raise LowerdeckError("its partitions need different kernels of LiteRT")
-        opened = open_made_program(converted.program, twins_by_payload(converted.partitions), resolver=resolver)
+        opened = open_made_program(
+            converted.program,
+            twins_by_payload(converted.partitions),
+            resolver=resolver,
+            kernel_definitions=converted.kernel_definitions,
+        )
         program = FloatProgram(opened, converted.inputs, converted.outputs)
         errors = program_errors(program, manager.exported_program(), samples, converted.output_scales)
     except Exception as error:  # as above

@@ -88,10 +88,13 @@ def first_difference(
     if len(method.chains) != 1 or "intermediates" not in place.describe().gives:
         raise ProgramError("the device does not return the tensors of operators")
     measured = measure(program, [sample], place, settings, intermediates=True)
-    return compared(method, measured.intermediates, _on_host(program, method, sample), nodes)
+    host = _on_host(program, method, sample, settings.kernel_definitions)
+    return compared(method, measured.intermediates, host, nodes)
 
 
-def _on_host(program: Path, method: Method, sample: tuple[torch.Tensor, ...]) -> Tensors:
+def _on_host(
+    program: Path, method: Method, sample: tuple[torch.Tensor, ...], kernel_definitions: Sequence[str]
+) -> Tensors:
     """Tensors on this host: by the interpreter, or by ExecuTorch's runtime where the program has delegates."""
     if method.delegates:
         host = Place(name="host_native", module=devices.source("host_native"), options=Options())
@@ -99,17 +102,17 @@ def _on_host(program: Path, method: Method, sample: tuple[torch.Tensor, ...]) ->
             return measure(program, [sample], host, Settings(), intermediates=True).intermediates
         except DeviceError as error:
             raise ProgramError(f"this host does not execute its operators: {error}") from error
-    return interpreted(method, sample)
+    return interpreted(method, sample, kernel_definitions)
 
 
-def interpreted(method: Method, sample: tuple[torch.Tensor, ...]) -> Tensors:
+def interpreted(method: Method, sample: tuple[torch.Tensor, ...], kernel_definitions: Sequence[str] = ()) -> Tensors:
     """Tensors of every instruction of a program without delegates and jumps.
 
     Raises:
         ProgramError: an operator is unknown, or failed.
     """
     try:
-        bound = BoundMethod(method, [])
+        bound = BoundMethod(method, [], kernel_definitions=kernel_definitions)
     except (ValueError, LowerdeckError) as error:
         raise ProgramError(f"this host does not execute its operators: {error}") from error
     for index, value in zip(method.inputs, sample, strict=True):

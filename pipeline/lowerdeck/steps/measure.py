@@ -56,6 +56,7 @@ def measure(
         required = requirements(data)
     except (ValueError, StopIteration) as error:
         raise ProgramError(f"{program} is damaged, or has no method `forward`: {error}") from error
+    required = dataclasses.replace(required, kernel_definitions=settings.kernel_definitions)
     work = _Work(data=data, method=method, required=required, samples=samples, intermediates=intermediates)
     boards, failed = place.all_boards(), dict[str, DeviceError]()
     while True:

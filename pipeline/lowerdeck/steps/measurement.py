@@ -45,6 +45,8 @@ class Settings:
     """Seconds for all executions."""
     max_wait_s: float = 3600.0
     """Seconds for which the device may be in use by others."""
+    kernel_definitions: Sequence[str] = ()
+    """Compile definitions (contracts.runtime_images) that the program's kernels must be built with, by its manifest."""
     lock_folder: Path | None = None
     """Where users of a device wait for each other; None for a folder of this machine."""
 

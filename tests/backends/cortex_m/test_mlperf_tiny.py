@@ -11,6 +11,7 @@ import torch
 
 from lowerdeck.artifacts.edge_programs import read_edge_program, write_edge_program
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.contracts.runtime_images import SINGLE_ROUNDING
 from lowerdeck.delegation.coverage import coverage
 from lowerdeck.runtime.loading import open_made_program
 from lowerdeck.steps.calibrate import calibrate
@@ -27,8 +28,9 @@ SHARES = {
     "MobileNetV1025Model": 0.999,
     "ResNet8Model": 0.98,
 }
-"""Model -> least share of outputs within one LSB of the quantized program. ResNet-8 has 9 convolutions, each of
-which CMSIS-NN rounds twice; docs/cortex_m.md has what each operator contributes."""
+"""Model -> least share of outputs within one LSB of the quantized program where CMSIS-NN rounds twice, as ExecuTorch
+builds it. ResNet-8 has 9 convolutions; docs/cortex_m.md has what each operator contributes. Where it rounds once, the
+share is 0.999 or more for all."""
 
 
 @pytest.mark.slow
@@ -60,12 +62,20 @@ def test_all_macs_run_on_cmsis_nn_and_outputs_agree(name: str, tmp_path: Path, m
     write_edge_program(made.program, made.edge_config)
     converted = convert(read_edge_program(), made.plan, backend, tmp_path)
     assert all(operator.startswith("cortex_m::") for operator in converted.operators)
-    host, reference = open_made_program(converted.program, {}), program.module(check_guards=False)
+    reference = program.module(check_guards=False)
     layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
     inputs = [sample.contiguous(memory_format=layout) for (sample,) in samples]
     (step,) = converted.output_scales
     assert step is not None
-    errors = torch.cat([(host(given)[0] - reference(given)).abs().flatten() for given in inputs]) / step
-    print(f"{name}: {(errors < 1.01).double().mean():.4%} within 1 LSB, max {errors.max():.0f}, {len(errors)} outputs")
-    assert (errors < 1.01).double().mean() >= SHARES[name]
-    assert errors.max() < 3
+    wanted = [reference(given) for given in inputs]
+    for rounding, definitions in (("double", ()), ("single", (SINGLE_ROUNDING,))):
+        host = open_made_program(converted.program, {}, kernel_definitions=definitions)
+        found = [(host(given)[0] - expected).abs().flatten() for given, expected in zip(inputs, wanted, strict=True)]
+        errors = torch.cat(found) / step
+        within, equal = (errors < 1.01).double().mean(), (errors < 0.01).double().mean()
+        print(
+            f"{name}, rounding {rounding}: {within:.4%} within 1 LSB, {equal:.4%} equal, max {errors.max():.0f}, "
+            f"{len(errors)} outputs"
+        )
+        assert within >= (SHARES[name] if rounding == "double" else 0.999)
+        assert errors.max() < (3 if rounding == "double" else 1.01)

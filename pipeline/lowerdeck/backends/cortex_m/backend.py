@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +13,7 @@ from lowerdeck.contracts.backends import Backend, BuildContext, Flavor, FlavorRe
 from lowerdeck.contracts.converter import Converter
 from lowerdeck.contracts.lowering import CompiledPartition, Lowering
 from lowerdeck.contracts.quantization import QuantizationScheme
+from lowerdeck.contracts.runtime_images import SINGLE_ROUNDING
 from lowerdeck.delegation.exclusion import mark_before_partition
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class CortexM(Backend[Device, Options]):
     def memory_format(self) -> MemoryFormat:
         """Channels-last, unless the program transposes itself."""
         return "contiguous" if self.device.use_explicit_layout else "channels_last"
+
+    @property
+    def kernel_definitions(self) -> Sequence[str]:
+        """CMSIS-NN's for `device.rounding`."""
+        return (SINGLE_ROUNDING,) if self.device.rounding == "single" else ()
 
     def check(self) -> Problems:
         """Yield an instruction set that the CPU cannot have, and invalid patterns."""

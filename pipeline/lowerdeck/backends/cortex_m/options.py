@@ -26,6 +26,9 @@ class Device:
     isa: Isa | None = None
     """Instruction set that CMSIS-NN is built for, where the CPU lacks an optional one: `scalar`, `dsp` or `mve`; null
     for all that the CPU may have. It decides the size of scratch buffers, and how linear layers store their bias."""
+    rounding: Literal["double", "single"] = "double"
+    """How CMSIS-NN rounds where it rescales sums to int8: `double`, after the multiplication and after the shift, as
+    ExecuTorch builds it; `single` if firmware builds it with CMSIS_NN_USE_SINGLE_ROUNDING. The `.pte` is the same."""
     use_explicit_layout: bool = False
     """Whether the program transposes to channels-last itself, by ExecuTorch's experimental operators `*_nhwc`. It then
     takes inputs with `model.memory_format: contiguous`, and quantizes convolutions in one dimension too."""

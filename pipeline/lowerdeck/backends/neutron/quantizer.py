@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from lowerdeck.backends.neutron.ranges import correct_ranges
 from lowerdeck.compat import nxp
@@ -38,7 +39,12 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
         return transformed
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Annotate `model`."""
+        """Annotate `model`; with a fallback, it is annotated twice (quantization/fallback.py)."""
+        for node in model.graph.nodes:
+            if (annotation := node.meta.get(Q_ANNOTATION_KEY)) is not None:
+                # NXP's pattern of a concatenation with fused activations deletes this attribute, which then has its
+                # default. It must be there to be deleted again.
+                annotation.output_qspec = annotation.output_qspec
         with _tables_apart():
             annotated: GraphModule = super().annotate(model)
         correct_ranges(annotated.graph, is_qat=self.is_qat)

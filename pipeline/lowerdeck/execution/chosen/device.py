@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lowerdeck.execution.resolved_config import section
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lowerdeck.config.schema import DeviceConfig
     from lowerdeck.steps.measurement import Place, Settings
 
@@ -25,8 +28,8 @@ def samples(device: DeviceConfig, evaluated: list[int]) -> list[int]:
     return [evaluated[position * len(evaluated) // count] for position in range(count)]
 
 
-def place_and_settings(device: DeviceConfig) -> tuple[Place, Settings]:
-    """The device, and how the configuration wants it to execute."""
+def place_and_settings(device: DeviceConfig, kernel_definitions: Sequence[str]) -> tuple[Place, Settings]:
+    """The device, and how the configuration wants it to execute a program that needs kernels built so."""
     from lowerdeck import devices
     from lowerdeck.steps.measurement import Place
 
@@ -34,7 +37,8 @@ def place_and_settings(device: DeviceConfig) -> tuple[Place, Settings]:
     module = devices.source(device.kind)
     boards = {name: module.Options(**options) for name, options in device.boards.items()}
     options = None if boards else module.Options(**device.options)
-    return Place(name=device.name, module=module, options=options, boards=boards), settings_of(device)
+    settings = replace(settings_of(device), kernel_definitions=kernel_definitions)
+    return Place(name=device.name, module=module, options=options, boards=boards), settings
 
 
 def settings_of(device: DeviceConfig) -> Settings:
