@@ -206,7 +206,7 @@ def test_integers_pass_between_the_processors_unchanged(name: str, tmp_path: Pat
 
 
 def test_neutrons_quantizer_is_asked_again_about_groups_with_a_relu() -> None:
-    """NXP's quantizer splits groups, joins them behind their ReLUs, and deletes an attribute of the annotations there."""
+    """NXP's quantizer splits groups, joins them behind their ReLUs, and deletes an attribute of annotations."""
     library = {"backend": "cortex_m", "device": {"cpu": "m55"}}
     backend = backends.create("neutron", device=RT700["device"], options={}, fallback=library)
     quantizer = scheme_quantizer(backend, QuantizationScheme(name="int8"))

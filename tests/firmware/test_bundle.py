@@ -26,7 +26,7 @@ from lowerdeck.artifacts.firmware_status import read_firmware
 from lowerdeck.artifacts.host_programs import open_converted_program
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.errors import LowerdeckError
-from lowerdeck.contracts.samples import Sample
+from lowerdeck.contracts.samples import FrontEndVector, Sample
 from lowerdeck.firmware.bundle import bundle, failed_bundle
 from lowerdeck.firmware.header import Placement
 from lowerdeck.firmware.metadata import MISMATCH_CAVEAT, RANDOM_CAVEAT, Target
@@ -58,10 +58,10 @@ class Bundled:
         return json.loads(self.files["metadata.json"])
 
 
-def bundled(base: Lowered, folder: Path, **changes: Any) -> dict[str, bytes]:
+def bundled(base: Lowered, folder: Path, front_end: FrontEndVector | None = None, **changes: Any) -> dict[str, bytes]:
     """The bundle of the build in `folder`."""
     with chdir(folder):
-        vector = execute(open_converted_program("reference"), base.samples[0], "ab" * 32)
+        vector = execute(open_converted_program("reference"), base.samples[0], "ab" * 32, front_end)
         target = Target(**{name: base.target[name] for name in ("name", "backend", "device", "options")})
         options: dict[str, Any] = {"target": target, "placement": PLACEMENT} | changes
         return bundle(paths.PROGRAM.read_bytes(), read_json(paths.MANIFEST), vector, **options)

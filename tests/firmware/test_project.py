@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import yaml
 from lowerdeck.artifacts.conversion import read_companions
 from lowerdeck.cli.run_program import run_program
 from lowerdeck.contracts.devices import DeviceError, DeviceTensor, Job, OutputSpec
+from lowerdeck.datasets import audio
 from lowerdeck.datasets.preprocessing import PIXEL_SCALE, normalised
 from lowerdeck.devices import lines, serial_board
 from lowerdeck.fingerprints.digests import file_digest
@@ -34,6 +35,7 @@ from lowerdeck.runtime.floats import to_program
 from lowerdeck.runtime.twins import read_manifest
 from tests.conftest import Lowered
 from tests.devices.test_serial_board import behind_a_terminal
+from tests.firmware.c_library import COMPILERS, address
 from tests.firmware.test_bundle import bundled
 from tests.graph.test_io_boundary import Flagged, build
 from tests.marks import quick_first
@@ -59,13 +61,26 @@ def unpacked(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPat
                 twins = read_companions()
             files = bundled(base, folder if integers else base.folder, sample=SAMPLE, twins=twins)
             known[target, integers] = tmp_path_factory.mktemp(f"unpacked_{target}")
-            for name, content in files.items():
-                path = known[target, integers] / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+            write(files, known[target, integers])
         return known[target, integers]
 
     return get
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def shared(folder: Path, *sources: str) -> ctypes.CDLL:
+    """Sources of a bundle as a library."""
+    made = folder / "shared.so"
+    done = ran(tool("gcc", "gcc"), "-std=c11", "-O2", "-shared", "-fPIC", "-o", made, *sources, "src/model.c", "-Isrc",
+               "-lm", folder=folder)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(made))
 
 
 def tool(name: str, package: str) -> str:
@@ -124,6 +139,26 @@ def test_the_application_runs_its_test_vector_on_the_host(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_a_bundle_for_sound_has_its_front_end(lowered: Callable[[str], Lowered], tmp_path: Path, compiler: str) -> None:
+    """The application builds with it, and its C gives the features that lie beside it, of the sound beside it."""
+    options = audio.ClipOptions(features="mfcc", power=1.0)
+    clip = np.random.default_rng(0).uniform(-1, 1, options.clip_samples).astype(np.float32)
+    sound = audio.vector(clip, audio.clip_features(clip, options), options)
+    folder, base = tmp_path / "bundle", lowered("xnnpack_cpu")
+    write(bundled(base, base.folder, front_end=sound, sample=SampleFormat(class_names=("yes", "no"))), folder)
+    answer = ran(configured(folder, tmp_path / "out", compiler), folder=tmp_path)
+    assert answer.returncode == 0, answer.stdout
+    loaded = shared(folder, "src/audio_front_end.c", "src/postprocess.c")
+    signal, expected = (np.fromfile(folder / f"front_end_{name}.bin", np.float32) for name in ("signal", "features"))
+    found, state = np.zeros_like(expected), ctypes.create_string_buffer(1 << 16)
+    assert loaded.lowerdeck_audio_clip(state, address(signal), len(signal), address(found), 49) == 49
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    assert "audio_front_end" in (folder / "README.md").read_text()
+    assert "audio_front_end.c" in (folder / cmsis.LAYER).read_text()
+
+
+@pytest.mark.slow
 def test_the_application_is_a_board_for_its_program(unpacked: Callable[..., Path], tmp_path: Path) -> None:
     """ExecuTorch's C++ runtime behind a pseudo-terminal: other inputs than the test vector, several times."""
     folder = unpacked("xnnpack_cpu", True)
@@ -176,15 +211,7 @@ def test_a_program_for_an_npu_compiles_and_says_why_it_does_not_run_here(
 
 
 @pytest.mark.parametrize("target", ["ethos_u55_128", "neutron_imxrt700", "xnnpack_cpu"])
-@pytest.mark.parametrize(
-    ("compiler", "package", "flags"),
-    [
-        ("gcc", "gcc", ()),
-        ("clang", "clang", ()),
-        ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi", ("-mcpu=cortex-m55", "-mfloat-abi=hard")),
-        ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi", ("-mcpu=cortex-m0",)),
-    ],
-)
+@pytest.mark.parametrize(("compiler", "package", "flags"), COMPILERS)
 def test_c_sources_are_c11_without_a_warning(
     unpacked: Callable[..., Path], tmp_path: Path, target: str, compiler: str, package: str, flags: tuple[str, ...]
 ) -> None:
@@ -192,7 +219,9 @@ def test_c_sources_are_c11_without_a_warning(
     folder, executable = unpacked(target), tool(compiler, package)
     sources = sorted(folder.glob("src/*.c"))
     shared = {"line_protocol.c", "lowerdeck_board.c"}
-    assert {"model.c", "postprocess.c", "preprocess.c", "test_vector.c"} | shared == {s.name for s in sources}
+    assert {"model.c", "postprocess.c", "preprocess.c", "resize.c", "test_vector.c"} | shared == {
+        s.name for s in sources
+    }
     for source in sources:
         made = tmp_path / "object.o"
         done = ran(executable, "-std=c11", *WARNINGS, *flags, "-c", source, "-o", made, folder=folder)
@@ -202,33 +231,25 @@ def test_c_sources_are_c11_without_a_warning(
 @pytest.mark.parametrize("target", quick_first(["neutron_imxrt700", "xnnpack_cpu"]))
 @pytest.mark.parametrize("integers", [False, True])
 def test_preprocessing_in_c_gives_the_bits_of_the_pipeline(
-    unpacked: Callable[..., Path], tmp_path: Path, target: str, integers: bool
+    unpacked: Callable[..., Path], target: str, integers: bool
 ) -> None:
     folder = unpacked(target, integers)
-    library = tmp_path / "preprocess.so"
-    done = ran(tool("gcc", "gcc"), "-std=c11", "-O2", "-shared", "-fPIC", "-o", library, "src/preprocess.c",
-               "src/model.c", "-Isrc", "-lm", folder=folder)  # fmt: skip
-    assert done.returncode == 0, done.stderr
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     manifest = read_manifest(folder / "manifest.json")
     (tensor,) = manifest.inputs
     sample = torch.from_numpy(normalised(pixels.transpose(2, 0, 1)[None], PIXEL_SCALE, MEAN, STD))
     expected = to_program(sample, tensor).permute(tensor.dim_order).contiguous().numpy().tobytes()
-    loaded, made = ctypes.CDLL(str(library)), ctypes.create_string_buffer(len(expected))
+    loaded, made = shared(folder, "src/preprocess.c", "src/postprocess.c"), ctypes.create_string_buffer(len(expected))
     inputs = ctypes.addressof(ctypes.c_char.in_dll(loaded, "lowerdeck_inputs"))
     assert loaded.lowerdeck_preprocess(ctypes.c_void_p(inputs), pixels.tobytes(), made) == 0
     assert made.raw == expected
 
 
-def test_postprocessing_in_c(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+def test_postprocessing_in_c(unpacked: Callable[..., Path]) -> None:
     folder = unpacked("neutron_imxrt700", True)
-    library = tmp_path / "postprocess.so"
-    done = ran(tool("gcc", "gcc"), "-std=c11", "-shared", "-fPIC", "-o", library, "src/postprocess.c", "src/model.c",
-               "-Isrc", "-lm", folder=folder)  # fmt: skip
-    assert done.returncode == 0, done.stderr
     output = json.loads((folder / "metadata.json").read_text())["outputs"][0]
     stored = np.fromfile(folder / "expected_output_0.bin", dtype=np.int8)
-    loaded = ctypes.CDLL(str(library))
+    loaded = shared(folder, "src/postprocess.c")
     tensor = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(loaded, "lowerdeck_outputs")))
     real = output["scale"] * (stored.astype(np.float64) - output["zero_point"])
     loaded.lowerdeck_real.restype = ctypes.c_float
@@ -268,7 +289,7 @@ def test_components_are_those_of_the_operators(unpacked: Callable[..., Path]) ->
     assert layer["packs"] == [solution["packs"][0]]
     metadata: dict[str, Any] = {"delegates": ["NeutronBackend"], "operators": ["aten::_softmax.out", "aten::add.out",
                 "aten::add.Scalar_out", "cortex_m::quantize_per_tensor.out"]}  # fmt: skip
-    assert cmsis.components(metadata)[3:] == [
+    assert cmsis.components(metadata)[3:] == ["ARM::CMSIS:NN Lib"] + [
         f"Machine Learning:ExecuTorch Operators:{name}"
         for name in ("Cortex-M quantize_per_tensor", "Portable add", "Portable softmax")
     ]

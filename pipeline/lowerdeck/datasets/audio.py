@@ -105,7 +105,8 @@ def clip_of(samples: Floats, options: ClipOptions) -> Floats:
 def vector(signal: Floats, features: Floats, options: AudioOptions) -> FrontEndVector:
     """A test vector for firmware's front end."""
     names = [field.name for field in dataclasses.fields(front_end.FrontEnd)]
-    parameters = {name: getattr(options, name) for name in (*names, "layout")}
+    names += ["layout", *(("clip_ms", "peak") if isinstance(options, ClipOptions) else ())]
+    parameters = {name: getattr(options, name) for name in names}
     return FrontEndVector(parameters=parameters, signal=signal, features=features)
 
 

@@ -131,7 +131,7 @@ def compute(waveform: npt.NDArray[np.float32], front_end: FrontEnd) -> npt.NDArr
     import torch
 
     filters, window, transform = _constants(front_end)
-    fft_samples = 2 * (len(filters) - 1)
+    fft_samples = _fft_samples(filters)
     signal = torch.from_numpy(np.ascontiguousarray(waveform))
     if front_end.preemphasis:
         signal = torch.cat([signal[:1], signal[1:] - front_end.preemphasis * signal[:-1]])
@@ -151,6 +151,38 @@ def compute(waveform: npt.NDArray[np.float32], front_end: FrontEnd) -> npt.NDArr
         values = values.clamp(*front_end.clip)
     result: npt.NDArray[np.float32] = values.to(torch.float32).numpy()
     return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What the features are computed with, for firmware."""
+
+    fft_samples: int
+    window: npt.NDArray[np.float32]
+    """[samples]."""
+    filters: npt.NDArray[np.float32]
+    """[bins x mels]."""
+    transform: npt.NDArray[np.float32] | None
+    """[mels x coefficients] of `mfcc`, else None."""
+
+
+def tables(front_end: FrontEnd) -> Tables:
+    """The numbers with which `compute` works.
+
+    Raises:
+        LowerdeckError: torchaudio is not installed.
+    """
+    filters, window, transform = _constants(front_end)
+    return Tables(
+        fft_samples=_fft_samples(filters),
+        window=window.numpy(),
+        filters=filters.numpy(),
+        transform=None if transform is None else transform.numpy(),
+    )
+
+
+def _fft_samples(filters: torch.Tensor) -> int:
+    return 2 * (len(filters) - 1)
 
 
 def _constants(front_end: FrontEnd) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:

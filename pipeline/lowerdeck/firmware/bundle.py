@@ -8,13 +8,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lowerdeck.firmware.audio_input import audio_sources
 from lowerdeck.firmware.header import Placement, c_header
+from lowerdeck.firmware.image_input import image_sources
 from lowerdeck.firmware.memory_budget import memory_budget, parts_of
 from lowerdeck.firmware.metadata import FORMAT, Target, describe
 from lowerdeck.firmware.operators import selected_operators
 from lowerdeck.firmware.project import project
 from lowerdeck.firmware.readme import failed_readme, readme
 from lowerdeck.firmware.sample_format import SampleFormat
+from lowerdeck.firmware.source_part import SourcePart
+from lowerdeck.firmware.task_output import task_sources
 from lowerdeck.firmware.vector import TestVector, bundled_program
 
 METADATA, KERNEL_SELECTION, OPERATORS = "metadata.json", "kernel_selection.c", "selected_operators.yaml"
@@ -60,7 +64,8 @@ def bundle(
     metadata["sample_format"] = sorted(said)
     metadata["test_vector"]["bundled_program"] = BUNDLED_PROGRAM
     metadata["twins"] = sorted(twins or {})
-    metadata["image_input"] = sample.is_image
+    parts = source_parts(sample, vector, metadata)
+    metadata["optional_sources"] = [{"files": sorted(part.files()), "purpose": part.note} for part in parts]
     files = {
         PROGRAM: program,
         placement.file_name: c_header(program, placement, _notes(metadata)).encode(),
@@ -70,7 +75,7 @@ def bundle(
         **said,
         **(data_files or {}),
         **(twins or {}),
-        **project(metadata, vector, sample),
+        **project(metadata, vector, sample, parts),
     }
     if kernel_selection is not None:
         files[KERNEL_SELECTION] = kernel_selection
@@ -89,6 +94,16 @@ def failed_bundle(target: Target, failure: str) -> dict[str, bytes]:
     """
     metadata = {"format": FORMAT, "target": dataclasses.asdict(target), "failure": failure}
     return {README: failed_readme(target.name, failure).encode(), METADATA: _json(metadata)}
+
+
+def source_parts(sample: SampleFormat, vector: TestVector, metadata: Mapping[str, Any]) -> list[SourcePart]:
+    """The sources that this bundle has and others do not."""
+    found = [
+        image_sources(sample.preprocessing) if sample.is_image and sample.preprocessing else None,
+        audio_sources(vector.front_end.parameters) if vector.front_end is not None else None,
+        task_sources(sample.task, sample.task_options, metadata),
+    ]
+    return [part for part in found if part is not None]
 
 
 def _json(metadata: Mapping[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,3 +20,8 @@ def c_float(value: float) -> str:
     """The float32 nearest to `value` as a C literal."""
     text = np.format_float_scientific(np.float32(value), unique=True)
     return f"{re.sub(r'[.]e', '.0e', text)}f"
+
+
+def definitions(constants: Iterable[tuple[str, str]]) -> list[str]:
+    """Lines that define macros, given their names and their values in C."""
+    return [f"#define {name} {value}" for name, value in constants]

@@ -127,4 +127,5 @@ def _test_vector(vector: TestVector) -> dict[str, Any]:
         "executed_by": vector.executed_by,
         "sample_sha256": vector.sample_sha256,
         **({"first_call_only": True} if vector.keeps_state else {}),
+        **({"signal_samples": len(vector.front_end.signal)} if vector.front_end is not None else {}),
     }

@@ -1,26 +1,26 @@
 """The bundle as a project: an application for the program, for CMake, CMSIS solutions and Zephyr.
 
-Sources of the application are files in sources/ and those of the device serial_board, the same in every bundle. What is
-peculiar to a build are constants: model_config.h, model.c, test_vector.c, model.cmake and Kconfig.
+Sources of the application are files in sources/ and those of the device serial_board, the same in every bundle, and
+those of sources/optional that the build needs. What is peculiar to a build are constants: model_config.h, model.c,
+test_vector.c, model.cmake and Kconfig.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from lowerdeck.contracts.runtime_images import KERNEL_DEFINITIONS, definitions_for
 from lowerdeck.devices import serial_board
 from lowerdeck.firmware import cmsis
 from lowerdeck.firmware.c_literals import c_float, c_string
+from lowerdeck.firmware.model_config import method_pool_bytes, model_config, temporary_pool_bytes
 from lowerdeck.firmware.sample_format import SampleFormat
+from lowerdeck.firmware.source_part import SourcePart
 from lowerdeck.firmware.vector import TestVector, raw_bytes
 
-PREPROCESSING = ("src/preprocess.c", "src/preprocess.h")
-"""Sources that only programs with images as inputs get."""
 RECORD = "src/build_record.h"
 _SCALAR_TYPES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
@@ -28,30 +28,26 @@ _SCALAR_TYPES = {
 }  # fmt: skip
 """ExecuTorch's ScalarType."""
 _MAX_DIMENSIONS = 8
-_POOL_MARGIN = 1.1
-"""The method allocator's estimate is rounded up by this factor, and by these bytes for each delegate."""
-_DELEGATE_BYTES = 512
-_KERNEL_SCRATCH_BYTES = 4096
-"""Room for what kernels on the CPU take from the temporary allocator."""
-_TOLERATED_STEPS = {"XnnpackBackend": 0}
-"""Largest difference from the test vector, in steps, for which the application says `passed`."""
 
 
-def project(metadata: Mapping[str, Any], vector: TestVector, sample: SampleFormat) -> dict[str, bytes]:
+def project(
+    metadata: Mapping[str, Any], vector: TestVector, sample: SampleFormat, parts: Sequence[SourcePart]
+) -> dict[str, bytes]:
     """The files of the project by path.
 
     Args:
         metadata: metadata.json without the hashes of the files.
         vector: The test vector.
-        sample: Preprocessing and classes.
+        sample: Names of the classes.
+        parts: Sources that not every bundle has.
     """
-    files = {name: content for name, content in _sources().items() if sample.is_image or name not in PREPROCESSING}
+    files = _sources() | {name: content for part in parts for name, content in part.files().items()}
     texts = {
-        "src/model_config.h": _config(metadata, sample),
+        "src/model_config.h": model_config(metadata, len(sample.class_names), parts),
         RECORD: record_header("", []),
         "src/model.c": _model(metadata, sample),
         "src/test_vector.c": _vector(vector),
-        "model.cmake": _cmake(metadata, sample),
+        "model.cmake": _cmake(metadata, parts),
         "zephyr/Kconfig": _kconfig(metadata),
         **cmsis.files(metadata, sorted(name for name in (*files, "src/model.c", "src/test_vector.c"))),
     }
@@ -81,99 +77,6 @@ def _sources() -> dict[str, bytes]:
             if entry.is_file():
                 found[f"{place}/{entry.name}".lstrip("/")] = entry.read_bytes()
     return found | {f"src/{path.name}": path.read_bytes() for path in serial_board.SOURCES}
-
-
-def _config(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
-    lines = ["/* Constants of this build. Generated. */", "#ifndef LOWERDECK_MODEL_CONFIG_H"]
-    lines += ["#define LOWERDECK_MODEL_CONFIG_H", "", "#include <stdint.h>", ""]
-    lines += [f"#define {name} {value}" for name, value in _constants(metadata, sample)]
-    lines += ["", *_kernel_checks(metadata["requirements"]), *_pools(metadata)]
-    return "\n".join([*lines, "", "#endif", ""])
-
-
-def _constants(metadata: Mapping[str, Any], sample: SampleFormat) -> Iterator[tuple[str, str]]:
-    program, header = metadata["program"], metadata["program"]["header"]
-    yield "LOWERDECK_PROGRAM_SHA256", f'"{program["sha256"]}"'
-    yield "LOWERDECK_PROGRAM_HEADER", f'"{header["file"]}"'
-    yield "LOWERDECK_PROGRAM", header["array_name"]
-    yield "LOWERDECK_PROGRAM_BYTES", header["size_macro"]
-    yield "LOWERDECK_METHOD", f'"{program["method"]}"'
-    yield "LOWERDECK_TARGET", c_string(metadata["target"]["name"])
-    for option in ("system_config", "memory_mode"):
-        if value := metadata["target"]["options"].get(option):
-            yield f"LOWERDECK_{option.upper()}", c_string(str(value))
-    yield "LOWERDECK_NUM_INPUTS", str(len(metadata["inputs"]))
-    yield "LOWERDECK_NUM_OUTPUTS", str(len(metadata["outputs"]))
-    yield "LOWERDECK_NUM_CLASSES", str(len(sample.class_names))
-    if sample.is_image:
-        yield from _image(sample.preprocessing or {})
-
-
-def _kernel_checks(required: Mapping[str, Any]) -> Iterator[str]:
-    """Directives that end the compilation where kernels would compute something else than the program was checked for.
-
-    They see how this application is compiled: CMakeLists.txt compiles kernels with the same definitions.
-    """
-    for name in definitions_for((use["name"] for use in required["operators"]), list(KERNEL_DEFINITIONS)):
-        is_needed = name in required["kernel_definitions"]
-        yield f"#if{'n' if is_needed else ''}def {name}"
-        yield f'#error "this program was checked for kernels built {"with" if is_needed else "without"} {name}"'
-        yield "#endif"
-        yield ""
-
-
-def _image(preprocessing: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    channels = 1 if preprocessing["channels"] == "grey" else 3
-    yield "LOWERDECK_CHANNELS", str(channels)
-    yield "LOWERDECK_PIXEL_SCALE", repr(float(preprocessing["scale"]))
-    for name in ("mean", "std"):
-        values = list(preprocessing[name])
-        each = values * channels if len(values) == 1 else values
-        yield f"LOWERDECK_{name.upper()}", f"{{{', '.join(repr(float(value)) for value in each)}}}"
-    for name in ("height", "width"):
-        yield f"LOWERDECK_{name.upper()}", str(preprocessing[name])
-    for name in ("fit", "resize", "interpolation", "fill"):
-        if name in preprocessing:
-            value = preprocessing[name]
-            yield f"LOWERDECK_RESIZE_{name.upper()}", c_string(value) if isinstance(value, str) else str(value or 0)
-
-
-def _pools(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Sizes of the memory pools; those that are estimates may be set on the compiler's command line."""
-    memory, delegates = metadata["memory"], len(metadata["delegates"])
-    arenas = list(memory["planned_bytes"].values()) or [16]
-    yield f"#define LOWERDECK_ARENA_BYTES {{{', '.join(f'{size}u' for size in arenas)}}}"
-    yield f"#define LOWERDECK_PLANNED_POOL_BYTES {max(16, sum(map(_aligned, arenas)))}u"
-    inputs = (metadata["test_vector"]["tensors"][f"input_{index}"]["bytes"] for index in range(len(metadata["inputs"])))
-    yield f"#define LOWERDECK_INPUT_POOL_BYTES {max(16, sum(map(_aligned, inputs)))}u"
-    yield "#ifndef LOWERDECK_METHOD_POOL_BYTES"
-    yield "#if UINTPTR_MAX > 0xFFFFFFFFu"
-    yield f"#define LOWERDECK_METHOD_POOL_BYTES {method_pool_bytes(memory, delegates, '64_bit')}u"
-    yield "#else"
-    yield f"#define LOWERDECK_METHOD_POOL_BYTES {method_pool_bytes(memory, delegates, '32_bit')}u"
-    yield "#endif"
-    yield "#endif"
-    yield "#ifndef LOWERDECK_TEMPORARY_POOL_BYTES"
-    yield f"#define LOWERDECK_TEMPORARY_POOL_BYTES {temporary_pool_bytes(memory)}u"
-    yield "#endif"
-    steps = max((_TOLERATED_STEPS.get(name, 1) for name in metadata["delegates"]), default=1)
-    yield "#ifndef LOWERDECK_TOLERATED_STEPS"
-    yield f"#define LOWERDECK_TOLERATED_STEPS {steps}u"
-    yield "#endif"
-
-
-def method_pool_bytes(memory: Mapping[str, Any], num_delegates: int, bits: str) -> int:
-    """Size of the method allocator's pool: the estimate with room for its error and for delegates."""
-    return _aligned(int(memory["method_allocator_bytes"][bits] * _POOL_MARGIN) + num_delegates * _DELEGATE_BYTES)
-
-
-def temporary_pool_bytes(memory: Mapping[str, Any]) -> int:
-    """Size of the temporary allocator's pool: the largest partition's scratch, and room for kernels."""
-    return _aligned((memory["scratch_bytes"]["largest"] or 0) + _KERNEL_SCRATCH_BYTES)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 16) * 16
 
 
 def _model(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
@@ -245,7 +148,7 @@ _KERNELS = {
 }
 
 
-def _cmake(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
+def _cmake(metadata: Mapping[str, Any], parts: Sequence[SourcePart]) -> str:
     """Lists that CMakeLists.txt reads."""
     delegates = list(dict.fromkeys(metadata["delegates"]))
     spaces = list(dict.fromkeys(name.partition("::")[0] for name in metadata["operators"]))
@@ -254,7 +157,7 @@ def _cmake(metadata: Mapping[str, Any], sample: SampleFormat) -> str:
     host += ["executorch_kernels_quantized"] if "quantized_decomposed" in spaces else []
     host += ["executorch_kernels_optimized", "executorch_threadpool"] if set(spaces) - {"quantized_decomposed"} else []
     lists = {
-        "LOWERDECK_MODEL_SOURCES": ["src/preprocess.c"] if sample.is_image else [],
+        "LOWERDECK_MODEL_SOURCES": sorted(name for part in parts for name in part.files() if name.endswith(".c")),
         "LOWERDECK_KERNEL_DEFINITIONS": metadata["requirements"]["kernel_definitions"],
         "LOWERDECK_HOST_LIBRARIES": host,
         "LOWERDECK_EXECUTORCH_OPTIONS": [_OPTIONS[name] for name in delegates if name in _OPTIONS]

@@ -94,10 +94,7 @@ def _project(metadata: Mapping[str, Any]) -> Iterator[str]:
         "-DCMAKE_PREFIX_PATH=\"$(python -c 'import executorch; print(executorch.__path__[0])')\"\n"
         "    cmake --build out && out/lowerdeck_firmware < /dev/null"
     )
-    parts = [_PROJECT_PARTS]
-    if metadata["image_input"]:
-        parts.append("- `src/preprocess.h` turns pixels into the input, bit for bit as the pipeline does.")
-    yield "\n".join(parts)
+    yield "\n".join([_PROJECT_PARTS, *(f"- {part['purpose']}" for part in metadata["optional_sources"])])
     if metadata["target"]["backend"] != "xnnpack" and metadata["delegates"]:
         yield "A host has no such NPU, so the application ends with `error where=load_method` there."
 

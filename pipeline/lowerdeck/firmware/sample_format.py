@@ -1,10 +1,10 @@
-"""What firmware does before and after the program: the preprocessing of a sample and the names of classes, as data."""
+"""What firmware does before and after the program, as data: the preprocessing of a sample, the classes and the task."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lowerdeck.firmware.c_literals import c_float, c_string
@@ -20,6 +20,10 @@ class SampleFormat:
     """Plain values, as the dataset gives them; None where it does not say."""
     class_names: Sequence[str] = ()
     """By index; empty where classes have no names."""
+    task: str = "fidelity"
+    """What the outputs are for: a module of lowerdeck.tasks, or of a plug-in."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    """All fields of its options, plain values."""
 
     @property
     def is_image(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from lowerdeck.execution.resolved_config import section
@@ -43,10 +44,17 @@ def firmware_placement() -> Placement:
 
 def sample_format(dataset: Dataset, class_names: tuple[str, ...]) -> SampleFormat:
     """What firmware does before and after the program."""
+    from lowerdeck.config.schema import TaskConfig
     from lowerdeck.contracts.samples import described_preprocessing
+    from lowerdeck.execution.chosen.task import chosen_task
     from lowerdeck.firmware.sample_format import SampleFormat
 
-    return SampleFormat(preprocessing=described_preprocessing(dataset), class_names=class_names)
+    return SampleFormat(
+        preprocessing=described_preprocessing(dataset),
+        class_names=class_names,
+        task=section(TaskConfig).source,
+        task_options=dataclasses.asdict(chosen_task().options),
+    )
 
 
 def firmware_twins() -> dict[str, bytes]:

@@ -73,6 +73,24 @@ float lowerdeck_real(const lowerdeck_tensor *tensor, const void *data, uint32_t 
   return (float)(tensor->scale > 0.0f ? (double)tensor->scale * (value - tensor->zero_point) : value);
 }
 
+void lowerdeck_strides(const lowerdeck_tensor *tensor, uint32_t *strides) {
+  uint32_t step = 1;
+  for (int32_t place = tensor->dimensions - 1; place >= 0; place--) {
+    strides[tensor->order[place]] = step;
+    step *= (uint32_t)tensor->sizes[tensor->order[place]];
+  }
+}
+
+uint32_t lowerdeck_place(const lowerdeck_tensor *tensor, uint32_t index) {
+  uint32_t strides[LOWERDECK_MAX_DIMENSIONS], place = 0;
+  lowerdeck_strides(tensor, strides);
+  for (int32_t dimension = tensor->dimensions - 1; dimension >= 0; dimension--) {
+    place += index % (uint32_t)tensor->sizes[dimension] * strides[dimension];
+    index /= (uint32_t)tensor->sizes[dimension];
+  }
+  return place;
+}
+
 uint32_t lowerdeck_argmax(const lowerdeck_tensor *tensor, const void *data) {
   uint32_t best = 0;
   for (uint32_t index = 1; index < tensor->elements; index++) {

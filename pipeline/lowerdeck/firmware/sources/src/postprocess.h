@@ -11,6 +11,12 @@ extern "C" {
 /* Element `index` of a tensor in memory order, as a real number. Types without arithmetic here give 0. */
 float lowerdeck_real(const lowerdeck_tensor *tensor, const void *data, uint32_t index);
 
+/* Elements from one index of each dimension to the next in memory, into `strides` [dimensions]. */
+void lowerdeck_strides(const lowerdeck_tensor *tensor, uint32_t *strides);
+
+/* Where element `index` of the logical order of dimensions lies in memory order. */
+uint32_t lowerdeck_place(const lowerdeck_tensor *tensor, uint32_t index);
+
 /* The index of the highest element, the first one of equals: of scores, the class. */
 uint32_t lowerdeck_argmax(const lowerdeck_tensor *tensor, const void *data);
 

@@ -12,8 +12,7 @@ extern "C" {
    LOWERDECK_PIXEL_SCALE, subtract the mean and divide by the deviation of the channel, quantize where the input is of
    integers, and place every value where the memory order of `input` has it.
 
-   Resizing an image to that size is left to the camera's driver or to an image library: model_config.h says how the
-   pipeline did it (LOWERDECK_RESIZE_...), and other filters cost accuracy.
+   resize.h brings images of other sizes to that size, if the dataset does; other filters than its own cost accuracy.
 
    Returns 0, or -1 where the input is no image of these channels: another rank, batch or type. */
 int lowerdeck_preprocess(const lowerdeck_tensor *input, const uint8_t *pixels, void *data);
