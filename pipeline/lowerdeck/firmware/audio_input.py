@@ -64,7 +64,7 @@ def _tables(front_end: FrontEnd) -> Iterator[str]:
     """Lines of the header, which one source file includes."""
     found = tables(front_end)
     yield "/* Tables of the front end, as the pipeline has them. Generated. */"
-    yield "#ifndef LOWERDECK_AUDIO_TABLES_H\n#define LOWERDECK_AUDIO_TABLES_H\n\n#include <stdint.h>\n"
+    yield '#ifndef LOWERDECK_AUDIO_TABLES_H\n#define LOWERDECK_AUDIO_TABLES_H\n\n#include "model.h"\n'
     yield from _array("float lowerdeck_audio_window[]", map(c_float, found.window))
     angles = [-2 * math.pi * index / found.fft_samples for index in range(max(1, found.fft_samples // 2))]
     yield "/* exp(-2 pi i k / LOWERDECK_AUDIO_FFT) */"

@@ -212,7 +212,7 @@ def _check(metadata: Mapping[str, Any]) -> Iterator[str]:
     if (front_end := metadata["front_end"]) is not None:
         listed = ", ".join(f"{name} {value}" for name, value in front_end.items() if value is not None)
         yield (
-            "The sample came from a front end that firmware has to reproduce: `front_end_signal` holds the float32 "
+            "The sample came from the front end of `src/audio_front_end.h`: `front_end_signal` holds the float32 "
             "samples, -1 ... 1, on which the inputs of the vector depend, and `front_end_features` their features "
             f"[frames x features] before they are arranged and quantized as the input. Its parameters: {listed}."
         )

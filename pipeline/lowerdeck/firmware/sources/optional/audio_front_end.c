@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "audio_tables.h"
+#include "postprocess.h"
 #include "store.h"
 
 /* The FFT of FFT real numbers is one of HALF complex numbers: even ones are their real parts, odd ones the others. */
@@ -185,17 +186,10 @@ int lowerdeck_audio_store(const lowerdeck_tensor *input, const float *features, 
   if (!lowerdeck_can_store(input) || input->elements == 0 || input->elements % FEATURES != 0) {
     return -1;
   }
-  uint32_t strides[LOWERDECK_MAX_DIMENSIONS];
-  lowerdeck_strides(input, strides);
   const uint32_t frames = input->elements / FEATURES;
   for (uint32_t index = 0; index < input->elements; index++) {
-    uint32_t at = 0, rest = index;
-    for (int32_t dimension = input->dimensions - 1; dimension >= 0; dimension--) {
-      at += rest % (uint32_t)input->sizes[dimension] * strides[dimension];
-      rest /= (uint32_t)input->sizes[dimension];
-    }
     const uint32_t source = LOWERDECK_AUDIO_FEATURES_FIRST ? index % frames * FEATURES + index / frames : index;
-    lowerdeck_store(input, features[source], data, at);
+    lowerdeck_store(input, features[source], data, lowerdeck_place(input, index));
   }
   return 0;
 }

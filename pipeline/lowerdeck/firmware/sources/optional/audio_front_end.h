@@ -1,4 +1,4 @@
-/* From samples of sound to the features that the program takes: the front end of the pipeline, in single precision. C11.
+/* From samples of sound to the features that the program takes: the pipeline's front end, in single precision. C11.
 
    The sample rate is LOWERDECK_AUDIO_RATE_HZ. Features differ from the pipeline's by rounding alone: it sums in another
    order. */

@@ -14,8 +14,8 @@ typedef struct {
   int32_t label;                  /* index of the class */
 } lowerdeck_detection;
 
-/* Decode the outputs, keep those with a score from LOWERDECK_SCORE_THRESHOLD on, and of boxes of a class that overlap by
-   more than LOWERDECK_IOU_THRESHOLD the best. The thresholds are the evaluation's, which looks at weak detections, too.
+/* Decode the outputs, keep boxes with a score from LOWERDECK_SCORE_THRESHOLD on, and of those of a class that overlap
+   by more than LOWERDECK_IOU_THRESHOLD the best. The thresholds are the evaluation's, which counts weak detections, too.
 
    outputs: the data of every output, by index.
    found: room for LOWERDECK_MAX_CANDIDATES; the detections are its first ones, the highest score first.

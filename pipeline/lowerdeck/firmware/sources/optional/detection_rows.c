@@ -1,4 +1,4 @@
-/* Decoders whose outputs have a row for each box: `boxes`, which the model has decoded, and `ssd`, offsets of anchors. */
+/* Decoders whose outputs have a row for each box: `boxes`, decoded by the model, and `ssd`, offsets of anchors. */
 #include <math.h>
 
 #include "detection_candidates.h"

@@ -59,11 +59,13 @@ static lowerdeck_box box_of(const cell *given, double x, double y, const double 
 }
 #endif
 
-static void consider_cell(const cell *given, uint32_t num_numbers, const lowerdeck_box *box, lowerdeck_candidates *candidates) {
+static void consider_cell(
+    const cell *given, uint32_t num_numbers, const lowerdeck_box *box, lowerdeck_candidates *candidates) {
   const uint32_t first = LOWERDECK_FORMULA == LOWERDECK_V8 ? 4 * LOWERDECK_REG_MAX : 5;
   const double objectness = LOWERDECK_FORMULA == LOWERDECK_V8 ? 1.0 : lowerdeck_logistic(number(given, 4));
   for (uint32_t index = first; index < num_numbers; index++) {
-    lowerdeck_consider(candidates, box, objectness * lowerdeck_logistic(number(given, index)), (int32_t)(index - first));
+    const double score = objectness * lowerdeck_logistic(number(given, index));
+    lowerdeck_consider(candidates, box, score, (int32_t)(index - first));
   }
 }
 
@@ -81,7 +83,8 @@ static void decode_head(
     for (uint32_t anchor = first; anchor < end; anchor++) {
       const uint32_t start = (anchor - first) * num_numbers * strides[1] + y * strides[2] + x * strides[3];
       const cell given = {tensor, outputs[index], start, strides[1]};
-      const lowerdeck_box box = box_of(&given, x, y, stride, LOWERDECK_HAS_ANCHORS ? lowerdeck_anchors[anchor] : stride);
+      const double *const size = LOWERDECK_HAS_ANCHORS ? lowerdeck_anchors[anchor] : stride;
+      const lowerdeck_box box = box_of(&given, x, y, stride, size);
       consider_cell(&given, num_numbers, &box, candidates);
     }
   }

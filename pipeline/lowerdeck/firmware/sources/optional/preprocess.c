@@ -6,8 +6,8 @@
 static const double mean[LOWERDECK_CHANNELS] = LOWERDECK_MEAN;
 static const double deviation[LOWERDECK_CHANNELS] = LOWERDECK_STD;
 
-/* A pixel has 256 values: what becomes of each is computed once for a channel, in the pipeline's order and precision, so
-   that every bit is the same, and then looked up. */
+/* A pixel has 256 values: what becomes of each is computed once for a channel, in the pipeline's order and precision,
+   so that every bit is the same, and then looked up. */
 typedef union {
   float reals[256];
   int32_t integers[256];

@@ -1,5 +1,5 @@
-/* Each row of the result is resized across and blended from rows, in the order in which Pillow does so. As there, weights
-   are integers of 22 binary places, and values are rounded to 8 bits after each of the two. */
+/* Each row of the result is resized across and blended from rows, in the order in which Pillow does so. As there,
+   weights are integers of 22 binary places, and values are rounded to 8 bits after each of the two. */
 #include "resize.h"
 
 #include <math.h>
@@ -107,7 +107,8 @@ static taps weigh(axis *along, int32_t at, int32_t *weights) {
 }
 
 static uint8_t value(const lowerdeck_image *image, int32_t row, int32_t column, int32_t channel) {
-  const uint8_t *pixel = image->pixels + ((size_t)row * (size_t)image->width + (size_t)column) * (size_t)image->channels;
+  const size_t place = (size_t)row * (size_t)image->width + (size_t)column;
+  const uint8_t *const pixel = image->pixels + place * (size_t)image->channels;
   if (image->channels == LOWERDECK_CHANNELS) {
     return pixel[channel];
   }

@@ -21,8 +21,8 @@ void lowerdeck_stream_start(lowerdeck_stream *stream);
 /* The probability of LOWERDECK_EVENT_CLASS by output LOWERDECK_TASK_OUTPUT in `data`. */
 double lowerdeck_event_probability(const void *data);
 
-/* Take the output of the next call. Returns 1 where an event begins: the probability is above LOWERDECK_THRESHOLD, and no
-   event began within the LOWERDECK_DEBOUNCE_S before; else 0. The evaluation counts false accepts in the same way. */
+/* Take the output of the next call. Returns 1 where an event begins: the probability is above LOWERDECK_THRESHOLD, and
+   no event began within the LOWERDECK_DEBOUNCE_S before; else 0. The evaluation counts false accepts in the same way. */
 int lowerdeck_stream_take(lowerdeck_stream *stream, const void *data);
 
 #ifdef __cplusplus
