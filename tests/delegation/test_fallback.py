@@ -65,6 +65,20 @@ class Exact(nn.Module):
         return pooled
 
 
+class Attention(nn.Module):
+    """Products of computed matrices, in 3 dimensions: [1 x 3 x 24 x 36] -> [1 x 24 x 36]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.value = (nn.Linear(36, 36) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (layer(x[:, i]) for i, layer in enumerate((self.query, self.key, self.value)))
+        scores: torch.Tensor = torch.softmax(q @ k.transpose(1, 2), -1) @ v
+        return scores
+
+
 class Made:
     """A network, quantized, partitioned and converted for an NPU with a Cortex-M55 beneath."""
 
@@ -206,7 +220,7 @@ def test_integers_pass_between_the_processors_unchanged(name: str, tmp_path: Pat
 
 
 def test_neutrons_quantizer_is_asked_again_about_groups_with_a_relu() -> None:
-    """NXP's quantizer splits groups, joins them behind their ReLUs, and deletes an attribute of annotations."""
+    """NXP's quantizer splits groups, joins them behind their ReLUs, and deletes an attribute of annotations there."""
     library = {"backend": "cortex_m", "device": {"cpu": "m55"}}
     backend = backends.create("neutron", device=RT700["device"], options={}, fallback=library)
     quantizer = scheme_quantizer(backend, QuantizationScheme(name="int8"))
@@ -215,6 +229,15 @@ def test_neutrons_quantizer_is_asked_again_about_groups_with_a_relu() -> None:
     sample = (torch.randn(SHAPE),)
     state = calibrate(export(network.eval(), [SHAPE], (), backend.memory_format), quantizer, [sample], 1)
     assert len(state.tensors) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["neutron", "ethos_u"])
+def test_attention_leaves_no_macs_to_portable_kernels(name: str, tmp_path: Path) -> None:
+    made = Made(Attention, name, tmp_path)
+    assert coverage(made.plan)["portable_macs"] == 0
+    assert {node.processor for node in computing(made.plan)["bmm"]} == {"npu"}
+    assert made.errors_in_lsb.max() < 2.01
 
 
 @pytest.mark.slow

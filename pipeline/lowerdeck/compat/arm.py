@@ -43,6 +43,11 @@ FUSE_QUANTIZED_ACTIVATION = Replacement(
     reason="Drops a ReLU behind a convolution even if the quantization of its result also covers negative values, as "
     "where a concatenation shares it: `cat([conv1(x), relu(conv2(x))])` is wrong by up to the whole negative range.",
 )
+CALL_EDGE_OPERATOR = Replacement(
+    target="executorch.exir.dialects.edge._ops:EdgeOpOverload.__call__",
+    reason="CortexMPassManager traces a program of integers in which linear layers give int32 and all others int8. A "
+    "matrix product of the two has no type, so that the second product of an attention was not lowered.",
+)
 COMPILE_TOSA = Replacement(
     target="executorch.backends.arm.ethosu:EthosUBackend._compile_tosa_flatbuffer",
     reason="Vela is native code that may crash: it runs in a separate process with a time limit, and the TOSA graph "

@@ -167,6 +167,29 @@ def test_every_instruction_set_gives_the_same_integers(
 
 
 @pytest.mark.slow
+def test_both_products_of_an_attention_run_on_cmsis_nn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While ExecuTorch's passes trace integers, linear layers give int32 and a softmax int8, which no product takes."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x[:, 0]
+            found: torch.Tensor = torch.softmax(self.query(x) @ self.key(x).transpose(1, 2), -1) @ self.value(x)
+            return found
+
+    backend = backend_for()
+    program = quantized(Attention, backend)
+    made = partition(program, backend)
+    products = [node for node in made.plan.nodes if node.operator == "aten.bmm.default"]
+    assert [node.processor for node in products] == ["cmsis_nn", "cmsis_nn"]
+    assert coverage(made.plan)["portable_macs"] == 0
+    assert errors_in_lsb(program, converted(made, backend, tmp_path, monkeypatch)).max() < 1.01
+
+
+@pytest.mark.slow
 def test_explicit_layout_takes_contiguous_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backend_for(device={"cpu": "m55", "use_explicit_layout": True})
     network = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2))  # noqa: E731

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
@@ -12,10 +13,12 @@ from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compi
 from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
 from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
+from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
 from lowerdeck.backends.cortex_m.options import Device
+from lowerdeck.compat.arm import CALL_EDGE_OPERATOR
 from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
@@ -67,13 +70,26 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
             _unverified(exported_program), target_config=self._target, use_explicit_layout=self._explicit_layout
         )
         try:
-            return ExportedProgramPassResult(manager.transform(), True)
+            with _matrix_products_of_mixed_integers():
+                return ExportedProgramPassResult(manager.transform(), True)
         except Exception as error:  # torch's pass manager raises plain exceptions in place of those of passes
             cause = error.__cause__ or error
             origin = _origin(cause)
             if origin is None or origin in self._refused:
                 raise
             raise PassFailedError(origin, cause) from error
+
+
+def _matrix_products_of_mixed_integers() -> AbstractContextManager[None]:
+    """While the passes trace integers, give a matrix product the type of its left operand, which they replace later."""
+    call = CALL_EDGE_OPERATOR.original()
+
+    def call_with_one_type(operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        if operator is exir_ops.edge.aten.bmm.default and arguments[0].dtype != arguments[1].dtype:
+            arguments = (arguments[0], arguments[1].to(arguments[0].dtype))
+        return call(operator, *arguments, **keywords)
+
+    return CALL_EDGE_OPERATOR.active(call_with_one_type)
 
 
 def _unverified(program: ExportedProgram) -> ExportedProgram:

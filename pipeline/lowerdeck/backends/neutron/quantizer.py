@@ -12,6 +12,7 @@ import torch
 from executorch.backends.nxp.quantizer.neutron_quantizer import NeutronQuantizer
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from lowerdeck.backends.neutron.matrix_products import use_bmm
 from lowerdeck.backends.neutron.ranges import correct_ranges
 from lowerdeck.compat import nxp
 
@@ -33,7 +34,12 @@ class SeparatingQuantizer(NeutronQuantizer):  # type: ignore[misc]  # ExecuTorch
     """
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Run NXP's transformation, which moves fused activations in front of concatenations."""
+        """Run NXP's transformation, which moves fused activations in front of concatenations.
+
+        Before it, `@` becomes `torch.bmm`, which is the only matrix product that NXP's quantizer has.
+        """
+        use_bmm(model.graph)
+        model.recompile()
         with _tables_apart():
             transformed: GraphModule = super().transform_for_annotation(model)
         return transformed
