@@ -19,7 +19,8 @@ from lowerdeck.firmware.audio_input import audio_sources
 from lowerdeck.runtime.floats import to_program
 from tests.firmware.c_library import address, library, tensor
 
-Floats, Doubles = npt.NDArray[np.float32], npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 EPSILON = float(np.finfo(np.float32).eps)
 KEYWORDS: dict[str, Any] = {"features": "mfcc", "power": 1.0}
 WAKE_WORD: dict[str, Any] = {
@@ -151,7 +152,7 @@ def test_integers_of_16_bits_and_few_frames(compiled: Callable[[str], ctypes.CDL
 @pytest.mark.parametrize("num_samples", [3000, 9000])
 def test_clips_get_the_length_and_the_peak_of_the_dataset(tmp_path: Path, num_samples: int) -> None:
     options = audio.ClipOptions(**KEYWORDS, clip_ms=400.0, peak=0.8)
-    signal = (0.1 * sounds()["noise"])[:num_samples]
+    signal = sounds()["noise"][:num_samples] * np.float32(0.1)
     expected = audio.clip_features(signal, options)
     loaded = built(audio.vector(signal, expected, options).parameters, tmp_path, "clang")
     found = of_clip(loaded, signal, options.num_features)

@@ -16,7 +16,7 @@ from tests.firmware.c_library import address, library, real, stored, tensor
 
 HEIGHT, WIDTH = 48, 64
 ANCHORS = [[[10.0, 13.0], [16.0, 30.0]], [[30.0, 20.0]]]
-HEADS_OF_ANCHORS = [(1, 16, 6, 8), (1, 8, 3, 4)]
+HEADS_OF_ANCHORS: list[tuple[int, ...]] = [(1, 16, 6, 8), (1, 8, 3, 4)]
 GRIDS = {"grids": [[4, 5], [2, 2]], "anchors": [[[0.2, 0.3], [0.4, 0.1]], [[0.6, 0.5]]]}
 CASES: dict[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
     "boxes": ({"name": "boxes", "is_normalized": True}, [(1, 40, 4), (1, 40, 3)]),

@@ -35,8 +35,8 @@ def compiled(
     return chosen, library(part, folder, "gcc", outputs=[output])
 
 
-def target(array: Any) -> Any:
-    return np.asarray(array)
+def task_of(name: str) -> Any:
+    return tasks.source(name)
 
 
 @KINDS
@@ -47,7 +47,7 @@ def test_labels(tmp_path: Path, kind: Any) -> None:
     for _ in range(20):
         data, labels = stored(RANDOM.normal(size=9), described), np.zeros(9, np.uint8)
         count = loaded.lowerdeck_labels(address(data), address(labels))
-        scores = tasks.source("multi_label").record(options, {"scores": real(data, described)}, target(np.ones(9, int)))
+        scores = task_of("multi_label").record(options, {"scores": real(data, described)}, np.ones(9, int))
         assert np.array_equal(labels, scores["scores"] > options.threshold)
         assert count == labels.sum()
     assert loaded.lowerdeck_sigmoid(0.7) == pytest.approx(1 / (1 + np.exp(-0.7)), rel=1e-6)
@@ -72,7 +72,7 @@ def test_classes_of_pixels(tmp_path: Path, kind: Any, channels: int, order: tupl
     data, classes = stored(RANDOM.normal(size=channels * 42), described), np.zeros((6, 7), np.uint8)
     assert loaded.lowerdeck_segment(address(data), address(classes)) == 0
     scores, mask = {"scores": real(data, described)}, np.zeros((6, 7), np.int64)
-    _, predicted = tasks.source("segmentation").overlay(options, scores, mask, ())
+    _, predicted = task_of("segmentation").overlay(options, scores, mask, ())
     assert np.array_equal(classes, predicted.mask)
 
 
@@ -89,7 +89,7 @@ def test_scores_of_anomalies(tmp_path: Path, kind: Any, score: str) -> None:
     given = RANDOM.normal(size=(1, 2, 3)).astype(np.float32)
     data = stored(RANDOM.normal(size=described.elements), described)
     outputs = {"scores": real(data, described)}
-    expected = tasks.source("anomaly").record(options, outputs, 1, [given])["score"]
+    expected = task_of("anomaly").record(options, outputs, 1, [given])["score"]
     assert loaded.lowerdeck_anomaly_score(address(data), address(given)) == pytest.approx(expected, rel=1e-14)
 
 
@@ -102,7 +102,7 @@ def test_embeddings(tmp_path: Path, kind: Any) -> None:
     for values in (RANDOM.normal(size=64), RANDOM.normal(size=64), np.zeros(64)):
         data, vector = stored(values, described), np.zeros(64, np.float32)
         loaded.lowerdeck_embed(address(data), address(vector))
-        expected.append(tasks.source("embedding").record(options, {"scores": real(data, described)}, 0)["vector"])
+        expected.append(task_of("embedding").record(options, {"scores": real(data, described)}, 0)["vector"])
         made.append(vector)
         assert np.array_equal(vector, expected[-1].astype(np.float32))
     similarity = loaded.lowerdeck_similarity(address(made[0]), address(made[1]), 64)
@@ -128,7 +128,7 @@ def test_events_are_what_the_evaluation_counts(tmp_path: Path, kind: Any, width:
     fired = [number for number, data in enumerate(calls) if loaded.lowerdeck_stream_take(state, address(data))]
     outputs = {"scores": np.stack([real(data, described) for data in calls]).reshape(1, len(calls), width)}
     times = {"events_s": np.zeros((0, 2)), "first_call_s": 800 / 16_000, "call_s": hop_ms / 1000}
-    found = tasks.source("streaming_detection").timeline(chosen, outputs, times)
+    found = task_of("streaming_detection").timeline(chosen, outputs, times)
     assert np.array_equal(found.times_s[fired], found.false_accepts_s)
     assert 10 < len(fired) < 300
 
