@@ -48,6 +48,11 @@ CALL_EDGE_OPERATOR = Replacement(
     reason="CortexMPassManager traces a program of integers in which linear layers give int32 and all others int8. A "
     "matrix product of the two has no type, so that the second product of an attention was not lowered.",
 )
+BOUNDS_OF_FUSED_ACTIVATION = Replacement(
+    target="executorch.backends.cortex_m.passes.activation_fusion_pass:ActivationFusionPass._get_validated_qparams",
+    reason="Fuses a ReLU only into a layer whose integers begin at zero. Where a concatenation, minimum or maximum "
+    "gives its result a wider range, the layer was left in float.",
+)
 COMPILE_TOSA = Replacement(
     target="executorch.backends.arm.ethosu:EthosUBackend._compile_tosa_flatbuffer",
     reason="Vela is native code that may crash: it runs in a separate process with a time limit, and the TOSA graph "

@@ -167,6 +167,34 @@ def test_every_instruction_set_gives_the_same_integers(
 
 
 @pytest.mark.slow
+def test_a_relu_that_shares_a_wider_range_is_part_of_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A concatenation gives both results one range, in which zero is not the smallest integer."""
+
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positive, self.bounded, self.signed = (nn.Conv2d(3, 4, 3) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            bounded = nn.functional.hardtanh(self.bounded(x), 0.0, 0.5)
+            return torch.cat([torch.relu(self.positive(x)), bounded, self.signed(x)], 1)
+
+    backend = backend_for()
+    program = quantized(Joined, backend)
+    made = partition(program, backend)
+    layers = [node for node in made.plan.nodes if node.macs]
+    assert [node.processor for node in layers] == ["cmsis_nn"] * 3
+    result = converted(made, backend, tmp_path, monkeypatch)
+    assert errors_in_lsb(program, result).max() < 1.01
+    host = FloatProgram(open_made_program(result.program, {}), result.inputs, result.outputs)
+    outputs = torch.stack([host(*sample)[0] for sample in samples()])
+    assert outputs[:, :, :4].min() == 0
+    assert outputs[:, :, 4:8].min() == 0
+    assert outputs[:, :, 4:8].max() == pytest.approx(0.5, abs=result.output_scales[0])
+    assert outputs[:, :, 8:].min() < -0.5
+
+
+@pytest.mark.slow
 def test_both_products_of_an_attention_run_on_cmsis_nn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While ExecuTorch's passes trace integers, linear layers give int32 and a softmax int8, which no product takes."""
 

@@ -12,13 +12,14 @@ from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
 from executorch.backends.cortex_m.edge_compile_config import cortex_m_edge_compile_config
 from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
+from executorch.backends.cortex_m.passes.passes_utils import get_activation_bounds, quantize_val
 from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 
 from lowerdeck.backends.cortex_m.options import Device
-from lowerdeck.compat.arm import CALL_EDGE_OPERATOR
+from lowerdeck.compat.arm import BOUNDS_OF_FUSED_ACTIVATION, CALL_EDGE_OPERATOR
 from lowerdeck.graph.nodes import operator_name
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
             _unverified(exported_program), target_config=self._target, use_explicit_layout=self._explicit_layout
         )
         try:
-            with _matrix_products_of_mixed_integers():
+            with _matrix_products_of_mixed_integers(), _activations_within_wider_ranges():
                 return ExportedProgramPassResult(manager.transform(), True)
         except Exception as error:  # torch's pass manager raises plain exceptions in place of those of passes
             cause = error.__cause__ or error
@@ -90,6 +91,30 @@ def _matrix_products_of_mixed_integers() -> AbstractContextManager[None]:
         return call(operator, *arguments, **keywords)
 
     return CALL_EDGE_OPERATOR.active(call_with_one_type)
+
+
+def _activations_within_wider_ranges() -> AbstractContextManager[None]:
+    """Let CMSIS-NN's layers clamp at the bounds of an activation, wherever these lie among the integers."""
+    validated = BOUNDS_OF_FUSED_ACTIVATION.original()
+
+    def bounded(fusing: Any, node: torch.fx.Node, layer: torch.fx.Node) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = validated(fusing, node, layer)
+        quantization = node.meta.get("output_qparams", {}).get(0)
+        bounds = get_activation_bounds(node)
+        if found is not None or quantization is None or bounds is None or "input_qparams" not in layer.meta:
+            return found
+        if node.target is exir_ops.edge.aten.hardsigmoid.default or not isinstance(quantization.scale, float):
+            return None  # its line is computed by another scale and zero point; one scale for each channel
+        values = quantization._asdict()
+        integers = (quantization.scale, quantization.zp, quantization.qmin, quantization.qmax)
+        limits = {
+            name: int(quantize_val(bound, *integers))
+            for name, bound in zip(("qmin", "qmax"), bounds, strict=True)
+            if bound is not None
+        }
+        return values | limits
+
+    return BOUNDS_OF_FUSED_ACTIVATION.active(bounded)
 
 
 def _unverified(program: ExportedProgram) -> ExportedProgram:
