@@ -105,7 +105,7 @@ def _activations_within_wider_ranges() -> AbstractContextManager[None]:
             return found
         if node.target is exir_ops.edge.aten.hardsigmoid.default or not isinstance(quantization.scale, float):
             return None  # its line is computed by another scale and zero point; one scale for each channel
-        values = quantization._asdict()
+        values: dict[str, Any] = quantization._asdict()
         integers = (quantization.scale, quantization.zp, quantization.qmin, quantization.qmax)
         limits = {
             name: int(quantize_val(bound, *integers))
