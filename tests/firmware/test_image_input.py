@@ -14,6 +14,7 @@ from lowerdeck.datasets import preprocessing
 from lowerdeck.datasets.placement import FITS
 from lowerdeck.firmware.image_input import image_sources
 from tests.firmware.c_library import address, library
+from tests.marks import quick_first
 
 SCRATCH = """
 #include "resize.h"
@@ -61,7 +62,7 @@ def images() -> list[Any]:
 
 
 @pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("interpolation", preprocessing.INTERPOLATIONS)
+@pytest.mark.parametrize("interpolation", quick_first(preprocessing.INTERPOLATIONS, 2))
 def test_resized_images_are_those_of_the_pipeline(tmp_path: Path, fit: str, interpolation: str) -> None:
     for resize in (None, 31) if fit == "crop" else (None,):
         options = preprocessing.ImageOptions(fit=fit, interpolation=interpolation, resize=resize, fill=114)

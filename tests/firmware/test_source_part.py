@@ -21,6 +21,7 @@ from lowerdeck.firmware.source_part import SourcePart
 from lowerdeck.firmware.task_output import task_sources
 from tests.firmware.c_library import COMPILERS, compile_c, written
 from tests.firmware.test_audio_input import KEYWORDS, WAKE_WORD
+from tests.marks import quick_first
 
 TASKS = ("anomaly", "embedding", "multi_label", "regression", "segmentation", "streaming_detection")
 NO_SOUND = np.zeros(0, np.float32)
@@ -52,7 +53,7 @@ PARTS: dict[str, Callable[[], SourcePart]] = {
 }
 
 
-@pytest.mark.parametrize(("compiler", "package", "flags"), COMPILERS)
+@pytest.mark.parametrize(("compiler", "package", "flags"), quick_first(COMPILERS))
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 def test_every_part_is_c11_without_a_warning(
     tmp_path: Path, part: Callable[[], SourcePart], compiler: str, package: str, flags: tuple[str, ...]
@@ -61,6 +62,7 @@ def test_every_part_is_c11_without_a_warning(
         compile_c(compiler, package, tmp_path, *flags, "-c", str(source), "-o", f"{source}.o")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 def test_headers_are_for_cpp_too(tmp_path: Path, part: Callable[[], SourcePart]) -> None:
     if shutil.which("g++") is None:
