@@ -207,6 +207,7 @@ class Conversion:
     planned_memory_bytes = 512
     data_files: Mapping[str, bytes] = MappingProxyType({})
     reports: Mapping[str, bytes] = MappingProxyType({})
+    kernel_definitions = ()
     inputs = (ProgramTensor(name="x", dtype="float32", shape=(1, 3, 8, 8), dim_order=(0, 1, 2, 3)),)
     outputs = (ProgramTensor(name="addmm", dtype="float32", shape=(1, 3), dim_order=(0, 1)),)
     output_scales = (0.5,)

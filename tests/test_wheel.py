@@ -77,6 +77,7 @@ def code(project: Project) -> dict[str, str]:
     return digests
 
 
+@pytest.mark.slow
 def test_an_upgrade_changes_the_stages_whose_code_changed_and_no_other(workspace: Project, tmp_path: Path) -> None:
     backends, before = tmp_path / "site" / "lowerdeck" / "backends", code(workspace)
     for path, stages in (("xnnpack/partitioner.py", ""), ("neutron/converter.py", "partition convert")):

@@ -26,6 +26,7 @@ def test_a_hundred_thousand_samples_fit(task: str) -> None:
     assert 0 < found["peak_mib"] < LIMIT_MIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", evaluation_memory.MAKERS)
 def test_few_samples_are_measured(task: str) -> None:
     assert isinstance(evaluation_memory.run(task, 64)["primary"], float)

@@ -168,6 +168,7 @@ class TestInputs:
             answers.add((tmp_path / suffix / "output_0.bin").read_bytes())
         assert len(answers) == 1
 
+    @pytest.mark.slow
     def test_images_are_resized_scaled_and_normalized(self, lowered: Callable[[str], Lowered], tmp_path: Path) -> None:
         build = lowered("xnnpack")
         (tmp_path / "images").mkdir()
@@ -187,6 +188,7 @@ class TestInputs:
             (expected,) = program(((image - normalize) / 0.2).contiguous())
             assert np.load(tmp_path / "out" / name / "output_0.npy") == pytest.approx(expected.numpy(), abs=1e-5)
 
+    @pytest.mark.slow
     def test_several_inputs_and_outputs(self, two_inputs: Path, tmp_path: Path) -> None:
         arrays = [np.array([[1, 2, 3]], np.float32), np.array([[10, 20, 30]], np.float32)]
         for index, array in enumerate(arrays):

@@ -199,6 +199,7 @@ def test_nothing_but_compat_changes_foreign_code() -> None:
     assert [change for path in SOURCES for change in changes(path)] == []
 
 
+@pytest.mark.slow
 def test_every_exception_is_needed() -> None:
     needed = {
         (path.relative_to(PACKAGE).as_posix(), function)

@@ -23,7 +23,7 @@ def test_the_device_of_the_fallback_and_its_memory_format_are_recorded(target: s
     config = composed(target, fallback="cortex_m4")
     assert config.target.fallback_target == {  # type: ignore[attr-defined]
         "backend": "cortex_m",
-        "device": {"cpu": "m4", "isa": None, "use_explicit_layout": False},
+        "device": {"cpu": "m4", "isa": None, "rounding": "double", "use_explicit_layout": False},
     }
     assert config.model.memory_format == "channels_last"  # type: ignore[attr-defined]
     without = composed(target)

@@ -15,6 +15,7 @@ from lowerdeck.backends.xnnpack.serialized import read_graph
 from lowerdeck.contracts.lowering import CompiledPartition
 from lowerdeck.delegation.transposes import with_transposes
 from tests.conftest import Lowered
+from tests.marks import quick_first
 from tests.networks import lowered_network
 
 
@@ -50,7 +51,7 @@ COUNTED: dict[str, Callable[[bytes], int]] = {
 }
 
 
-@pytest.mark.parametrize("target", COUNTED)
+@pytest.mark.parametrize("target", quick_first(COUNTED))
 def test_all_transposes_of_a_partition_are_counted(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
 ) -> None:

@@ -103,6 +103,7 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
             assert fragment in map(anchor, headings), f"{ids(page)} links to {target}"
 
 
+@pytest.mark.slow
 def test_examples_of_contributing_compose(tmp_path: Path) -> None:
     for folder in ("conf", "pipeline", "stages"):
         shutil.copytree(ROOT / folder, tmp_path / folder)  # with what is compiled already

@@ -57,7 +57,7 @@ def test_the_start_takes_few_lines() -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow) if page.stem == "own_model" else page
+        pytest.param(page, marks=pytest.mark.slow) if page.stem in ("own_model", "ethos_u") else page
         for page in TUTORIALS
         if has_quick_commands(page)
     ],

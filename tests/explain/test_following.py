@@ -128,6 +128,7 @@ SHAPE = [1, 8, 16, 16]
             "pool with a stride of at most 3",
             (nn.Sequential(nn.AvgPool2d(2), nn.AvgPool2d(2)), SHAPE),
             id="ethos_u-stride",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -126,6 +126,7 @@ def test_stored_programs_keep_what_varies(lower: Lower, scheme: str, dimensions:
     assert build.stored.program == build.direct
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "dimensions", "sizes"),
     quick_first(

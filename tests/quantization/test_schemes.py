@@ -213,7 +213,7 @@ def test_a_program_that_was_read_is_written_in_the_same_bytes(built: Callable[[s
 @pytest.mark.parametrize(
     "name",
     quick_first(
-        ["float head on Neutron", "int4", "float16", "int8_dynamic", "static and dynamic", "16 bits for the body"], 2
+        ["float head on Neutron", "int4", "float16", "int8_dynamic", "static and dynamic", "16 bits for the body"]
     ),
 )
 def test_the_pte_made_through_files_is_the_one_made_without(

@@ -129,6 +129,7 @@ def loaded(lowered: Callable[[str], Lowered], tmp_path_factory: pytest.TempPathF
     return Loaded(folder, runs, json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", quick_first(TARGETS))
 def test_a_loaded_program_answers_as_lowerdeck_run_does(
     target: str, loaded: Loaded, lowered: Callable[[str], Lowered], tmp_path: Path
@@ -139,6 +140,7 @@ def test_a_loaded_program_answers_as_lowerdeck_run_does(
     np.testing.assert_array_equal(np.load(loaded.folder / f"{target}.npy"), expected, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_several_samples_at_once_are_answered_as_one_by_one(target: str, loaded: Loaded) -> None:
     several, one = (np.load(loaded.folder / f"{target}{which}.npy") for which in ("_several", ""))
@@ -148,11 +150,13 @@ def test_several_samples_at_once_are_answered_as_one_by_one(target: str, loaded:
     assert not np.array_equal(several[:1], several[1:2])
 
 
+@pytest.mark.slow
 def test_it_is_executed_by_the_code_that_it_was_registered_with(loaded: Loaded) -> None:
     assert Path(loaded.messages["lowerdeck"]).is_relative_to(loaded.folder / "mlflow" / "artifacts")
     assert loaded.messages["runs"] == loaded.runs
 
 
+@pytest.mark.slow
 def test_a_version_refers_to_its_run(loaded: Loaded) -> None:
     client = MlflowClient(f"sqlite:///{loaded.folder}/mlflow/mlflow.db")
     for target, run_id in loaded.runs.items():
@@ -183,12 +187,14 @@ def test_requirements_name_what_executes_each_delegate(lowered: Callable[[str], 
     assert needed["neutron_imxrt700"] == common | {"ai-edge-litert", "flatbuffers"}
 
 
+@pytest.mark.slow
 def test_nothing_is_pickled(loaded: Loaded) -> None:
     files = [path.name for path in (loaded.folder / "mlflow" / "artifacts").rglob("*") if path.is_file()]
     assert "program.pte" in files
     assert [name for name in files if name.endswith((".pkl", ".pickle"))] == []
 
 
+@pytest.mark.slow
 def test_the_same_build_is_registered_once(loaded: Loaded, lowered: Callable[[str], Lowered]) -> None:
     target = "xnnpack_cpu"
     client = MlflowClient(f"sqlite:///{loaded.folder}/mlflow/mlflow.db")

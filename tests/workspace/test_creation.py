@@ -70,6 +70,7 @@ def test_it_has_the_data_and_weights_of_the_default_build_and_little_else(worksp
     assert sum(sizes) < 3_000_000
 
 
+@pytest.mark.slow
 def test_every_example_composes(tmp_path: Path) -> None:
     for example in examples():
         assert example.description

@@ -19,7 +19,7 @@ _WAYS_OUT = {
         "without": "its kernels round once: build the program with target.device.rounding: single",
     }
 }
-"""Compile definition -> what it means that a program needs kernels `with` or `without` it, and how to mend it."""
+"""Compile definition -> what it means that a program needs kernels `with` or `without` it, and what to change."""
 
 
 def unmet(required: Requirements, image: RuntimeImage) -> list[str]:

@@ -83,7 +83,7 @@ def _fields(part: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    "target", quick_first(sorted(path.stem for path in (REPOSITORY / "conf/target").glob("ethos_u*.yaml")), 2)
+    "target", quick_first(sorted(path.stem for path in (REPOSITORY / "conf/target").glob("ethos_u*.yaml")))
 )
 def test_every_target_compiles(lowered: Callable[[str], Lowered], tmp_path: Path, target: str) -> None:
     chosen = yaml.safe_load((REPOSITORY / "conf/target" / f"{target}.yaml").read_text())
@@ -169,6 +169,7 @@ def test_blocks_beside_the_program(lowered: Callable[[str], Lowered], tmp_path: 
         assert (paths.REPORTS / "partition_0" / "vela.log").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", quick_first([U55, U85]))
 def test_debug_information_is_kept_and_the_program_stays(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
@@ -187,7 +188,7 @@ def test_debug_information_is_kept_and_the_program_stays(
     assert report.program == inside.program == build.converted.program
 
 
-@pytest.mark.parametrize("target", [U55, U85])
+@pytest.mark.parametrize("target", quick_first([U55, U85]))
 def test_integers_at_the_io_boundary_leave_nothing_to_the_cpu(
     lowered: Callable[[str], Lowered], tmp_path: Path, target: str
 ) -> None:

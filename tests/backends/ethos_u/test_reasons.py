@@ -18,6 +18,7 @@ from lowerdeck.steps.quantize import quantize
 from tests.backends.ethos_u.lowering import U55, U85
 from tests.backends.rejections import Rejections, rejections
 from tests.conftest import Lowered
+from tests.marks import quick_first
 
 
 class Constrained(nn.Module):
@@ -94,7 +95,7 @@ ON_U55 = [
 ]
 
 
-@pytest.mark.parametrize("target", [U55, U85])
+@pytest.mark.parametrize("target", quick_first([U55, U85]))
 @pytest.mark.parametrize(
     ("name", "code", "check", "values", "message"), EVERYWHERE, ids=[case[0] for case in EVERYWHERE]
 )

@@ -42,6 +42,7 @@ def sparing() -> Any:
     return Xnnpack(device=Device()).quantizer(QuantizationScheme(name="int8"))
 
 
+@pytest.mark.slow
 def test_the_prepared_program_is_that_of_executorchs_quantizer() -> None:
     network = Folded()
     config = xnnpack_quantizer.get_symmetric_quantization_config(is_per_channel=True)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from lowerdeck.runtime.exact import accumulate
 from lowerdeck.runtime.exact.accumulate import FLOAT32_LIMIT, Convolution, Geometry, Pointwise, exact_kernels, matmul
+from tests.marks import quick_first
 
 GENERATOR = torch.Generator().manual_seed(1)
 
@@ -137,7 +138,7 @@ print(multiplies_bytes(torch.device("cpu")))
 """
 
 
-@pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE_VNNI"])
+@pytest.mark.parametrize("limit", quick_first(["AVX2", "AVX512_CORE_VNNI"]))
 def test_products_of_bytes_are_only_trusted_where_no_instruction_saturates(limit: str) -> None:
     """Stages limit oneDNN to AVX2, whose instructions add pairs of products to 16 bits."""
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}
