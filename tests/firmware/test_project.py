@@ -338,3 +338,8 @@ def test_literals_are_safe() -> None:
     assert c_string('a"b\\?ß1') == '"a\\042b\\134\\077\\303\\2371"'
     assert [c_float(value) for value in (0.0, 1.0, 0.1, 1e-30)] == ["0.0e+00f", "1.0e+00f", "1.0e-01f", "1.0e-30f"]
     assert record_header("", []).count("*/") == 1
+
+
+def test_the_threshold_of_an_anomaly_is_a_constant_of_the_record() -> None:
+    assert "#define LOWERDECK_ANOMALY_THRESHOLD 0.125\n" in record_header("", [], 0.125)
+    assert "THRESHOLD" not in record_header("", [])

@@ -34,7 +34,7 @@ def write_firmware(files: Mapping[str, bytes], failure: str | None = None) -> st
     return "\nfirmware: ".join([made, *(budget["lines"] if budget else ())])
 
 
-def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]]) -> None:
+def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]], threshold: float | None = None) -> None:
     """Write the bundle with its record as a zip file.
 
     The files are stored uncompressed, because compressed bytes depend on the compressor's version, and times, modes and
@@ -43,6 +43,7 @@ def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]]) -> No
     Args:
         build_key: See `firmware.record.recorded`.
         results: See there.
+        threshold: See there.
 
     Raises:
         LowerdeckError: the stage firmware has not run.
@@ -52,7 +53,7 @@ def write_firmware_zip(build_key: str, results: Sequence[tuple[str, str]]) -> No
     files = {path.relative_to(paths.FIRMWARE).as_posix(): path.read_bytes() for path in found}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in sorted(recorded(files, build_key, results).items()):
+        for name, content in sorted(recorded(files, build_key, results, threshold).items()):
             entry = zipfile.ZipInfo(f"{paths.FIRMWARE.name}/{name}", date_time=(1980, 1, 1, 0, 0, 0))
             entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, a file that everybody may read
             archive.writestr(entry, content)

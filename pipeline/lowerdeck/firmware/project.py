@@ -54,18 +54,20 @@ def project(
     return files | {name: text.encode() for name, text in texts.items()}
 
 
-def record_header(build_key: str, lines: Sequence[str]) -> str:
+def record_header(build_key: str, lines: Sequence[str], threshold: float | None = None) -> str:
     """The header that names the build, with what is recorded of it as a comment.
 
     Args:
         build_key: Empty before the build was evaluated.
         lines: E.g. accuracy and gates.
+        threshold: Score from which a sample is anomalous, where the evaluation has found one.
     """
+    constants = "" if threshold is None else f"#define LOWERDECK_ANOMALY_THRESHOLD {threshold!r}\n"
     said = "\n".join(f" * {' '.join(line.split()).replace('*/', '* /')}" for line in lines)
     comment = f"\n{said}\n " if said else " Not evaluated yet. "
     return (
         f"/*{comment}*/\n#ifndef LOWERDECK_BUILD_RECORD_H\n#define LOWERDECK_BUILD_RECORD_H\n\n"
-        f'#define LOWERDECK_BUILD_KEY "{build_key}"\n\n#endif\n'
+        f'#define LOWERDECK_BUILD_KEY "{build_key}"\n{constants}\n#endif\n'
     )
 
 

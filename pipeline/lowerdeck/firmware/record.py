@@ -10,7 +10,9 @@ from lowerdeck.firmware.bundle import METADATA, README
 from lowerdeck.firmware.project import RECORD, record_header
 
 
-def recorded(files: Mapping[str, bytes], build_key: str, results: Sequence[tuple[str, str]]) -> dict[str, bytes]:
+def recorded(
+    files: Mapping[str, bytes], build_key: str, results: Sequence[tuple[str, str]], threshold: float | None = None
+) -> dict[str, bytes]:
     """The bundle with its record; the same bytes for equal arguments.
 
     README.md gets a section, src/build_record.h the key and a comment, metadata.json the entry `record`. A bundle that
@@ -20,11 +22,12 @@ def recorded(files: Mapping[str, bytes], build_key: str, results: Sequence[tuple
         files: The files of the bundle, by name.
         build_key: By which `lowerdeck` finds the MLflow run, and with it the git revision.
         results: (what, value), e.g. accuracies, gates and defects.
+        threshold: See `record_header`.
     """
     if RECORD not in files:
         return dict(files)
     lines = [f"{what}: {value}" for what, value in results]
-    header = record_header(build_key, [f"Build {build_key}", *lines])
+    header = record_header(build_key, [f"Build {build_key}", *lines], threshold)
     readme = files[README].decode()
     title, _, rest = readme.partition("\n\n")
     found_by = f"lowerdeck compare \"tags.`lowerdeck.build_key` = '{build_key}'\""

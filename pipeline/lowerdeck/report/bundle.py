@@ -14,4 +14,7 @@ def write_recorded_bundle(config: Config, build_key: str) -> None:
     Raises:
         LowerdeckError: the stage firmware or evaluate has not run.
     """
-    write_firmware_zip(build_key, bundle_record(config, read_all_metrics()))
+    metrics = read_all_metrics()
+    threshold = metrics.get("delegated_threshold") if config.task.source == "anomaly" else None
+    is_known = isinstance(threshold, float)  # a text says why there is none
+    write_firmware_zip(build_key, bundle_record(config, metrics), threshold if is_known else None)

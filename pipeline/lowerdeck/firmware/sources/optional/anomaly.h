@@ -11,7 +11,8 @@ extern "C" {
 /* The score of output LOWERDECK_TASK_OUTPUT in `data`. With LOWERDECK_IS_RECONSTRUCTION it is the mean squared
    difference from `given`, the real values of the first input in the logical order of its dimensions, before they were
    quantized; else the output itself, and `given` is not read. The score of a recording is the mean of those of its
-   samples. The threshold is a result of the evaluation: `delegated_threshold` in the build's metrics. */
+   samples. Scores from LOWERDECK_ANOMALY_THRESHOLD (build_record.h) on are anomalous. The evaluation finds it, so that
+   only the bundle in firmware.zip has it. */
 double lowerdeck_anomaly_score(const void *data, const float *given);
 
 #ifdef __cplusplus
