@@ -195,6 +195,28 @@ def test_a_relu_that_shares_a_wider_range_is_part_of_its_layer(tmp_path: Path, m
 
 
 @pytest.mark.slow
+def test_the_maximum_of_linear_layers_runs_on_cmsis_nn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Largest(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positive, self.signed = nn.Linear(8, 6), nn.Linear(8, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x[..., :8]
+            return torch.maximum(torch.relu(self.positive(x)), self.signed(x))
+
+    backend = backend_for()
+    program = quantized(Largest, backend)
+    made = partition(program, backend)
+    processors = {node.operator: node.processor for node in made.plan.nodes if node.compute}
+    assert processors["aten.maximum.default"] == "cmsis_nn"
+    assert processors["aten.relu.default"] == "cmsis_nn"
+    result = converted(made, backend, tmp_path, monkeypatch)
+    assert "cortex_m::maximum.out" in result.operators
+    assert errors_in_lsb(program, result).max() < 1.01
+
+
+@pytest.mark.slow
 def test_both_products_of_an_attention_run_on_cmsis_nn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While ExecuTorch's passes trace integers, linear layers give int32 and a softmax int8, which no product takes."""
 

@@ -71,7 +71,7 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
             _unverified(exported_program), target_config=self._target, use_explicit_layout=self._explicit_layout
         )
         try:
-            with _matrix_products_of_mixed_integers(), _activations_within_wider_ranges():
+            with _linear_layers_of_one_type(), _activations_within_wider_ranges():
                 return ExportedProgramPassResult(manager.transform(), True)
         except Exception as error:  # torch's pass manager raises plain exceptions in place of those of passes
             cause = error.__cause__ or error
@@ -81,14 +81,14 @@ class ReplaceByCmsisNn(ExportedProgramPassBase):  # type: ignore[misc]  # ExecuT
             raise PassFailedError(origin, cause) from error
 
 
-def _matrix_products_of_mixed_integers() -> AbstractContextManager[None]:
-    """While the passes trace integers, give a matrix product the type of its left operand, which they replace later."""
+def _linear_layers_of_one_type() -> AbstractContextManager[None]:
+    """While the passes trace integers, give what a linear layer returns the type of its input, as CMSIS-NN's does."""
     call = CALL_EDGE_OPERATOR.original()
 
     def call_with_one_type(operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        if operator is exir_ops.edge.aten.bmm.default and arguments[0].dtype != arguments[1].dtype:
-            arguments = (arguments[0], arguments[1].to(arguments[0].dtype))
-        return call(operator, *arguments, **keywords)
+        result = call(operator, *arguments, **keywords)
+        is_linear = operator is exir_ops.edge.aten.linear.default
+        return result.to(arguments[0].dtype) if is_linear else result
 
     return CALL_EDGE_OPERATOR.active(call_with_one_type)
 
