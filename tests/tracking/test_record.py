@@ -429,7 +429,7 @@ class TestStage:
             uri = f"http://user:secret@127.0.0.1:{listener.getsockname()[1]}"
             start = time.monotonic()
             done = run_stage(MLFLOW_TRACKING_URI=uri)
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 10
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert "secret" not in done.stderr
@@ -444,7 +444,7 @@ class TestAddress:
         start = time.monotonic()
         with pytest.raises(LowerdeckError, match="not a database"):
             track(write_build(tracking={"uri": "sqlite:///bad.db"}))
-        assert time.monotonic() - start < 15
+        assert time.monotonic() - start < 5
 
     def test_copies_that_dvc_builds_in_record_in_the_project(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from lowerdeck.config.yaml_text import mapping_problem
 from lowerdeck.contracts.errors import ConfigurationError
-from lowerdeck.execution import dvc_state, side_by_side
+from lowerdeck.execution import dvc_state
 from lowerdeck.formats.regular_files import check_regular
 from lowerdeck.workspace import contents
 
@@ -44,7 +44,6 @@ def _repro(options: argparse.Namespace) -> NoReturn:
     """Repair the project in the current folder, and become `dvc repro`."""
     if contents.RECORD.is_file() and contents.link_code(Path()):
         print("repro: pipeline/lowerdeck is the installed package now")
-    side_by_side.jobs(os.environ)  # raises before anything is done
     _check_bounds(Path("params.yaml"))
     for line in dvc_state.repair():
         print(f"repro: {line}")

@@ -7,11 +7,13 @@ nothing was to be drawn; and pushing.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
 from lowerdeck.compat import dvc
-from lowerdeck.execution.side_by_side import companions
+from lowerdeck.contracts.errors import ConfigurationError
+from lowerdeck.execution.side_by_side import companions, jobs
 
 _PUSHING = "Use `dvc push`"
 _FROZEN, _EMPTY = "%s is frozen.", "'%s' is empty."
@@ -35,7 +37,12 @@ class _News(logging.Filter):
 
 
 def main(arguments: list[str]) -> int:
-    """Run DVC; returns its exit status."""
+    """Run DVC; returns its exit status, or 1 if LOWERDECK_JOBS is no positive number."""
+    try:
+        most = jobs(os.environ)
+    except ConfigurationError as error:
+        print(f"lowerdeck repro: {error}", file=sys.stderr)
+        return 1
     from dvc.cli import main as run_dvc
 
     news = _News()
@@ -47,7 +54,7 @@ def main(arguments: list[str]) -> int:
         if not (objects and str(objects[0]).startswith(_PUSHING)):
             write(console, *objects, **options)
 
-    with dvc.CONSOLE_WRITE.active(write_news), companions():
+    with dvc.CONSOLE_WRITE.active(write_news), companions(most):
         return int(run_dvc(arguments))
 
 

@@ -142,13 +142,9 @@ class _Companions:
 
 
 @contextmanager
-def companions() -> Iterator[None]:
-    """Let DVC run stages side by side while the context is open.
-
-    Raises:
-        ConfigurationError: LOWERDECK_JOBS is no positive number.
-    """
-    found = _Companions(jobs(os.environ))
+def companions(most: int) -> Iterator[None]:
+    """Let DVC run at most `most` stages side by side while the context is open."""
+    found = _Companions(most)
     with (
         dvc.REPRODUCE.active(found.reproduce),
         dvc.RUN_STAGE.active(found.run_stage),
